@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
+from plesio.runtime.checkpoints.folder import Folder, read_manifest
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
@@ -31,7 +33,7 @@ def numbered() -> TensorDataset:
 class Run:
     """A grid in the virtual world; what its groups were given, and how it ended."""
 
-    def __init__(self, spec: str, *faults: Fault, epochs: int = 2, together: bool = False) -> None:
+    def __init__(self, spec: str, *faults: Fault, epochs: int = 2, together: bool = False, **checkpoints: Any) -> None:
         self.setting = GridSetting.parse(spec)
         self.given: dict[int, list[list[int]]] = {}
         """Of each group, the samples of its micro-batches."""
@@ -45,6 +47,7 @@ class Run:
                 setting=self.setting,
                 cuts=CUTS[self.setting.stages],
                 options=JoinOptions(pacer=pacer),
+                **checkpoints,
             ) as grid:
                 loader = DataLoader(numbered(), batch_size=MICRO_BATCH)
                 for _ in range(1 if together else epochs):
@@ -190,3 +193,17 @@ def test_who_comes_too_late_hears_of_it() -> None:
 def test_nobody_joins_a_grid_that_mixes_by_a_given_matrix() -> None:
     run = Run("2x1,mixing=0.5 0.5/0.5 0.5", *joining(1, 0.3), epochs=1)
     assert "no group can join a grid that mixes by a given 2 x 2 matrix; write mixing=all" in str(run.outcomes[2].error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "later", "faults"),
+    [("1x2", "2x2", joining(2, 0.5)), ("3x1,compress=qsgd:8", "2x1,compress=qsgd:8", [lose(0, 0.3)])],
+)
+def test_a_checkpoint_is_resumed_by_as_many_groups_as_there_were(
+    spec: str, later: str, faults: list[Fault], tmp_path: Path
+) -> None:
+    whole = Run(spec, *faults, checkpoint=tmp_path, every="30 steps", keep=9)
+    path = Folder(tmp_path).all()[-1]
+    assert read_manifest(path).policy == GridSetting.parse(later).spec
+    resumed = Run(later, checkpoint=tmp_path / "again", resume=str(path))
+    assert all(torch.equal(resumed.state[name], whole.state[name]) for name in whole.state)

@@ -14,6 +14,7 @@ A newcomer has the weights, buffers and optimizer state of then, and nothing und
 import io
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,10 +38,10 @@ __all__ = ["Admitted", "Door", "hand_over", "join", "meet_all"]
 _log = logging.getLogger(__name__)
 
 _HERE_TAG, _TOLD_TAG, _HANDOVER_TAG = 6, 7, 8
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 """How often the worker that collects looks for newcomers."""
-_AHEAD = 4
-"""So many groups may wait at a time, or have been given up on the way."""
+_AHEAD = 2
+"""So many groups are looked for at a time: one may never become whole."""
 _ANSWER_S = 5.0
 """How long all wait for newcomers that had said that they are here."""
 
@@ -257,7 +258,7 @@ def join(job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], d
         TransportError: The run ends before that.
     """
     board, place = job.board(), GridPlace.of(job.place.rank, setting)
-    if board.await_any(["grid"], timeout_s=job.meet_s) is None:
+    if board.await_any(["grid"], timeout_s=None if math.isinf(job.meet_s) else job.meet_s) is None:
         raise TransportError("the job that this worker joins runs no grid; start it with the script that the job runs")
     prefix = f"grid/{board.read('grid')}"
     running = board.read(f"{prefix}/setting")
@@ -287,5 +288,6 @@ def join(job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], d
         [sent], _ = Incoming(links, formation.worker(groups[0], place.stage), _HANDOVER_TAG).take(more=False)
     except (PeerGoneError, PeerFailedError) as error:
         raise TransportError(f"{error}: this worker's group could not be told what to go on from") from None
-    past: dict[str, Any] = torch.load(io.BytesIO(sent.cpu().numpy().tobytes()), weights_only=True)
+    file = io.BytesIO(sent.cpu().numpy().tobytes())
+    past: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     return Admitted(formation, links, watch, past)

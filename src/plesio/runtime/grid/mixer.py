@@ -49,12 +49,13 @@ class _Choco:
         group: This replica's.
         neighbours: Whose estimates are kept beside its own.
         seed: Of random numbers.
+        place: Of this replica's group among those that are there, for its random numbers.
     """
 
     def __init__(
-        self, compression: Compression, own: Tensor, *, group: int, neighbours: Sequence[int], seed: int
+        self, compression: Compression, own: Tensor, *, group: int, neighbours: Sequence[int], seed: int, place: int
     ) -> None:
-        self._codec = make_codec(compression, num_elements=own.numel(), seed=seed, rank=group)
+        self._codec = make_codec(compression, num_elements=own.numel(), seed=seed, rank=place)
         self._group = group
         self.estimates = {place: own.clone() for place in (group, *neighbours)}
         self.gamma = min(1.0, max(1e-3, compression.contraction(own.numel())))
@@ -129,7 +130,14 @@ class Mixer:
                 "powersgd is for gradients; compress what groups mix with qsgd, topk, randk, fp16 or bf16"
             )
         own = flat_of(self._parameters).float()
-        return _Choco(self._setting.compress, own, group=self._group, neighbours=tuple(self._shares), seed=seed)
+        return _Choco(
+            self._setting.compress,
+            own,
+            group=self._group,
+            neighbours=tuple(self._shares),
+            seed=seed,
+            place=self._formation.place(self._group),
+        )
 
     def meet(self) -> None:
         """Where weights are sent compressed, learn the neighbours' in full; all replicas call it at one tick."""
