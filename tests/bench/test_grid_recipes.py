@@ -167,7 +167,10 @@ def test_what_cannot_join_a_grid(spec: str, workers: dict[str, Any], expected: s
 
 def test_a_group_joins_in_a_recipe() -> None:
     said = table("grid:1x2", count=2)
-    said["workers"]["faults"] = [{"kind": "join", "at": "0.1 s"}] * 2
+    said["workers"] |= {
+        "faults": [{"kind": "join", "at": "1 s"}] * 2,
+        "step_time": {"kind": "constant", "mean": "400 ms"},
+    }
     recipe = make_recipe(said, folder=Path(), where="")
     run = VirtualPool(recipe).run(Assignment(policy="grid:1x2", seed=0, folder=None), on_figures=lambda figures: None)
     assert not run.problems

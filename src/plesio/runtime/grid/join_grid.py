@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from plesio.runtime.grid.cut_agreement import agreed_cut
 from plesio.runtime.grid.cutting import Balance, Cut, layers_of, parts
 from plesio.runtime.grid.formation import Formation, News
 from plesio.runtime.grid.grid import Grid
-from plesio.runtime.grid.joining import Admitted, Door, join
+from plesio.runtime.grid.joining import Door, join
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.records import Books, Collector, Network
 from plesio.runtime.grid.regrouping import Composed, Regrouper
@@ -39,12 +39,11 @@ from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.peer_watch import Unwatched, Watch
+from plesio.runtime.worker.peer_watch import Unwatched
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["grid"]
@@ -215,6 +214,24 @@ class _Wishes:
 
 
 @dataclass(frozen=True, slots=True)
+class _Met:
+    """A worker that has come together with the others, if there are any.
+
+    Attributes:
+        collector: Knows who they are.
+        door: Where newcomers wait.
+        group: Those that the run began with, if this worker did.
+        past: What it goes on from, if it has joined.
+    """
+
+    collector: Collector
+    _: KW_ONLY
+    door: Door | None = None
+    group: Group | None = None
+    past: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Composer:
     """Puts a worker together."""
 
@@ -234,18 +251,13 @@ class _Composer:
     def session(self, folder: Path | None, *, release: Callable[[], None]) -> Grid:
         """The session, whose network is cut at its first step."""
         job, setting, options = self.job, self.setting, self.wishes.options
-        group, links, door, watch, admitted = None, None, None, None, None
         timeline = self._timeline(folder)
-        if job is not None:
-            device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
-            step_s = timeline.meter.mean_step_s
-            door = Door(job, setting, step_s=step_s, device=device)
-            if job.place.late:
-                admitted = join(job, setting, step_s=step_s, device=device)
-            else:
-                group, links = job.group(device.type), job.links(device)
-                watch = job.watch_peers(step_s)
-        collector = _collector(self._rank, setting, links=links, watch=watch, admitted=admitted)
+        try:
+            met = self._meet(timeline)
+        except BaseException:  # a newcomer may not be let in
+            timeline.trace.close()
+            raise
+        group, collector = met.group, met.collector
         place = GridPlace.of(self._rank, setting)
         racks = () if group is None else _racks(group)
         around = ambient()
@@ -261,7 +273,7 @@ class _Composer:
             on_ended=_nobody_hears if around is None else around.on_ended,
         )
 
-        saver, past = self._saver(collector, joined=None if admitted is None else admitted.past)
+        saver, past = self._saver(collector, joined=met.past)
 
         def compose(x: Any, training: TrainingClock) -> Composed:
             cut = self.wishes.cut if past is None else Cut(tuple(past["ends"]))
@@ -270,9 +282,7 @@ class _Composer:
                 cut = agreed_cut(
                     self.layers, x, num_stages=setting.stages, balance=balance, group=group, world=books.world
                 )
-            return self._composed(
-                cut, group=group, collector=collector, door=door, timeline=timeline, training=training
-            )
+            return self._composed(cut, met, timeline=timeline, training=training)
 
         return Grid(
             self.layers,
@@ -287,6 +297,21 @@ class _Composer:
             saver=saver,
             past=past,
         )
+
+    def _meet(self, timeline: Timeline) -> _Met:
+        """Come together with the others, at the beginning or in a run that goes on."""
+        job, setting, step_s = self.job, self.setting, timeline.meter.mean_step_s
+        if job is None:
+            return _Met(Collector(None, 0, Formation.first(setting), Unwatched()))
+        device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
+        door = Door(job, setting, step_s=step_s, device=device)
+        if job.place.late:
+            it = join(job, setting, step_s=step_s, device=device)
+            collector = Collector(it.links, self._rank, it.formation, it.watch, num_gathered=it.past["gathered"])
+            return _Met(collector, door=door, past=it.past)
+        group, links = job.group(device.type), job.links(device)
+        collector = Collector(links, self._rank, Formation.first(setting), job.watch_peers(step_s))
+        return _Met(collector, door=door, group=group)
 
     def _saver(
         self, collector: Collector, *, joined: dict[str, Any] | None
@@ -312,17 +337,16 @@ class _Composer:
     def _composed(
         self,
         cut: Cut,
+        met: _Met,
         *,
-        group: Group | None,
-        collector: Collector,
-        door: Door | None,
         timeline: Timeline,
         training: TrainingClock,
     ) -> Composed:
         """Cut the network and put together what this worker works with; all workers do so at their first step."""
-        setting, wishes = collector.formation.setting, self.wishes
-        if group is not None:
-            _take_over_from_first(self.layers, group)
+        collector, wishes = met.collector, self.wishes
+        setting = collector.formation.setting
+        if met.group is not None:
+            _take_over_from_first(self.layers, met.group)
         stages = parts(self.layers, cut)
         place = GridPlace.of(self._rank, setting)
         if self._rank == 0 and setting.stages > 1:
@@ -377,7 +401,7 @@ class _Composer:
             news=news,
             collector=collector,
             neighbours=neighbours,
-            door=door,
+            door=met.door,
             say=partial(_say, timeline),
         )
         return Composed(worker, Network(self.layers, stages, ends=cut.ends), regrouper)
@@ -385,16 +409,6 @@ class _Composer:
 
 def _nobody_hears(result: RunResult) -> None:
     """Of a worker by itself, who has the result."""
-
-
-def _collector(
-    rank: int, setting: GridSetting, *, links: Links | None, watch: Watch | None, admitted: Admitted | None
-) -> Collector:
-    """This worker's side of putting things together, from the beginning or from when it joined."""
-    if admitted is None:
-        return Collector(links, rank, Formation.first(setting), Unwatched() if watch is None else watch)
-    it = admitted
-    return Collector(it.links, rank, it.formation, it.watch, num_gathered=it.past["gathered"])
 
 
 def _racks(group: Group) -> tuple[int, ...]:
