@@ -176,8 +176,11 @@ def in_processes(
     }
 
 
-def until_joined(spec: str) -> dict[str, Any]:
-    """What one worker of real processes says 40 micro-batches after another group has joined."""
+def until_joined(spec: str, *, die: int | None = None) -> dict[str, Any]:
+    """What one worker of real processes says 40 micro-batches after another group has joined.
+
+    The one called ``die`` is killed when there have been ten.
+    """
     torch.set_num_threads(1)
     setting = GridSetting.parse(spec)
     given: list[int] = []
@@ -191,6 +194,8 @@ def until_joined(spec: str) -> dict[str, Any]:
                 joined_at = grid.clock
             if joined_at is not None and grid.clock == joined_at + 40:
                 break
+            if joined_at is not None and grid.clock == joined_at + 10 and grid.rank == die:
+                os.kill(os.getpid(), signal.SIGKILL)
             given += which.tolist()
             grid.step(x, y)
         grid.finish()

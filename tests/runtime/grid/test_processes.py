@@ -92,3 +92,14 @@ def test_a_group_of_processes_joins(spec: str):
     counts = Counter(number for value in values for number in value["given"])
     assert sum(counts.values()) == values[0]["samples"]
     assert max(counts.values()) - min(counts.values()) <= 1, "no sample is left out of an epoch, or comes twice"
+
+
+def test_a_group_that_has_joined_goes_on_without_the_one_that_it_learnt_from():
+    with LocalJob(2) as job:
+        for rank in range(4):
+            job.start(rank, PROGRAMS, "until_joined", spec="grid:1x2", die=0)
+        ended = job.wait(timeout_s=LIMIT_S)
+    assert "worker 0 is gone: group 0 of the grid ends; the other goes on" in (ended[1].message or "")
+    for rank in (2, 3):
+        assert ended[rank].error is None, ended[rank].trace
+        assert ended[rank].value["lost"] == [0, 1]

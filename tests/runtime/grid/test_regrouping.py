@@ -174,6 +174,13 @@ def test_groups_come_and_go() -> None:
     assert min(run.count().values()) >= 2
 
 
+def test_newcomers_go_on_without_those_they_learnt_from_and_take_others_in() -> None:
+    run = Run("1x2", *joining(2, 0.3), lose(1, 0.9), *joining(2, 1.2))
+    assert run.result.lost_workers == (0, 1)
+    assert sorted(run.given) == [0, 1, 2]
+    assert run.result.samples == 2 * NUM_SAMPLES
+
+
 def test_a_group_that_is_not_whole_any_more_stays_outside() -> None:
     run = Run("1x2", *joining(2, 0.5), lose(3, 0.55))
     assert str(run.outcomes[2].error) == "worker 3 does not answer, so its group cannot join; start another"

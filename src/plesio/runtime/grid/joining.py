@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class Door:
         self._first_new = setting.groups
         self._looked_s = float("-inf")
         self._done: set[int] = set()
-        """Groups that have joined, or never will."""
+        """Groups that have been let in or refused."""
         if job.place.rank == 0:
             number = 1 + int(self._board.read("grid") or -1)
             self._board.post(f"grid/{number}/setting", setting.spec)
@@ -83,21 +84,24 @@ class Door:
         if now_s - self._looked_s < _LOOK_S:
             return ()
         self._looked_s = now_s
-        first = self._first_new
-        while first in self._done:
-            first += 1
+        undecided = list(islice((group for group in count(self._first_new) if not self._decided(group)), _AHEAD))
         return tuple(
             group
-            for group in range(first, first + _AHEAD)
-            if group not in self._done and all(self._board.read(self._key("here", rank)) for rank in self._ranks(group))
+            for group in undecided
+            if all(self._board.read(self._key("here", rank)) for rank in self._ranks(group))
         )
+
+    def _decided(self, group: int) -> bool:
+        """Whether a group has been let in or refused, perhaps by a worker that collected before."""
+        if group not in self._done and self._board.read(self._key("door", group)) is not None:
+            self._done.add(group)
+        return group in self._done
 
     def _ranks(self, group: int) -> range:
         return range(group * self._stages, (group + 1) * self._stages)
 
     def refuse(self, group: int, reason: str) -> None:
         """A group cannot join."""
-        self._done.add(group)
         self._board.post(self._key("door", group), json.dumps({"error": reason}))
 
     def invite(self, joined: Sequence[int], *, after: Callable[[Sequence[int]], Formation]) -> dict[str, Any] | None:
@@ -110,7 +114,6 @@ class Door:
         Returns:
             What all are to know of it; None if nobody comes.
         """
-        self._done.update(joined)
         for group in joined:
             self._board.post(self._key("asked", group), "")
         until_s = self._clock.now_s() + _ANSWER_S
@@ -139,7 +142,6 @@ class Door:
 
     def link(self, invitation: Mapping[str, Any], formation: Formation) -> tuple[Links, Watch]:
         """The links of all that are there from now on, and what notices those who stop."""
-        self._done.update(formation.groups)
         return _linked(self._job, invitation, formation, step_s=self._step_s, device=self._device)
 
     def close(self) -> None:
