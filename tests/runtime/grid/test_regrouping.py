@@ -33,7 +33,15 @@ def numbered() -> TensorDataset:
 class Run:
     """A grid in the virtual world; what its groups were given, and how it ended."""
 
-    def __init__(self, spec: str, *faults: Fault, epochs: int = 2, together: bool = False, **checkpoints: Any) -> None:
+    def __init__(
+        self,
+        spec: str,
+        *faults: Fault,
+        epochs: int = 2,
+        together: bool = False,
+        snapshot_every: int | None = None,
+        **checkpoints: Any,
+    ) -> None:
         self.setting = GridSetting.parse(spec)
         self.given: dict[int, list[list[int]]] = {}
         """Of each group, the samples of its micro-batches."""
@@ -46,7 +54,7 @@ class Run:
                 nn.functional.cross_entropy,
                 setting=self.setting,
                 cuts=CUTS[self.setting.stages],
-                options=JoinOptions(pacer=pacer),
+                options=JoinOptions(pacer=pacer, snapshot_every=snapshot_every),
                 **checkpoints,
             ) as grid:
                 loader = DataLoader(numbered(), batch_size=MICRO_BATCH)
@@ -55,7 +63,7 @@ class Run:
                         if grid.stage == 0:
                             self.given.setdefault(grid.group, []).append(numbers.tolist())
                         grid.step(x, y)
-                grid.finish()
+                grid.finish(lambda: 0.0)
                 return grid.state_dict(), grid.report()
 
         count = self.setting.num_workers
@@ -164,6 +172,17 @@ def test_after_a_join_the_numbers_are_those_of_the_rule() -> None:
     assert run.given[1]
     for name, tensor in first.state_dict().items():
         assert torch.equal(run.state[name], torch.stack([tensor, second.state_dict()[name]]).mean(0))
+
+
+def test_snapshots_are_of_those_who_were_there() -> None:
+    """A group comes so late that the run ends while stages of it are still skipping what was under way before."""
+    whole = Run("1x4", epochs=1, snapshot_every=2 * MICRO_BATCH)
+    joined = joining(4, whole.result.wall_s - 0.45)
+    run = Run("1x4", *joined, epochs=1, snapshot_every=2 * MICRO_BATCH)
+    early, late = (one.result.evaluations for one in (whole, run))
+    assert 0 < len(run.given[1]) < run.setting.delays[0]
+    assert [one.samples for one in late[:50]] == [one.samples for one in early[:50]]
+    assert late[-1].samples == NUM_SAMPLES
 
 
 def test_groups_come_and_go() -> None:

@@ -77,7 +77,8 @@ def grid(
 
     Under torchrun's variables (``plesio run --grid 2x2``, torchrun ...) this process is one of the workers, rank
     ``s K + k`` being stage k of group s; without them it trains the whole network by itself. All begin with rank 0's
-    parameters and buffers.
+    parameters and buffers. Ranks of S K and more join a run that goes on, K at a time: for them the call returns when
+    the others have let their group in.
 
     Args:
         stages: The network as a `torch.nn.Sequential`, which is cut, or as a list of modules, one a stage. What one
@@ -104,7 +105,7 @@ def grid(
     Raises:
         ConfigError: The setting cannot be read, or is for another number of workers.
         TaskError: The stages are no modules, or share weights.
-        TransportError: The other workers cannot be reached.
+        TransportError: The other workers cannot be reached, or the run that this one joins has ended.
 
     >>> import torch
     >>> layers = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))

@@ -111,11 +111,14 @@ class Network:
     def whole(self, states: Mapping[int, Sequence[Tensor]], setting: GridSetting) -> tuple[State, float]:
         """One state of those of all workers, by rank: the mean over the groups; and their distance from it.
 
+        A group that was not there yet as a whole, some of whose stages have an empty state, does not count.
+
         Returns:
             The state, and the mean over the groups of the squared distance of their parameters and floating-point
             buffers from the mean's.
         """
-        groups = sorted({rank // setting.stages for rank, tensors in states.items() if tensors})
+        partial = {rank // setting.stages for rank, tensors in states.items() if not tensors}
+        groups = sorted({rank // setting.stages for rank in states} - partial)
         state: State = {}
         distance = 0.0
         for stage, names in enumerate(self._names):

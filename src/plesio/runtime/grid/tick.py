@@ -155,7 +155,7 @@ class StageWorker:
     def end(self, *, between: Callable[[], None]) -> None:
         """Go back with the micro-batches under way, and end what is being mixed; call ``between`` before each."""
         for action in self.machine.end():
-            if isinstance(action, Backward):
+            if isinstance(action, Backward) or (isinstance(action, Update) and not action.num_micro_batches):
                 between()
             self._do(action)
 
