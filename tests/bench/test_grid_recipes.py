@@ -145,11 +145,37 @@ def test_what_cannot_be_is_refused_in_one_line(said: dict[str, Any], expected: s
     assert "\n" not in str(refused.value)
 
 
-def test_no_worker_joins_a_grid() -> None:
-    said = table("bsp", "grid:2x2", count=4)
-    said["workers"]["faults"] = [{"kind": "join", "at": "1 s"}]
-    with pytest.raises(ConfigError, match="no worker can join grid:2x2"):
+@pytest.mark.parametrize(
+    ("spec", "workers", "expected"),
+    [
+        ("grid:2x2", {"faults": [{"kind": "join", "at": "1 s"}]}, "a group of grid:2x2 has 2 workers, and 1 join"),
+        (
+            "grid:2x2,mixing=0.5 0.5/0.5 0.5",
+            {"faults": [{"kind": "join", "at": "1 s"}] * 2},
+            "no group can join a grid that mixes by a given 2 x 2 matrix; write mixing=all or",
+        ),
+        ("grid:2x2", {"failures": {"mtbf": "9 s", "rejoin_after": "1 s"}}, "leave rejoin_after out"),
+    ],
+)
+def test_what_cannot_join_a_grid(spec: str, workers: dict[str, Any], expected: str) -> None:
+    said = table(spec, count=4)
+    said["workers"] |= workers
+    with pytest.raises(ConfigError) as refused:
         make_recipe(said, folder=Path(), where="")
+    assert expected in str(refused.value)
+
+
+def test_a_group_joins_in_a_recipe() -> None:
+    said = table("grid:1x2", count=2)
+    said["workers"] |= {
+        "faults": [{"kind": "join", "at": "1 s"}] * 2,
+        "step_time": {"kind": "constant", "mean": "400 ms"},
+    }
+    recipe = make_recipe(said, folder=Path(), where="")
+    run = VirtualPool(recipe).run(Assignment(policy="grid:1x2", seed=0, folder=None), on_figures=lambda figures: None)
+    assert not run.problems
+    assert run.result is not None
+    assert [worker["worker"] for worker in run.result["workers"]] == [0, 1, 2, 3]
 
 
 RECIPE = """

@@ -1,5 +1,7 @@
 """Grids from the command line: `plesio run --grid` and `plesio simulate --policy grid:SxK`."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,43 @@ def test_a_script_that_joins_trains_in_no_grid(tmp_path: Path, capsys: pytest.Ca
     path.write_text("print(1)\n")
     assert invoke(["simulate", str(path), "--policy", "grid:1x2", "--out", str(tmp_path / "out"), "--overwrite"]) == 2
     assert "never called plesio.join or plesio.grid" in capsys.readouterr().err
+
+
+def test_a_group_joins_a_simulated_grid(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["--policy", "grid:1x2", "--step-time", "400 ms", "--out", str(tmp_path / "out")]
+    assert invoke(["simulate", str(script), *told, "--join", "10ms", "--join", "10ms"]) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert result.samples == 64
+    assert [worker.worker for worker in result.workers] == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_run_starts_a_group_that_joins(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    until_joined = """
+    joined_at = None
+    for a, b in grid.shard(DataLoader(data, batch_size=4), samples=10**6):
+        if joined_at is None and grid.setting.groups == 2:
+            joined_at = grid.clock
+        if joined_at is not None and grid.clock == joined_at + 20:
+            break
+        grid.step(a, b)
+print("ended as", grid.setting.spec, grid.report().samples)
+"""
+    script.write_text(SCRIPT[: SCRIPT.index("    for a, b")].rstrip() + until_joined)
+    command = [sys.executable, "-m", "plesio.cli.main", "run"]
+    with subprocess.Popen(
+        [*command, "--grid", "1x2", str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as first:
+        assert first.stdout is not None
+        address = next(line for line in first.stdout if "--join" in line).split("--join ")[1].split()[0]
+        second = subprocess.run(
+            [*command, "--join", address, str(script)], capture_output=True, text=True, timeout=200, check=False
+        )
+        output, _ = first.communicate(timeout=100)
+    assert second.returncode == 0, second.stdout + second.stderr + output
+    assert first.returncode == 0, output
+    ended = [line.split("] ")[1] for line in (second.stdout + output).splitlines() if "ended as grid:2x2" in line]
+    assert len(ended) == 4
+    assert len(set(ended)) == 1

@@ -177,3 +177,32 @@ def test_what_is_wrong_is_said_in_one_line(text: str, says: str) -> None:
         GridSetting.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@given(settings(), st.integers(0, 6), st.integers(1, 20))
+def test_a_newcomer_counts_updates_and_mixes_as_the_others_and_skips_what_it_was_not_given(
+    setting: GridSetting, num_windows: int, count: int
+) -> None:
+    begun = num_windows * setting.micro_batches
+    later = setting.regrouped(range(setting.groups), num_joined=1)
+    for stage in range(setting.stages):
+        first = StageMachine(setting, stage=stage)
+        for _ in range(begun):
+            first.give()
+        others = first.regrouped(later)
+        newcomer = others.at(others.state().of_newcomer())
+        told: list[list[Action]] = [[], []]
+        for machine, actions in zip((others, newcomer), told, strict=True):
+            for _ in range(count):
+                actions += machine.give()
+                machine.validate()
+            actions += machine.end()
+        versions, mixings = (
+            [[one for one in actions if isinstance(one, kind)] for actions in told]
+            for kind in (Update, BeginMixing | EndMixing)
+        )
+        assert [one.version for one in versions[0]] == [one.version for one in versions[1]]
+        assert mixings[0] == mixings[1]
+        back = [one.micro_batch for one in told[1] if isinstance(one, Backward)]
+        assert back == list(range(begun, begun + count))
+        assert sum(one.num_micro_batches for one in versions[1]) == count

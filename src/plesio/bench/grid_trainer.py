@@ -84,7 +84,7 @@ def train_in_grid(
     """
     setting = GridSetting.parse(assignment.policy)
     place = job.place if job is not None else Place.alone()
-    own = task.for_worker(place.rank // setting.stages, setting.groups)
+    own = task.for_worker(place.rank // setting.stages % setting.groups, setting.groups)  # who joins is one of them
     chain = own.chain
     assert chain is not None, "`check_for_grids` was asked"
     model, optimizer = own.build(assignment.seed)

@@ -27,7 +27,8 @@ def run(
     script: Annotated[Path, typer.Argument(help="The Python file to run.", show_default=False)],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", "-n", metavar="N", help="Processes to start. [default: 1]")
+        int | None,
+        typer.Option("--workers", "-n", metavar="N", help="Processes to start. [default: 1; a group of a grid]"),
     ] = None,
     grid: Annotated[
         str | None,
@@ -66,9 +67,10 @@ def run(
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
     others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, with the same
-    script and arguments). Ctrl-C stops them all. Checkpoints and replicas are for scripts whose plesio.join() says
-    nothing of them. With --restarts, a run whose workers have all failed goes on from its last checkpoint; one that was
-    refused does not. --grid is for scripts whose plesio.grid() does not say which grid it is.
+    script and arguments); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints and replicas are
+    for scripts whose plesio.join() says nothing of them. With --restarts, a run whose workers have all failed goes on
+    from its last checkpoint; one that was refused does not. --grid is for scripts whose plesio.grid() does not say
+    which grid it is.
     """
     from plesio.policies.grid import GridSetting
     from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -91,7 +93,7 @@ def run(
     return launch(
         script,
         args or [],
-        num_workers=chosen.num_workers if chosen is not None else workers if workers is not None else 1,
+        num_workers=workers if chosen is None else chosen.num_workers,
         join=join,
         port=port,
         checkpoints=setting,

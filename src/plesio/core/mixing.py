@@ -107,6 +107,25 @@ class Mixing:
             )
         return mixing
 
+    def among(self, places: Sequence[int], *, num_joined: int = 0) -> "Mixing":
+        """The mixing of the replicas at ``places``, and of others after them: on the same graph, made for as many.
+
+        A given matrix is that of those who are left: what they gave others they keep, so that it stays symmetric and
+        doubly stochastic, and no mode of it shrinks more slowly for being late (Cauchy's interlacing).
+
+        >>> Mixing.given([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]]).among([0, 1]).matrix
+        ((0.5, 0.5), (0.5, 0.5))
+        """
+        if self.name != "matrix":
+            return Mixing.on(self.name, len(places) + num_joined)
+        assert not num_joined, "a matrix has no row for them"
+        rows = []
+        for place in places:
+            row = [self.matrix[place][other] for other in places]
+            row[places.index(place)] += 1.0 - sum(row)
+            rows.append(tuple(row))
+        return Mixing(self.name, tuple(rows))
+
     @property
     def size(self) -> int:
         """Replicas."""

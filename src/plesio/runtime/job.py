@@ -24,7 +24,15 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.job_servers import JobServers
-from plesio.runtime.meeting import REGROUP_TIMEOUT, backend_of, gloo_interface, meet, meeting_store, process_group
+from plesio.runtime.meeting import (
+    REGROUP_TIMEOUT,
+    StoreBoard,
+    backend_of,
+    gloo_interface,
+    meet,
+    meeting_store,
+    process_group,
+)
 from plesio.runtime.transport import ClientEndpoint, JobKeys
 from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.transport.job_secret import (
@@ -73,6 +81,10 @@ class Job:
         self._exit = contextlib.ExitStack()
         self._job_servers: JobServers | None = None
         self._group: TorchGroup | None = None
+        self._members: Sequence[int] = range(place.num_workers)
+        """Of the group, by rank in the job."""
+        self._generation = 0
+        """Of the group."""
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
         """Where the present group's members met, if this worker is the first of them."""
@@ -195,8 +207,12 @@ class Job:
         return self._group
 
     def links(self, device: torch.device) -> TorchLinks:
-        """Messages to any of these ranks."""
-        return TorchLinks(self.group(device.type), device=device)
+        """Messages to any worker of the group, by its rank in the job."""
+        return TorchLinks(self.group(device.type), device=device, workers=self._members)
+
+    def board(self) -> StoreBoard:
+        """Notes for all workers of the job."""
+        return StoreBoard(self._store)
 
     def watch_peers(self, step_s: Callable[[], float]) -> PeerWatch:
         """Begin to notice workers of the group that have stopped, where no server does; all of them call it.
@@ -204,13 +220,13 @@ class Job:
         Args:
             step_s: Tells the mean seconds of a step so far.
         """
-        place = self.place
+        place, at = self.place, f"watch/{self._generation}"
         store = TCPStore(place.address, place.port, is_master=False, timeout=datetime.timedelta(seconds=self.meet_s))
-        self._store.set(f"ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
-        others = [rank for rank in range(place.num_workers) if rank != place.rank]
-        ends = {rank: json.loads(self._get(f"ends/{rank}")) for rank in others}
+        self._store.set(f"{at}/ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
+        others = [rank for rank in self._members if rank != place.rank]
+        ends = {rank: json.loads(self._get(f"{at}/ends/{rank}")) for rank in others}
         return PeerWatch(
-            PrefixStore(f"plesio/{self._job}", store),
+            PrefixStore(f"plesio/{self._job}/{at}", store),
             rank=place.rank,
             others=others,
             step_s=step_s,
@@ -239,6 +255,7 @@ class Job:
             RuntimeError: Not all of them came.
         """
         rank = members.index(self.place.rank)
+        self._members, self._generation = members, generation
         self._destroy_process_group()
         self._exit.callback(self._destroy_process_group)
         self._group = None

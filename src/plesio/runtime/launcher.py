@@ -50,6 +50,9 @@ _NAME_KEY = "plesio/name"
 WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
 
+_GRID_KEY = "plesio/grid"
+"""In the job's store: what its workers were told of the grid; empty if nothing."""
+
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -57,7 +60,7 @@ def launch(
     script: Path,
     args: Sequence[str] = (),
     *,
-    num_workers: int,
+    num_workers: int | None = None,
     join: str | None = None,
     port: int = 0,
     checkpoints: CheckpointSetting | None = None,
@@ -73,7 +76,7 @@ def launch(
     Args:
         script: The Python file.
         args: Its arguments.
-        num_workers: Processes to start.
+        num_workers: Processes to start; None is one, or those of a group where the job that they join runs a grid.
         join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
         port: Where the job's store listens; 0 is any free port.
         checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
@@ -92,7 +95,7 @@ def launch(
     """
     if not script.is_file():
         raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
-    if num_workers < 1:
+    if num_workers is not None and num_workers < 1:
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
     if restarts and checkpoints is None:
         raise ConfigError(
@@ -111,7 +114,7 @@ def launch(
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
         base = _environment(setting, replicas=replicas, grid=grid)
-        outcome, begun_unix_s = _host(script, args, num_workers=num_workers, port=port, base=base, site=site)
+        outcome, begun_unix_s = _host(script, args, num_workers=num_workers or 1, port=port, base=base, site=site)
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
             return outcome.status
@@ -170,9 +173,9 @@ def _host(
             with site.here():
                 stores.append(serve_store(listener, num_workers=num_workers))
             stores[0].set(_NAME_KEY, name)
+            stores[0].set(_GRID_KEY, base.get(GRID_VARIABLE, ""))
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {script}"
-            can_join = site is THIS_HOST and GRID_VARIABLE not in base
-            print(f"plesio: {num_workers} workers{join if can_join else ''}", file=sys.stderr, flush=True)
+            print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
@@ -200,9 +203,14 @@ def _environment(
     return {**os.environ, **told}
 
 
-def _join(script: Path, args: Sequence[str], *, num_workers: int, address: str, base: Mapping[str, str]) -> int:
+def _join(script: Path, args: Sequence[str], *, num_workers: int | None, address: str, base: Mapping[str, str]) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
+    grid = str(store.get(_GRID_KEY), encoding="utf-8")
+    if grid:
+        base = {**base, GRID_VARIABLE: grid}
+    if num_workers is None:
+        num_workers = GridSetting.parse(grid).stages if grid else 1
     secret = given_secret() or secret_of_user(str(store.get(_NAME_KEY), encoding="utf-8"))
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)

@@ -1,23 +1,26 @@
-"""Where workers meet that form a new group, when the store at which they met at first may be gone with its host."""
+"""Where workers meet that form a new group, and the store at which they leave notes for those who come late."""
 
 import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from plesio.core.errors import TransportError
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import CutOffError
 
-__all__ = ["REGROUP_TIMEOUT", "backend_of", "gloo_interface", "meet", "meeting_store", "process_group"]
+__all__ = ["REGROUP_TIMEOUT", "StoreBoard", "backend_of", "gloo_interface", "meet", "meeting_store", "process_group"]
 
 REGROUP_TIMEOUT = timedelta(seconds=10)
 """How long workers that are known to live wait for each other when they form a new group."""
 POLL_S = 0.002
+_LOOK_S = 0.02
+"""How often a worker looks for a note that it waits for."""
 
 
 def meeting_store(host: str) -> TCPStore:
@@ -76,3 +79,42 @@ def gloo_interface(place: Place) -> Iterator[None]:
         yield
     finally:
         del os.environ["GLOO_SOCKET_IFNAME"]
+
+
+class StoreBoard:
+    """Notes in a job's store.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def post(self, key: str, text: str) -> None:
+        """Put up a note."""
+        with self._answering():
+            self._store.set(f"note/{key}", text)
+
+    def read(self, key: str) -> str | None:
+        """A note, if it is there."""
+        with self._answering():
+            return str(self._store.get(f"note/{key}"), "utf-8") if self._store.check([f"note/{key}"]) else None
+
+    def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
+        """The first of these keys whose note is there."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            for key in keys:
+                if self.read(key) is not None:
+                    return key
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                return None
+            time.sleep(_LOOK_S)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch's, which has no class of its own for all of them
+            raise TransportError(f"the job's store does not answer any more ({str(error).splitlines()[0]})") from error

@@ -109,13 +109,13 @@ def by_the_rule(setting: GridSetting, given: list[list[tuple[Tensor, Tensor]]]) 
                 optimizers[stage].step()
                 updated.append(stage)
         for stage in sorted(set(updated)):
-            _mix([stages[stage] for stages, _, _ in replicas], setting)
+            mix([stages[stage] for stages, _, _ in replicas], setting)
     whole = [nn.Sequential(*[layer for stage in stages for layer in stage]).state_dict() for stages, _, _ in replicas]
     return {name: torch.stack([state[name] for state in whole]).mean(0) for name in whole[0]}
 
 
 @torch.no_grad()
-def _mix(replicas: list[nn.Module], setting: GridSetting) -> None:
+def mix(replicas: list[nn.Module], setting: GridSetting) -> None:
     """x_s <- x_s + sum_r P_sr (x_r - x_s)."""
     weights = [torch.nn.utils.parameters_to_vector(replica.parameters()) for replica in replicas]
     for place, replica in enumerate(replicas):
@@ -128,7 +128,12 @@ def _mix(replicas: list[nn.Module], setting: GridSetting) -> None:
 
 
 def in_processes(
-    spec: str, *, die: int | None = None, sleep: int | None = None, die_at_the_end: int | None = None
+    spec: str,
+    *,
+    epochs: int = EPOCHS,
+    die: int | None = None,
+    sleep: int | None = None,
+    die_at_the_end: int | None = None,
 ) -> dict[str, Any]:
     """What one worker of real processes says at the end.
 
@@ -153,8 +158,9 @@ def in_processes(
     model = network()
     setting = GridSetting.parse(spec)
     with plesio.grid(model, optimizer, nn.functional.cross_entropy, setting=setting, cuts=CUTS[setting.stages]) as grid:
-        for _ in range(EPOCHS):
-            for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH)):
+        loader = DataLoader(data(), batch_size=MICRO_BATCH)
+        for _ in range(epochs):
+            for x, y in grid.shard(loader):
                 fall(grid)
                 grid.step(x, y)
         grid.finish(metric)
@@ -167,4 +173,38 @@ def in_processes(
         "samples": result.samples,
         "lost": list(result.lost_workers),
         "memory": [worker.peak_memory_bytes for worker in result.workers],
+    }
+
+
+def until_joined(spec: str, *, die: int | None = None) -> dict[str, Any]:
+    """What one worker of real processes says 40 micro-batches after another group has joined.
+
+    The one called ``die`` is killed when there have been ten.
+    """
+    torch.set_num_threads(1)
+    setting = GridSetting.parse(spec)
+    given: list[int] = []
+    joined_at = None
+    numbers = TensorDataset(*data().tensors, torch.arange(NUM_SAMPLES))
+    with plesio.grid(
+        network(), optimizer, nn.functional.cross_entropy, setting=setting, cuts=CUTS[setting.stages]
+    ) as grid:
+        for x, y, which in grid.shard(DataLoader(numbers, batch_size=MICRO_BATCH), samples=10**6):
+            if joined_at is None and grid.setting.groups > setting.groups:
+                joined_at = grid.clock
+            if joined_at is not None and grid.clock == joined_at + 40:
+                break
+            if joined_at is not None and grid.clock == joined_at + 10 and grid.rank == die:
+                os.kill(os.getpid(), signal.SIGKILL)
+            given += which.tolist()
+            grid.step(x, y)
+        grid.finish()
+    result = grid.report()
+    return {
+        "given": given if grid.stage == 0 else [],
+        "joined_at": joined_at,
+        "samples": result.samples,
+        "sha256": result.parameters_sha256,
+        "workers": [worker.worker for worker in result.workers],
+        "lost": list(result.lost_workers),
     }

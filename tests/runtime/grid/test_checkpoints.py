@@ -145,7 +145,7 @@ def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
             keep=100,
             options=JoinOptions(pacer=pacer),
         ) as grid:
-            for _ in range(4):
+            for _ in range(6):
                 for x, y in grid.shard(DataLoader(data(), **LOADER)):
                     grid.step(x, y)
 

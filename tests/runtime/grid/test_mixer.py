@@ -15,6 +15,7 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import BeginMixing, EndMixing, GridSetting, StageMachine, Update
+from plesio.runtime.grid.formation import Formation, News, Regrouping
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.worker.exchange.links import Inbox, PeerGoneError
 
@@ -117,11 +118,12 @@ def replicas_of(setting: GridSetting, post: Post) -> list[Replica]:
         lost: list[int] = []
         mixer = Mixer(
             weights,
-            setting=setting,
+            formation=Formation.first(setting),
             links=MemoryLinks(post, group),
             group=group,
             stage=0,
             seed=0,
+            news=News(),
             on_lost=lost.append,
         )
         replicas.append(Replica(group, weights, mixer, StageMachine(setting, stage=0), lost))
@@ -246,7 +248,7 @@ def test_neighbours_of_a_lost_group_keep_its_share(groups: int, graph: str, data
     assert [replica.flat[0] for replica in left] == pytest.approx(expected)
     assert sum(expected) == pytest.approx(sum(places))
     for replica in left:
-        assert set(mixing.neighbours(replica.group)) & set(lost) <= set(replica.lost) == replica.mixer.lost
+        assert set(mixing.neighbours(replica.group)) & set(lost) <= set(replica.lost) == set(replica.mixer.lost)
         assert len(replica.lost) == len(replica.mixer.lost), "each is told of once"
 
 
@@ -280,6 +282,37 @@ def test_those_who_are_left_keep_their_mean_from_then_on():
     assert [replica.lost for replica in left if 2 in replica.mixer.incoming] == [[2], [2]]
 
 
+@settings(max_examples=20)
+@given(graph=st.sampled_from(GRAPHS), groups=st.integers(1, 5), data=st.data())
+def test_after_groups_are_lost_and_join_the_mean_is_kept_and_all_come_to_it(
+    graph: str, groups: int, data: st.DataObject
+):
+    first = Formation.first(GridSetting(groups=groups, mixing=Mixing.on(graph, groups)))
+    lost = data.draw(st.lists(st.integers(0, groups - 1), max_size=groups - 1, unique=True))
+    formation = first.after(
+        Regrouping(7, lost=tuple((group, 0) for group in sorted(lost)), joined=(groups, groups + 1))
+    )
+    post, replicas = Post(), []
+    for place, group in enumerate(formation.groups):
+        weights = [torch.full((SIZE,), 1.0 + (group if group < groups else formation.groups[0]), dtype=torch.float64)]
+        links = MemoryLinks(post, group)
+        mixer = Mixer(weights, formation=formation, links=links, group=group, stage=0, seed=0, news=News(), on_lost=int)
+        machine = StageMachine(formation.setting, stage=0)
+        assert formation.place(group) == place
+        replicas.append(Replica(group, weights, mixer, machine, []))
+    before = _total(replicas)
+    away = [float(np.std([replica.flat[0] for replica in replicas]))]
+    for version in range(1, 6):
+        for replica in replicas:
+            replica.mixer.begin(version)
+        for replica in replicas:
+            replica.mixer.end(version)
+        away.append(float(np.std([replica.flat[0] for replica in replicas])))
+        assert _total(replicas) == pytest.approx(before, abs=1e-9)
+    rho = formation.setting.mixing.rho
+    assert all(now <= rho * then + 1e-12 for then, now in itertools.pairwise(away))
+
+
 class _GoneAfterSending:
     """Links whose other end takes what is sent, and is gone when something is wanted of it."""
 
@@ -303,7 +336,14 @@ def test_a_group_that_is_lost_during_a_checkpoint_is_lost_and_no_more():
     lost: list[int] = []
     setting = GridSetting.parse("2x1,every=4,bound=3")
     mixer = Mixer(
-        [torch.ones(3)], setting=setting, links=_GoneAfterSending(), group=0, stage=0, seed=0, on_lost=lost.append
+        [torch.ones(3)],
+        formation=Formation.first(setting),
+        links=_GoneAfterSending(),
+        group=0,
+        stage=0,
+        seed=0,
+        news=News(),
+        on_lost=lost.append,
     )
     mixer.begin(4)
     mixer.state()

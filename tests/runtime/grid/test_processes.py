@@ -1,5 +1,6 @@
 """Grids of real processes: the numbers of the virtual world, messages that pile up, and workers that are killed."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,14 @@ def test_other_schedules(spec: str):
 
 @pytest.mark.parametrize("die", [0, 3])
 def test_the_other_group_goes_on_without_a_killed_worker(die: int):
-    ended = endings("grid:2x2", die=die)
+    ended = endings("grid:2x2", die=die, epochs=6)
     gone, left = (0, 1) if die == 0 else (1, 0)
     partner = 2 * gone + 1 - die % 2
     assert f"worker {die} is gone: group {gone} of the grid ends; the other goes on" in (ended[partner].message or "")
     for rank in (2 * left, 2 * left + 1):
         assert ended[rank].error is None, ended[rank].trace
         assert ended[rank].value["lost"] == [2 * gone, 2 * gone + 1]
+        assert ended[rank].value["samples"] == 6 * programs.NUM_SAMPLES, "what it had not trained on was dealt again"
 
 
 def test_a_stopped_worker_is_given_up_and_hears_of_it_when_it_wakes():
@@ -73,3 +75,31 @@ def test_the_next_one_collects_when_the_one_that_does_is_killed_at_the_end():
         assert ended[rank].value["metrics"] == [0.5]
     assert ended[1].value["state"] is not None
     assert ended[1].value["sha256"] == ended[2].value["sha256"]
+
+
+@pytest.mark.parametrize("spec", ["grid:1x2", pytest.param("grid:2x2,every=2,compress=qsgd:8", marks=pytest.mark.slow)])
+def test_a_group_of_processes_joins(spec: str):
+    setting = GridSetting.parse(spec)
+    with LocalJob(setting.num_workers) as job:
+        for rank in range(setting.num_workers + setting.stages):
+            job.start(rank, PROGRAMS, "until_joined", spec=spec)
+        ended = job.wait(timeout_s=LIMIT_S)
+    assert [ended[rank].trace for rank in sorted(ended)] == [""] * len(ended)
+    values = [ended[rank].value for rank in sorted(ended)]
+    assert len({value["joined_at"] for value in values}) == 1
+    assert len({value["sha256"] for value in values}) == 1
+    assert values[0]["workers"] == list(range(len(ended)))
+    counts = Counter(number for value in values for number in value["given"])
+    assert sum(counts.values()) == values[0]["samples"]
+    assert max(counts.values()) - min(counts.values()) <= 1, "no sample is left out of an epoch, or comes twice"
+
+
+def test_a_group_that_has_joined_goes_on_without_the_one_that_it_learnt_from():
+    with LocalJob(2) as job:
+        for rank in range(4):
+            job.start(rank, PROGRAMS, "until_joined", spec="grid:1x2", die=0)
+        ended = job.wait(timeout_s=LIMIT_S)
+    assert "worker 0 is gone: group 0 of the grid ends; the other goes on" in (ended[1].message or "")
+    for rank in (2, 3):
+        assert ended[rank].error is None, ended[rank].trace
+        assert ended[rank].value["lost"] == [0, 1]

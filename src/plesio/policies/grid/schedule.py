@@ -15,9 +15,14 @@ once, in the same order; at most ``d_k + 1`` are under way; no version is used t
 every gradient that has come since the last one. No schedule can deadlock: forward pass n of stage k needs only what
 stage k - 1 does before its own backward pass ``n - d_{k-1}``, and backward pass n needs only what stage k + 1 does at
 its step ``n + d_{k+1}``, no later than stage k's ``n + d_k``.
+
+**Regrouping.** When groups are lost or join (`plesio.runtime.grid.formation`), all begin at one tick with the machine
+of the new grid. What is under way stays so; mixings under way have been ended. A group that joins has nothing under
+way: of what the others have it *skips* the backward passes, but counts updates as they do, so that versions, and with
+them mixings and learning rates, stay alike in all groups.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plesio.policies.grid.setting import GridSetting
 
@@ -43,10 +48,14 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Step the optimizer with the mean gradient of the last ``num_micro_batches``; ``version`` is the result's."""
+    """Step the optimizer with the mean gradient of the last ``num_micro_batches``; ``version`` is the result's.
+
+    Where all of them were ``skipped`` there is no gradient, and the optimizer stays as it is.
+    """
 
     version: int
     num_micro_batches: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,11 @@ class StageState:
     gathered: int = 0
     under_way: tuple[tuple[int, int], ...] = ()
     mixing: tuple[int, ...] = ()
+    skipped: int = 0
+
+    def of_newcomer(self) -> "StageState":
+        """The same place in the order, with nothing under way."""
+        return replace(self, under_way=(), mixing=(), skipped=self.gathered)
 
 
 class StageMachine:
@@ -102,6 +116,8 @@ class StageMachine:
         self._delay = setting.delays[stage]
         self._given, self._returned = state.given, state.returned
         self._version, self._gathered = state.version, state.gathered
+        self._skipped = state.skipped
+        """Of those gathered, micro-batches that this machine was not given."""
         self._under_way = dict(under_way)
         """Of each micro-batch that has gone forward only, the weights it went with."""
         self._mixing = list(state.mixing)
@@ -131,9 +147,18 @@ class StageMachine:
             return self._given
         return max(0, self._given - self._setting.delays[self._stage + 1])
 
+    @property
+    def mixing(self) -> tuple[int, ...]:
+        """Versions at which mixings began that are under way."""
+        return tuple(self._mixing)
+
     def at(self, state: StageState) -> "StageMachine":
         """The same stage's machine where ``state`` is."""
         return StageMachine(self._setting, stage=self._stage, state=state)
+
+    def regrouped(self, setting: GridSetting) -> "StageMachine":
+        """The same stage's machine of another number of groups; mixings under way have been ended."""
+        return StageMachine(setting, stage=self._stage, state=replace(self.state(), mixing=()))
 
     def state(self) -> StageState:
         """All that the machine knows."""
@@ -143,7 +168,8 @@ class StageMachine:
             version=self._version,
             gathered=self._gathered,
             under_way=tuple(self._under_way.items()),
-            mixing=tuple(self._mixing),
+            mixing=self.mixing,
+            skipped=self._skipped,
         )
 
     def give(self) -> list[Action]:
@@ -188,16 +214,20 @@ class StageMachine:
         number = self._returned
         self._returned += 1
         self._gathered += 1
-        version = self._under_way.pop(number)
-        actions: list[Action] = [Backward(number, version, self._version - version)]
+        version = self._under_way.pop(number, None)
+        actions: list[Action] = []
+        if version is None:
+            self._skipped += 1
+        else:
+            actions.append(Backward(number, version, self._version - version))
         if self._gathered == self._setting.micro_batches:
             actions += self._update()
         return actions
 
     def _update(self) -> list[Action]:
         self._version += 1
-        actions: list[Action] = [Update(self._version, self._gathered)]
-        self._gathered = 0
+        actions: list[Action] = [Update(self._version, self._gathered - self._skipped, self._skipped)]
+        self._gathered = self._skipped = 0
         if self._setting.groups > 1:
             actions += self._mix()
         return actions
@@ -213,7 +243,9 @@ class StageMachine:
 
     def validate(self) -> None:
         """Raise an AssertionError if an invariant of the module does not hold."""
-        assert list(self._under_way) == list(range(self._returned, self._given)), "in order, each once"
+        first = next(iter(self._under_way), self._given)  # a newcomer skips what is before it
+        assert first >= self._returned, "none after its backward pass"
+        assert list(self._under_way) == list(range(first, self._given)), "in order, each once"
         assert len(self._under_way) <= self._delay + 1, "more under way than the delay allows"
         assert all(0 <= version <= self._version for version in self._under_way.values()), "no such version"
         assert self._gathered < max(2, self._setting.micro_batches + 1), "a gradient that was not applied"

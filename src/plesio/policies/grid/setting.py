@@ -4,7 +4,7 @@ As text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,eve
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -230,6 +230,23 @@ class GridSetting:
     def with_shape(self, *, groups: int, stages: int) -> "GridSetting":
         """The same for another number of workers."""
         return replace(self, groups=groups, stages=stages)
+
+    def regrouped(self, places: Sequence[int], *, num_joined: int) -> "GridSetting":
+        """The grid of this one's groups at ``places``, and ``num_joined`` more after them.
+
+        >>> GridSetting.parse("4x2,mixing=ring").regrouped([0, 3], num_joined=1).spec
+        'grid:3x2,mixing=ring'
+
+        Raises:
+            ConfigError: More are to mix by a matrix that the user gave.
+        """
+        if num_joined and self.mixing.name == "matrix":
+            raise ConfigError(
+                f"no group can join a grid that mixes by a given {self.groups} x {self.groups} matrix; "
+                f"write {' or '.join(f'mixing={graph}' for graph in GRAPHS)}"
+            )
+        groups = len(places) + num_joined
+        return replace(self, groups=groups, mixing=self.mixing.among(places, num_joined=num_joined))
 
 
 def _mixing(text: str) -> Mixing | str:

@@ -1,14 +1,18 @@
-"""A group's micro-batches, one ahead of the training, and where in them a run that is resumed goes on."""
+"""A group's micro-batches, one ahead of the training, and where in them a run goes on that is resumed or regroups."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from plesio.core.records import from_values, to_values
+from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.runtime.grid.deal import Deal, Round
+from plesio.runtime.grid.formation import Formation
 from plesio.runtime.worker.loading import SynchronousBatches, plan_figures, shard
-from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.rounds import Unfinished
 
 __all__ = ["Feed", "FeedState"]
 
@@ -19,21 +23,36 @@ class FeedState:
 
     Attributes:
         plan: Which loop over the data, from 0.
-        taken: Micro-batches of it that have been trained on.
-        upcoming: The next one, which has been drawn already, and its samples of all groups; None at the loop's end.
+        taken: Micro-batches of it that have been trained on, since groups were last lost or joined in it.
+        upcoming: The next one, which has been drawn already; None at the loop's end.
+        left: What there was of the loop when groups were last lost or joined in it; None is all of it.
     """
 
     plan: int = -1
     taken: int = 0
     upcoming: Any = None
+    left: Remainder | None = None
+
+    def to_values(self) -> list[Any]:
+        """Plain values."""
+        return [self.plan, self.taken, self.upcoming, None if self.left is None else to_values(self.left)]
+
+    @classmethod
+    def from_values(cls, values: list[Any]) -> "FeedState":
+        """What `to_values` gave."""
+        plan, taken, upcoming, left = values
+        return cls(plan, taken, upcoming, None if left is None else from_values(left, Remainder))
 
 
 class _Skipping:
     """Batches after the first ``number``, which were trained on before."""
 
-    def __init__(self, source: SynchronousBatches, number: int) -> None:
+    def __init__(self, source: SynchronousBatches, deal: Deal, number: int) -> None:
         self._source = source
+        self._deal = deal
         self._number = number
+        self.last: Round | None = None
+        """The latest that was left out."""
 
     @property
     def turned(self) -> bool:
@@ -45,10 +64,10 @@ class _Skipping:
                 yield batch
             else:
                 self._source.taken(len(batch))
-                self._source.trained(len(batch))
+                self.last = self._deal.drawn()
 
     def wait(self) -> bool:
-        return self._source.wait()
+        return not self._source.turned and self._source.wait()  # what is dealt otherwise is another source's
 
     def taken(self, num_samples: int) -> None:
         self._source.taken(num_samples)
@@ -65,18 +84,18 @@ class Feed:
 
     Args:
         group: Whose.
-        num_groups: Groups in all.
+        formation: The groups that are there.
         seed: Of the order of samples.
         now_s: The time.
         say: Told in a line of samples that are left out.
-        past: Where an earlier run was.
+        past: Where an earlier run was, or the groups that this one joins.
         go_on: Has random numbers go on from there; called when the loop that it was in has begun.
     """
 
     def __init__(
         self,
         group: int,
-        num_groups: int,
+        formation: Formation,
         *,
         seed: int,
         now_s: Callable[[], float],
@@ -84,13 +103,19 @@ class Feed:
         past: FeedState | None = None,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        self._rounds = RoundRecords(group, num_groups, say=say)
+        self._group = group
+        self._deal = Deal(group, formation.groups, horizon=formation.horizon, say=say)
+        if past is not None and past.left is not None:
+            left = Unfinished(remainder=past.left, samples=0, dropped=0)
+            self._deal.go_on(group, formation.groups, plan=past.plan, left=left)
         self._seed = seed
         self._now_s = now_s
         self._past = past
         self._go_on = go_on
-        self._num_plans = self._num_drawn = 0
-        self._given: int | None = None
+        self._num_plans = 0
+        self._given: Round | None = None
+        self._taken: Round | None = None
+        """The latest that was trained on."""
         self._state = FeedState()
 
     @property
@@ -98,14 +123,35 @@ class Feed:
         """Whether another micro-batch is known to follow the present one."""
         return self._state.upcoming is not None
 
-    def take_samples(self) -> int | None:
-        """Samples of all groups in the micro-batch that was given, once; None where it is not from here."""
+    def take_samples(self, tick: int) -> int | None:
+        """Samples of all groups in the micro-batch that was given, the ``tick``-th; None where it is not from here."""
         given, self._given = self._given, None
-        return given
+        if given is None:
+            return None
+        given.tick, self._taken = tick, given
+        return given.of_all
 
     def state(self) -> FeedState:
         """Where this group is."""
         return self._state
+
+    def missing(self, lost: Mapping[int, int]) -> dict[int, int]:
+        """By number of the micro-batch, the samples that lost groups were given and had not trained on."""
+        return self._deal.missing(lost)
+
+    def regroup(self, formation: Formation, *, lost: Mapping[int, int]) -> int:
+        """Deal anew what nobody was given and what lost groups had not trained on; nothing may be under way.
+
+        Args:
+            formation: The groups that are there from now on.
+            lost: Those that are not any more, each with the first micro-batch that it had not trained on.
+
+        Returns:
+            Samples that are left out, as the loop over them has ended, and the present one is over another data set.
+        """
+        unfinished = self._deal.deal_again(self._group, formation.groups, lost=lost, present=self._taken)
+        self._state = FeedState(self._state.plan, 0, None, unfinished.remainder)
+        return unfinished.dropped
 
     def batches(self, loader: DataLoader[Any], *, samples: int | None) -> Iterator[Any]:
         """The group's micro-batches of one loop over the data."""
@@ -114,37 +160,48 @@ class Feed:
         past = self._past
         if past is not None and plan < past.plan:
             return
-        resumed = past if past is not None and plan == past.plan else FeedState(plan)
-        source = SynchronousBatches(
-            figures.whole(), batch_size=figures.batch_size, plan=plan, seed=self._seed, rounds=self._rounds
-        )
-        if resumed is past and past.upcoming is None:
-            self._go_on()
+        begin = past if past is not None and plan == past.plan else FeedState(plan)
+        on_begun = self._go_on if begin is past else _nothing_begun
+        if begin.taken and begin.upcoming is None:
+            self._state = begin
+            on_begun()
             return
-        skipping = _Skipping(source, resumed.taken + (resumed.upcoming is not None))
-        on_begun = self._go_on if resumed is past else _nothing_begun
-        batches = shard(loader, source=skipping, now_s=self._now_s, on_waited=_nothing, on_begun=on_begun)
-        upcoming = self._drawn(batches, source) if resumed.upcoming is None else resumed.upcoming
-        for taken in count(resumed.taken + 1):
-            if upcoming is None:
+        while True:
+            generation = self._deal.generation
+            yield from self._as_dealt(loader, figures, begin, on_begun=on_begun)
+            if self._deal.generation == generation:
                 return
-            (batch, self._given), upcoming = upcoming, self._drawn(batches, source)
-            self._state = FeedState(plan, taken, upcoming)
-            yield batch
+            begin, on_begun = self._state, _nothing_begun
 
-    def _drawn(self, batches: Iterator[tuple[Any, int]], source: SynchronousBatches) -> tuple[Any, int] | None:
-        """The next micro-batch and its samples of all groups, or None.
+    def _as_dealt(
+        self, loader: DataLoader[Any], figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
+    ) -> Iterator[Any]:
+        """The micro-batches of one loop until its end, or until what is left is dealt otherwise."""
+        source = SynchronousBatches(
+            figures.whole(), batch_size=figures.batch_size, plan=begin.plan, seed=self._seed, rounds=self._deal
+        )
+        skipping = _Skipping(source, self._deal, begin.taken + (begin.upcoming is not None))
+        rest = shard(loader, source=skipping, now_s=self._now_s, on_waited=_nothing, on_begun=on_begun)
+        try:
+            upcoming = self._drawn(rest) if begin.upcoming is None else (begin.upcoming, None)
+            for taken in count(begin.taken + 1):
+                if upcoming is None:
+                    return
+                (batch, drawn), upcoming = upcoming, self._drawn(rest)
+                self._state = replace(begin, taken=taken, upcoming=None if upcoming is None else upcoming[0])
+                self._given = skipping.last if drawn is None else drawn
+                assert self._given is not None, "what was upcoming has been left out by now"
+                self._deal.give(self._given, data=loader.dataset)
+                yield batch
+                if source.turned:
+                    return
+        finally:
+            rest.close()
 
-        What was drawn counts as done, for nobody takes it back.
-        """
+    def _drawn(self, batches: Iterator[tuple[Any, int]]) -> tuple[Any, Round | None] | None:
+        """The next micro-batch and its round, or None."""
         item = next(batches, None)
-        if item is None:
-            return None
-        before = self._rounds.global_samples
-        source.trained(item[1])
-        self._num_drawn += 1
-        self._rounds.mark(self._num_drawn, settled=self._num_drawn)
-        return item[0], self._rounds.global_samples - before
+        return None if item is None else (item[0], self._deal.drawn())
 
 
 def _nothing_begun() -> None:

@@ -31,9 +31,10 @@ from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
 from plesio.runtime.grid.messages import PeerFailedError
 from plesio.runtime.grid.records import Books, Collector, Figures, Shot, state_of
+from plesio.runtime.grid.regrouping import Composed
 from plesio.runtime.grid.saving import GridSaver
 from plesio.runtime.grid.settling import Settlement
-from plesio.runtime.grid.tick import Composed, Tally
+from plesio.runtime.grid.tick import Tally
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.timeline import Timeline
 
@@ -44,9 +45,8 @@ class Grid:
     """One worker's part in a grid. Made by `plesio.grid`; see there for the arguments.
 
     Attributes:
-        setting: The grid's.
         rank: This worker's number.
-        group: s, its group, from 0.
+        group: s, its group, from 0. Groups that join have numbers from S on.
         stage: k, its stage, from 0.
         model: The whole network. Within `evaluate` it has the groups' mean weights; otherwise a worker's own stage
             alone is up to date.
@@ -56,7 +56,6 @@ class Grid:
         self,
         model: nn.Module,
         *,
-        setting: GridSetting,
         place: GridPlace,
         compose: Callable[[Any, TrainingClock], Composed],
         collector: Collector,
@@ -69,7 +68,6 @@ class Grid:
         past: dict[str, Any] | None = None,
     ) -> None:
         self.model = model
-        self.setting = setting
         self.group, self.stage = place.group, place.stage
         self.rank = collector.rank
         self._place = place
@@ -91,11 +89,11 @@ class Grid:
         self._training = TrainingClock(timeline.clock, already_s=0.0 if past is None else past["training_s"])
         self._feed = Feed(
             place.group,
-            setting.groups,
+            collector.formation,
             seed=books.info.seed,
             now_s=timeline.now_s,
             say=timeline.meter.totals.fallbacks.append,
-            past=None if past is None else FeedState(*past["feed"]),
+            past=None if past is None else FeedState.from_values(past["feed"]),
             go_on=self._go_on,
         )
         self._evaluations: list[Evaluation] = []
@@ -106,6 +104,11 @@ class Grid:
         self._final: dict[str, Tensor] | None = None
         self._finished = self._closed = False
         self._take_up()
+
+    @property
+    def setting(self) -> GridSetting:
+        """The grid's, of the groups that are there."""
+        return self._collector.formation.setting
 
     @property
     def layers(self) -> nn.Module:
@@ -135,10 +138,6 @@ class Grid:
         if self._composed is None:
             raise ConfigError("the grid is cut at its first step; this is there after grid.step(x, y)")
         return self._composed
-
-    @property
-    def _num_groups(self) -> int:
-        return self.setting.groups - len(self._collector.lost)
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
         """This group's micro-batches: every sample once an epoch, over all groups. All stages of it get the same.
@@ -178,12 +177,13 @@ class Grid:
             self._training.start()
             inputs = list(x) if isinstance(x, tuple | list) else [x]
             worker = self._composed.worker
-            of_all = self._feed.take_samples()
+            of_all = self._feed.take_samples(self.clock)
             if of_all is None:
                 of_all = len(inputs[0]) * self.setting.groups
-            loss = worker.tick(inputs, y, of_all=of_all, more=self._feed.more, num_groups=self._num_groups)
+            loss = worker.tick(inputs, y, of_all=of_all, more=self._feed.more)
             self._shoot()
             self._save_if_due()
+            self._composed.regrouper.after_tick(self._feed, self._values)
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
         return loss
@@ -193,7 +193,11 @@ class Grid:
         every, tally = self._snapshot_every, self._ready().worker.tally
         if every is not None and tally.dealt // every > self._passed:
             self._passed = tally.dealt // every
-            self._shots.append(Shot(tally.samples, self._training.elapsed_s(), state_of(self.layers)))
+            self._shots.append(self._shot())
+
+    def _shot(self) -> Shot:
+        tally = self._ready().worker.tally
+        return Shot(tally.samples, self._training.elapsed_s(), state_of(self.layers), tally.dealt)
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """The whole network's ordinary state, the mean over the groups, on the worker that collects; None elsewhere.
@@ -262,7 +266,8 @@ class Grid:
             return
         worker = self._ready().worker
         try:
-            worker.end(num_groups=self._num_groups, between=self._shoot)
+            worker.end(between=self._shoot)
+            self._ready().regrouper.end(self._feed)
             self._shoot()
             self._training.pause()
             self._timeline.leave_steps()
@@ -274,9 +279,8 @@ class Grid:
     def _settle(self, metric: Callable[[], float] | None) -> None:
         """Come to the run's result, together with all that are there."""
         ready = self._ready()
-        final = Shot(ready.worker.tally.samples, self._training.elapsed_s(), state_of(self.layers))
-        shots = [*self._shots, final]
-        if len(shots) > 1 and shots[-2].samples == final.samples:
+        shots = [*self._shots, final := self._shot()]
+        if len(shots) > 1 and shots[-2].dealt == final.dealt:
             del shots[-2]
         settlement = Settlement(
             collector=self._collector,
@@ -328,36 +332,29 @@ class Grid:
         self._saver.ask()
 
     def _save_if_due(self) -> None:
-        saver, worker = self._saver, self._ready().worker
+        saver, news = self._saver, self._ready().worker.news
         if saver is None:
             return
-        is_due = saver.due(self.clock, saves=worker.saves)
-        worker.hear(saver.announce(self.clock, save_at=worker.save_at, now_s=self._training.elapsed_s()))
-        if not is_due:
-            return
-        stages = self.setting.stages
-        saver.take(
-            self._values(),
-            tick=self.clock,
-            samples=worker.tally.samples,
-            elapsed_s=self._training.elapsed_s(),
-            there=[rank for rank in range(self.setting.num_workers) if rank // stages not in self._collector.lost],
-        )
+        is_due = saver.due(self.clock, saves=news.saves)
+        news.save(saver.announce(self.clock, save_at=news.save_at, now_s=self._training.elapsed_s()))
+        if is_due:
+            samples = self._ready().worker.tally.samples
+            saver.take(self._values(), tick=self.clock, samples=samples, elapsed_s=self._training.elapsed_s())
 
     def _values(self) -> dict[str, Any]:
         """All that this worker remembers, plain."""
-        composed, feed, meter = self._ready(), self._feed.state(), self._timeline.meter
+        composed, meter = self._ready(), self._timeline.meter
         return {
             **composed.worker.state(),
             "ends": list(composed.network.ends),
             "random": random_states(),
-            "feed": [feed.plan, feed.taken, feed.upcoming],
+            "feed": self._feed.state().to_values(),
             "training_s": self._training.elapsed_s(),
             "report": msgspec.to_builtins(meter.so_far()),
             "losses": [list(one) for one in meter.totals.losses],
             "metrics": list(self._metrics),
             "evaluations": [[one.samples, one.at_s, one.metric] for one in self._evaluations],
-            "shots": [[shot.samples, shot.at_s, [tensor.clone() for tensor in shot.tensors]] for shot in self._shots],
+            "shots": [[it.samples, it.at_s, [tensor.clone() for tensor in it.tensors], it.dealt] for it in self._shots],
         }
 
     def _take_up(self) -> None:
@@ -375,7 +372,7 @@ class Grid:
         self._evaluations = [
             Evaluation(samples=samples, at_s=at_s, metric=metric) for samples, at_s, metric in past["evaluations"]
         ]
-        self._shots = [Shot(samples, at_s, tensors) for samples, at_s, tensors in past["shots"]]
+        self._shots = [Shot(*shot) for shot in past["shots"]]
 
     def _go_on(self) -> None:
         """Have random numbers go on from the checkpoint."""
@@ -413,6 +410,8 @@ class Grid:
                 self._keep_failed(error)
             if self._result is not None and self._result.lost_workers and self._collector.collects:
                 self._finished_without(self._result.lost_workers)
+            if self._composed is not None and (self._result is not None or self.setting.groups == 1):
+                self._composed.regrouper.close()
             if self._saver is not None:
                 self._saver.wait(failed=error is not None or bool(self._collector.lost))
             self._timeline.trace.close()

@@ -1,13 +1,12 @@
 """`plesio.grid`: the one call that turns a training loop into a worker of an S x K grid."""
 
 import contextlib
-import itertools
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,23 @@ from plesio.core.trace import TraceWriter
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.grid.column import Column, GridPlace
-from plesio.runtime.grid.cutting import (
-    Balance,
-    Cut,
-    Unit,
-    balanced,
-    layer_bytes,
-    layer_operations,
-    layer_seconds,
-    layers_of,
-    parts,
-    units_of,
-)
+from plesio.runtime.grid.cut_agreement import agreed_cut
+from plesio.runtime.grid.cutting import Balance, Cut, layers_of, parts
+from plesio.runtime.grid.formation import Formation, News
 from plesio.runtime.grid.grid import Grid
+from plesio.runtime.grid.joining import Door, join
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.records import Books, Collector, Network
+from plesio.runtime.grid.regrouping import Composed, Regrouper
 from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import Loss, Stage
 from plesio.runtime.grid.stage_pacing import StagePacer
-from plesio.runtime.grid.tick import Composed, StageWorker
+from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.takeover import tell_text
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
@@ -87,7 +77,8 @@ def grid(
 
     Under torchrun's variables (``plesio run --grid 2x2``, torchrun ...) this process is one of the workers, rank
     ``s K + k`` being stage k of group s; without them it trains the whole network by itself. All begin with rank 0's
-    parameters and buffers.
+    parameters and buffers. Ranks of S K and more join a run that goes on, K at a time: for them the call returns when
+    the others have let their group in.
 
     Args:
         stages: The network as a `torch.nn.Sequential`, which is cut, or as a list of modules, one a stage. What one
@@ -114,7 +105,7 @@ def grid(
     Raises:
         ConfigError: The setting cannot be read, or is for another number of workers.
         TaskError: The stages are no modules, or share weights.
-        TransportError: The other workers cannot be reached.
+        TransportError: The other workers cannot be reached, or the run that this one joins has ended.
 
     >>> import torch
     >>> layers = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
@@ -224,6 +215,24 @@ class _Wishes:
 
 
 @dataclass(frozen=True, slots=True)
+class _Met:
+    """A worker that has come together with the others, if there are any.
+
+    Attributes:
+        collector: Knows who they are.
+        door: Where newcomers wait.
+        group: Those that the run began with, if this worker did.
+        past: What it goes on from, if it has joined.
+    """
+
+    collector: Collector
+    _: KW_ONLY
+    door: Door | None = None
+    group: Group | None = None
+    past: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Composer:
     """Puts a worker together."""
 
@@ -243,15 +252,15 @@ class _Composer:
     def session(self, folder: Path | None, *, release: Callable[[], None]) -> Grid:
         """The session, whose network is cut at its first step."""
         job, setting, options = self.job, self.setting, self.wishes.options
-        group, links = None, None
-        if job is not None:
-            device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
-            group, links = job.group(device.type), job.links(device)
+        timeline = self._timeline(folder)
+        try:
+            met = self._meet(timeline)
+        except BaseException:  # a newcomer may not be let in
+            timeline.trace.close()
+            raise
+        group, collector = met.group, met.collector
         place = GridPlace.of(self._rank, setting)
         racks = () if group is None else _racks(group)
-        timeline = self._timeline(folder)
-        watch = Unwatched() if job is None else job.watch_peers(timeline.meter.mean_step_s)
-        collector = Collector(links, self._rank, setting, watch)
         around = ambient()
         if around is not None:
             around.on_meter(timeline.meter)
@@ -261,20 +270,23 @@ class _Composer:
             world="process" if job is None else job.world,
             folder=folder,
             racks=racks,
+            workers=lambda: collector.known | set(range(setting.num_workers)),
             on_ended=_nobody_hears if around is None else around.on_ended,
         )
 
-        saver, past = self._saver(timeline)
+        saver, past = self._saver(collector, joined=met.past)
 
         def compose(x: Any, training: TrainingClock) -> Composed:
-            cut = Cut(tuple(past["ends"])) if past is not None else self._agreed_cut(x, group=group)
-            return self._composed(
-                cut, group=group, links=links, collector=collector, timeline=timeline, training=training
-            )
+            cut = self.wishes.cut if past is None else Cut(tuple(past["ends"]))
+            if cut is None:
+                balance = self.wishes.balance
+                cut = agreed_cut(
+                    self.layers, x, num_stages=setting.stages, balance=balance, group=group, world=books.world
+                )
+            return self._composed(cut, met, timeline=timeline, training=training)
 
         return Grid(
             self.layers,
-            setting=setting,
             place=place,
             compose=compose,
             collector=collector,
@@ -287,18 +299,32 @@ class _Composer:
             past=past,
         )
 
-    def _saver(self, timeline: Timeline) -> tuple[GridSaver | None, dict[str, Any] | None]:
-        """What takes checkpoints, and what this worker goes on from."""
+    def _meet(self, timeline: Timeline) -> _Met:
+        """Come together with the others, at the beginning or in a run that goes on."""
+        job, setting, step_s = self.job, self.setting, timeline.meter.mean_step_s
+        if job is None:
+            return _Met(Collector(None, 0, Formation.first(setting), Unwatched()))
+        device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
+        door = Door(job, setting, step_s=step_s, device=device)
+        if job.place.late:
+            it = join(job, setting, step_s=step_s, device=device)
+            collector = Collector(it.links, self._rank, it.formation, it.watch, num_gathered=it.past["gathered"])
+            return _Met(collector, door=door, past=it.past)
+        group, links = job.group(device.type), job.links(device)
+        collector = Collector(links, self._rank, Formation.first(setting), job.watch_peers(step_s))
+        return _Met(collector, door=door, group=group)
+
+    def _saver(
+        self, collector: Collector, *, joined: dict[str, Any] | None
+    ) -> tuple[GridSaver | None, dict[str, Any] | None]:
+        """What takes checkpoints, and what this worker goes on from: as it joins, or from one of those."""
         saving, seed = self.wishes.saving, self.wishes.options.info.seed
         if saving is None:
-            return None, None
+            return None, joined
         saving.prepare()
-        past = found(saving, grid=self.setting, seed=seed, rank=self._rank)
+        past = found(saving, grid=self.setting, seed=seed, rank=self._rank) if joined is None else joined
         taken_s = 0.0 if past is None else past["training_s"]
-        saver = GridSaver(
-            setting=saving, grid=self.setting, rank=self._rank, leads=self._rank == 0, seed=seed, taken_s=taken_s
-        )
-        return saver, past
+        return GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s), past
 
     def _timeline(self, folder: Path | None) -> Timeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
@@ -312,17 +338,16 @@ class _Composer:
     def _composed(
         self,
         cut: Cut,
+        met: _Met,
         *,
-        group: Group | None,
-        links: Links | None,
-        collector: Collector,
         timeline: Timeline,
         training: TrainingClock,
     ) -> Composed:
         """Cut the network and put together what this worker works with; all workers do so at their first step."""
-        setting, wishes = self.setting, self.wishes
-        if group is not None:
-            _take_over_from_first(self.layers, group)
+        collector, wishes = met.collector, self.wishes
+        setting = collector.formation.setting
+        if met.group is not None:
+            _take_over_from_first(self.layers, met.group)
         stages = parts(self.layers, cut)
         place = GridPlace.of(self._rank, setting)
         if self._rank == 0 and setting.stages > 1:
@@ -343,64 +368,44 @@ class _Composer:
         )
         if self.job is None or self.job.memory_bytes() is None:
             timeline.measured_by(Gauges(Replica(layers, optimizer)))
-        column, mixer = Column(), None
-        if links is not None:
-            column = Column.of(links, place, setting)
-        if links is not None and setting.groups > 1:
-            mixer = Mixer(
+        news = News(generation=collector.formation.generation)
+
+        def neighbours(formation: Formation, lost: Mapping[int, int]) -> Mixer | None:
+            if collector.links is None or formation.setting.groups == 1:
+                return None
+            return Mixer(
                 weights,
-                setting=setting,
-                links=links,
+                formation=formation,
+                links=collector.links,
                 group=place.group,
                 stage=place.stage,
                 seed=wishes.options.info.seed,
-                on_lost=lambda lost: _hear_of_lost(lost, collector=collector, timeline=timeline),
+                news=news,
+                on_lost=lambda group: _hear_of_lost(group, collector=collector, timeline=timeline),
+                lost=lost,
             )
+
         pacer = wishes.options.pacer
         worker = StageWorker(
             stage,
             StageMachine(setting, stage=place.stage),
-            column=column,
-            mixer=mixer,
+            column=Column() if collector.links is None else Column.of(collector.links, place, setting),
+            mixer=neighbours(collector.formation, {}),
+            news=news,
             pacer=None if pacer is None else StagePacer(pacer, 1 / setting.stages, self._clock),
             timeline=timeline,
             training=training,
         )
-        return Composed(worker, Network(self.layers, stages, ends=cut.ends))
-
-    def _agreed_cut(self, x: Any, *, group: Group | None) -> Cut:
-        """The user's cut, or what rank 0 finds."""
-        if self.wishes.cut is not None:
-            return self.wishes.cut
-        if self.setting.stages == 1:
-            return Cut(())
-        text = ""
-        if self._rank == 0:
-            text = self._found_cut(x)
-        assert group is not None, "a grid of several stages has several workers"
-        said = json.loads(tell_text(text, group=group, source=0))
-        if "error" in said:
-            raise TaskError(said["error"])
-        return Cut(tuple(said["ends"]), tuple(said["costs"]), said["unit"])
-
-    def _found_cut(self, x: Any) -> str:
-        try:
-            unit, costs = self._layer_costs(x)
-            units = units_of(self.layers)
-            of_units = [sum(costs[begin:end]) for begin, end in itertools.pairwise((0, *units))]
-            ends = [units[number - 1] for number in balanced(of_units, self.setting.stages)]
-        except (ConfigError, TaskError) as error:
-            return json.dumps({"error": str(error)})
-        edges = (0, *ends, len(costs))
-        sums = [sum(costs[begin:end]) for begin, end in itertools.pairwise(edges)]
-        return json.dumps({"ends": ends, "costs": sums, "unit": unit})
-
-    def _layer_costs(self, x: Any) -> tuple[Unit, list[float]]:
-        if self.wishes.balance == "memory":
-            return "bytes", layer_bytes(self.layers)
-        if self.job is not None and self.job.world == "virtual":
-            return "operations", layer_operations(self.layers, x)
-        return "s", layer_seconds(self.layers, x)
+        regrouper = Regrouper(
+            worker,
+            place=place,
+            news=news,
+            collector=collector,
+            neighbours=neighbours,
+            door=met.door,
+            say=partial(_say, timeline),
+        )
+        return Composed(worker, Network(self.layers, stages, ends=cut.ends), regrouper)
 
 
 def _nobody_hears(result: RunResult) -> None:
@@ -415,9 +420,11 @@ def _racks(group: Group) -> tuple[int, ...]:
 def _hear_of_lost(number: int, *, collector: Collector, timeline: Timeline) -> None:
     """A group is lost: its share is not waited for any more."""
     collector.lose(number)
-    line = (
-        f"group {number} of the grid was lost: the others went on without it, and what it had not trained on was left"
-    )
+    _say(timeline, f"group {number} of the grid was lost: the others went on without it")
+
+
+def _say(timeline: Timeline, line: str) -> None:
+    """A line for the run's result."""
     timeline.meter.totals.fallbacks.append(line)
     _log.warning("%s", line)
 

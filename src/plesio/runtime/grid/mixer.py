@@ -2,16 +2,19 @@
 
 With the mixing matrix P, replica s adds ``sum_r P_sr (x_r - x_s)``, all as they were when the mixing began
 (`plesio.core.mixing`). P is symmetric, so what one of a pair adds the other takes off: the mean over the groups
-stays as it is, whenever the two get to it. Neighbours of a group that is lost keep its share for themselves.
+stays as it is, whenever the two get to it. Neighbours of a group that is lost keep its share for themselves, until all
+regroup (`plesio.runtime.grid.formation`) and each goes on with a mixer of those that are there.
 
 **Compressed** (CHOCO-Gossip, Koloskova et al. 2019, algorithm 1): everybody keeps, of itself and of each neighbour, the
 estimate x^ that what was sent comes to. Replica s sends ``q_s = C(x_s - x^_s)``; all who hear it add it to x^_s; then s
 adds ``gamma sum_r P_sr (x^_r - x^_s)``. What is not sent this time is sent later, so replicas agree with any
-compression; gamma is the compression's contraction.
+compression; gamma is the compression's contraction. At the start all are equal, and know it; a mixer of a later
+generation begins with its neighbours' weights, sent once in full.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ from torch import Tensor
 
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.policies.compression import Compression, NoCompression, PowerSgd
-from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.formation import Formation, News
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.compression import make_codec
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
@@ -46,12 +49,13 @@ class _Choco:
         group: This replica's.
         neighbours: Whose estimates are kept beside its own.
         seed: Of random numbers.
+        place: Of this replica's group among those that are there, for its random numbers.
     """
 
     def __init__(
-        self, compression: Compression, own: Tensor, *, group: int, neighbours: Sequence[int], seed: int
+        self, compression: Compression, own: Tensor, *, group: int, neighbours: Sequence[int], seed: int, place: int
     ) -> None:
-        self._codec = make_codec(compression, num_elements=own.numel(), seed=seed, rank=group)
+        self._codec = make_codec(compression, num_elements=own.numel(), seed=seed, rank=place)
         self._group = group
         self.estimates = {place: own.clone() for place in (group, *neighbours)}
         self.gamma = min(1.0, max(1e-3, compression.contraction(own.numel())))
@@ -69,12 +73,14 @@ class Mixer:
 
     Args:
         parameters: Of the stage.
-        setting: The grid.
+        formation: The groups that are there.
         links: To the other workers.
         group: s.
         stage: k.
         seed: Of compression's random numbers.
+        news: Goes with what is sent, and is heard with what comes.
         on_lost: Called once with the number of each group that is heard to be lost.
+        lost: Those that were known before, with the first micro-batch that each had not trained on for the others.
 
     Raises:
         ConfigError: The compression cannot be used between neighbours.
@@ -84,27 +90,39 @@ class Mixer:
         self,
         parameters: Sequence[Tensor],
         *,
-        setting: GridSetting,
+        formation: Formation,
         links: Links,
         group: int,
         stage: int,
         seed: int,
+        news: News,
         on_lost: Callable[[int], None],
+        lost: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.is_floating_point()]
-        self._setting = setting
+        self._formation = formation
+        self._setting = setting = formation.setting
         self._group = group
+        self._news = news
         self._on_lost = on_lost
-        self._shares: dict[int, float] = setting.mixing.neighbours(group)
-        ranks = {other: other * setting.stages + stage for other in self._shares}
+        self._shares: dict[int, float] = formation.neighbours(group)
+        ranks = {other: formation.worker(other, stage) for other in self._shares}
         self.outgoing = {other: Outgoing(links, rank, MIXING_TAG) for other, rank in ranks.items()}
         self.incoming = {other: Incoming(links, rank, MIXING_TAG) for other, rank in ranks.items()}
-        self.lost: set[int] = set()
+        self.lost: dict[int, int] = {group: first for group, first in lost.items() if group in formation.groups}
+        """With the first micro-batch that each had not trained on for the others."""
+        self._heard = dict.fromkeys(self._shares, self._mixed_before(stage))
+        """Of each neighbour, the version of the latest mixing that it has come to."""
         self.begun: dict[int, _Begun] = {}
-        self._save_at: int | None = None
         self.disagreement = 0.0
         """``sum_r P_sr |x_r - x_s|^2`` at the latest mixing."""
         self._choco = self._estimates(seed) if not isinstance(setting.compress, NoCompression) else None
+
+    def _mixed_before(self, stage: int) -> int:
+        """The version of the latest mixing of the generation before."""
+        setting, began = self._setting, self._formation.began
+        version = max(0, began - setting.delays[stage]) // setting.micro_batches
+        return version - version % setting.every
 
     def _estimates(self, seed: int) -> _Choco:
         if isinstance(self._setting.compress, PowerSgd):
@@ -112,11 +130,38 @@ class Mixer:
                 "powersgd is for gradients; compress what groups mix with qsgd, topk, randk, fp16 or bf16"
             )
         own = flat_of(self._parameters).float()
-        return _Choco(self._setting.compress, own, group=self._group, neighbours=tuple(self._shares), seed=seed)
+        return _Choco(
+            self._setting.compress,
+            own,
+            group=self._group,
+            neighbours=tuple(self._shares),
+            seed=seed,
+            place=self._formation.place(self._group),
+        )
+
+    def meet(self) -> None:
+        """Where weights are sent compressed, learn the neighbours' in full; all replicas call it at one tick."""
+        if self._choco is None:
+            return
+        own = flat_of(self._parameters).float()
+        self._choco.estimates[self._group] = own
+        for other, outgoing in self.outgoing.items():
+            try:
+                if other not in self.lost:  # messages in full are larger, so they have a size of their own
+                    Outgoing(outgoing.links, outgoing.to, MIXING_TAG).send([own])
+            except PeerGoneError:
+                self._lose(other, self._after(other))
+        for other, incoming in self.incoming.items():
+            try:
+                if other not in self.lost:
+                    [theirs], _ = Incoming(incoming.links, incoming.source, MIXING_TAG).take(more=False)
+                    self._choco.estimates[other].copy_(theirs)
+            except (PeerGoneError, PeerFailedError):
+                self._lose(other, self._after(other))
 
     @torch.no_grad()
-    def begin(self, version: int, *, save_at: int | None = None) -> None:
-        """Send the present weights to the neighbours, and with them after which tick a checkpoint is to be taken."""
+    def begin(self, version: int) -> None:
+        """Send the present weights to the neighbours, and with them the news."""
         own = flat_of(self._parameters)
         sent = own if self._choco is None else self._choco.encode(own.float(), version=version)
         self.begun[version] = _Begun(own, sent)
@@ -124,17 +169,14 @@ class Mixer:
             if other in self.lost:
                 continue
             try:
-                outgoing.send([sent], lost=sorted(self.lost), save_at=save_at)
+                outgoing.send([sent], lost=sorted(self.lost.items()), **self._news.told())
                 self.incoming[other].expect()
             except PeerGoneError:
-                self._lose(other)
+                self._lose(other, self._after(other))
 
     @torch.no_grad()
-    def end(self, version: int) -> int | None:
+    def end(self, version: int) -> None:
         """Add what the mixing that began at ``version`` comes to; waits for the neighbours' weights.
-
-        Returns:
-            What a neighbour has heard of a checkpoint.
 
         Raises:
             WorkerLostError: So many groups are lost that the others are cut in two.
@@ -142,9 +184,8 @@ class Mixer:
         begun = self.begun.pop(version)
         own = begun.own if self._choco is None else self._choco.hear(self._group, begun.sent, version=version)
         correction, self.disagreement = torch.zeros_like(own), 0.0
-        self._save_at = None
         for other, share in self._shares.items():
-            received = self._receive(other)
+            received = self._receive(other, version)
             if received is None:
                 continue
             theirs = received if self._choco is None else self._choco.hear(other, received, version=version)
@@ -152,37 +193,39 @@ class Mixer:
             self.disagreement += share * float(difference.square().sum())
             correction.add_(difference, alpha=share if self._choco is None else share * self._choco.gamma)
         add_flat(self._parameters, correction)
-        return self._save_at
 
-    def _receive(self, other: int) -> Tensor | None:
+    def _receive(self, other: int, version: int) -> Tensor | None:
         if other in self.lost:
             return None
         try:
             [received], header = self.incoming[other].take(more=False)
         except (PeerGoneError, PeerFailedError):
-            self._lose(other)
+            self._lose(other, self._after(other))
             return None
+        self._heard[other] = version
         heard = header["lost"]
         assert isinstance(heard, list)
-        for group in heard:
-            self._lose(group)
-        save_at = header["save_at"]
-        if isinstance(save_at, int):
-            self._save_at = max(save_at, self._save_at or 0)
+        for group, first in heard:
+            self._lose(group, first)
+        self._news.hear(header)
         return received
 
-    def _lose(self, group: int) -> None:
-        if group in self.lost or group == self._group:
+    def _after(self, other: int) -> int:
+        """The first micro-batch that a neighbour has told nobody here the use of."""
+        return self._heard[other] * self._setting.micro_batches
+
+    def _lose(self, group: int, first: int) -> None:
+        if group in self.lost or group == self._group or group not in self._formation.groups:
             return
-        self.lost.add(group)
+        self.lost[group] = first
         self._on_lost(group)
-        cut_off = self._setting.mixing.unreached(lost=sorted(self.lost))
+        cut_off = self._formation.unreached(lost=sorted(self.lost))
         if cut_off:
             raise WorkerLostError(
                 f"groups {', '.join(map(str, sorted(self.lost)))} of the grid are lost, and group {cut_off[0]} has no "
                 f"way to the others on this graph ({self._setting.mixing.name}); mixing=all keeps every way",
                 ranks=tuple(
-                    group * self._setting.stages + stage
+                    self._formation.worker(group, stage)
                     for group in sorted(self.lost)
                     for stage in range(self._setting.stages)
                 ),
@@ -196,8 +239,9 @@ class Mixer:
             try:
                 incoming.hold(len(self.begun))
             except PeerGoneError:
-                self._lose(other)
+                self._lose(other, self._after(other))
         return {
+            "groups": list(self._formation.groups),
             "begun": {version: [begun.own, begun.sent] for version, begun in self.begun.items()},
             "outgoing": {other: outgoing.num_bytes for other, outgoing in self.outgoing.items()},
             "incoming": {other: incoming.state() for other, incoming in self.incoming.items()},
@@ -205,14 +249,15 @@ class Mixer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Go on from what `state` gave, of groups that had perhaps other numbers, in the same places."""
+        now = dict(zip(state["groups"], self._formation.groups, strict=True))
         self.begun = {version: _Begun(own, sent) for version, (own, sent) in state["begun"].items()}
         for other, num_bytes in state["outgoing"].items():
-            self.outgoing[other].num_bytes = num_bytes
+            self.outgoing[now[other]].num_bytes = num_bytes
         for other, incoming in state["incoming"].items():
-            self.incoming[other].load(incoming)
+            self.incoming[now[other]].load(incoming)
         if self._choco is not None:
-            self._choco.estimates = {place: estimate.clone() for place, estimate in state["estimates"].items()}
+            self._choco.estimates = {now[group]: estimate.clone() for group, estimate in state["estimates"].items()}
 
     def leave(self, reason: str) -> None:
         """Tell the neighbours that this group cannot go on."""

@@ -7,7 +7,7 @@ they are done, and wait for the result. The network is the mean over the groups.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from plesio.core.results import Evaluation, RunResult, Staleness, write_results
 from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.runtime.coordinator.ledger import Ledger, World
+from plesio.runtime.grid.formation import Formation
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.machine import environment
@@ -53,11 +54,19 @@ class Figures(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A stage's state after ``samples`` samples of all groups, ``at_s`` seconds of training after the first step."""
+    """A stage's state after ``samples`` samples of all groups, ``at_s`` seconds of training after the first step.
+
+    Attributes:
+        samples: Those that count.
+        at_s: When.
+        tensors: The state; empty of a worker that was not there yet.
+        dealt: Samples that were given out, lost ones among them: alike on all workers.
+    """
 
     samples: int
     at_s: float
     tensors: list[Tensor]
+    dealt: int
 
 
 class Network:
@@ -102,11 +111,14 @@ class Network:
     def whole(self, states: Mapping[int, Sequence[Tensor]], setting: GridSetting) -> tuple[State, float]:
         """One state of those of all workers, by rank: the mean over the groups; and their distance from it.
 
+        A group that was not there yet as a whole, some of whose stages have an empty state, does not count.
+
         Returns:
             The state, and the mean over the groups of the squared distance of their parameters and floating-point
             buffers from the mean's.
         """
-        groups = sorted({rank // setting.stages for rank in states})
+        partial = {rank // setting.stages for rank, tensors in states.items() if not tensors}
+        groups = sorted({rank // setting.stages for rank in states} - partial)
         state: State = {}
         distance = 0.0
         for stage, names in enumerate(self._names):
@@ -152,27 +164,51 @@ class Collector:
     Attributes:
         links: To the others; None for a worker by itself.
         rank: This worker's.
-        setting: The grid.
+        formation: The groups that are there.
         watch: Notices workers that have stopped.
         lost: Groups that are gone, as far as is known.
+        known: Ranks of all that have been there.
+        num_gathered: How often all have told something.
     """
 
     links: Links | None
     rank: int
-    setting: GridSetting
+    formation: Formation
     watch: Watch
     lost: set[int] = field(default_factory=set)
-    _num_gathered: int = 0
+    known: set[int] = field(default_factory=set)
+    num_gathered: int = 0
+
+    def __post_init__(self) -> None:
+        self.known.update(self.formation.workers)
+
+    def regrouped(self, formation: Formation, links: Links | None, watch: Watch) -> None:
+        """Others are there from now on."""
+        self.formation, self.links, self.watch = formation, links, watch
+        self.known.update(formation.workers)
 
     @property
     def collects(self) -> bool:
         """Whether this worker is the one."""
-        return self.rank == self._first * self.setting.stages
+        return self.rank == self._first * self._stages
 
     @property
     def _first(self) -> int:
         """Of the groups that are there; the first of all if none is."""
-        return next((group for group in range(self.setting.groups) if group not in self.lost), 0)
+        groups = self.formation.groups
+        return next((group for group in groups if group not in self.lost), groups[0])
+
+    @property
+    def there(self) -> list[int]:
+        """The ranks of groups that are not known to be gone."""
+        return [rank for rank in self.formation.workers if self._is_there(rank)]
+
+    @property
+    def _stages(self) -> int:
+        return self.formation.setting.stages
+
+    def _is_there(self, rank: int) -> bool:
+        return rank // self._stages not in self.lost
 
     def lose(self, group: int) -> None:
         """A group is gone.
@@ -190,14 +226,14 @@ class Collector:
         Raises:
             PeerGoneError: It was of this worker's own group.
         """
-        begun = self._num_gathered
+        begun = self.num_gathered
         while True:
-            self._num_gathered = begun
+            self.num_gathered = begun
             first = self._first
             try:
                 return action()
             except PeerGoneError as gone:
-                if gone.rank != first * self.setting.stages or first == self.rank // self.setting.stages:
+                if gone.rank != first * self._stages or first == self.rank // self._stages:
                     raise
                 self.lose(first)
 
@@ -207,35 +243,35 @@ class Collector:
         Raises:
             PeerGoneError: The collector is gone; see `retried`.
         """
-        self._num_gathered += 1
+        self.num_gathered += 1
         if not self.collects:
             assert self.links is not None, "there are others"
-            collector = self._first * self.setting.stages
-            Outgoing(self.links, collector, _STATE_TAG).send(tensors, number=self._num_gathered)
+            collector = self._first * self._stages
+            Outgoing(self.links, collector, _STATE_TAG).send(tensors, number=self.num_gathered)
             self.links.flush(collector)
             return None
         gathered = {self.rank: list(tensors)}
-        for rank in range(self.setting.num_workers):
-            if rank != self.rank and rank // self.setting.stages not in self.lost:
+        for rank in self.formation.workers:
+            if rank != self.rank and self._is_there(rank):
                 self._take(rank, gathered)
-        return {rank: theirs for rank, theirs in gathered.items() if rank // self.setting.stages not in self.lost}
+        return {rank: theirs for rank, theirs in gathered.items() if self._is_there(rank)}
 
     def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
         assert self.links is not None, "there are others"
         number = 0
         try:
-            while number != self._num_gathered:  # an earlier one was sent when another collector was gone
+            while number != self.num_gathered:  # an earlier one was sent when another collector was gone
                 gathered[rank], header = Incoming(self.links, rank, _STATE_TAG).take(more=False)
                 number = int(str(header["number"]))
         except (PeerGoneError, PeerFailedError):
-            self.lose(rank // self.setting.stages)
+            self.lose(rank // self._stages)
 
     def leave(self, reason: str) -> None:
         """Tell the collector that this worker's figures will not come."""
         if self.links is None or self.collects:
             return
         try:
-            Outgoing(self.links, self._first * self.setting.stages, _STATE_TAG).fail(reason)
+            Outgoing(self.links, self._first * self._stages, _STATE_TAG).fail(reason)
         except PeerGoneError:
             return  # there is nobody to tell
 
@@ -250,16 +286,16 @@ class Collector:
             return text
         if text is not None:
             message = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-            for rank in range(self.setting.num_workers):
-                if rank != self.rank and rank // self.setting.stages not in self.lost:
+            for rank in self.formation.workers:
+                if rank != self.rank and self._is_there(rank):
                     try:
                         Outgoing(self.links, rank, _RESULT_TAG).send([message])
                         self.links.flush(rank)
                     except PeerGoneError:
-                        self.lose(rank // self.setting.stages)
+                        self.lose(rank // self._stages)
             return text
         first = self._first
-        [told], _ = Incoming(self.links, first * self.setting.stages, _RESULT_TAG).take(more=False)
+        [told], _ = Incoming(self.links, first * self._stages, _RESULT_TAG).take(more=False)
         return bytes(told.cpu().numpy()).decode()
 
 
@@ -284,6 +320,7 @@ class Books:
         world: Where it runs.
         folder: Where the result goes; None for nowhere.
         racks: Number of each worker's rack.
+        workers: Tells the ranks of all that have been there.
         on_ended: Hears the whole run's result, on the collector.
     """
 
@@ -292,6 +329,7 @@ class Books:
     world: World
     folder: Path | None
     racks: tuple[int, ...]
+    workers: Callable[[], Iterable[int]]
     on_ended: Callable[[RunResult], None]
 
     def result(
@@ -312,12 +350,15 @@ class Books:
         ledger.evaluations = list(evaluations)
         ledger.parameters_sha256 = sha256
         there = {figures.rank for figures in told}
-        ledger.lost = [rank for rank in range(self.setting.num_workers) if rank not in there]
+        ledger.lost = sorted(set(self.workers()) - there)
         staleness: Counter[int] = Counter()
         for figures in told:
             ledger.report(figures.rank, figures.report)
             staleness.update(dict(figures.staleness))
         ledger.stale(staleness)
+        if ledger.lost and told[0].shots:  # what lost groups have done counts, too
+            of_these = sum(figures.report.samples for figures in told)
+            ledger.regrouped(sorted(there), samples=told[0].shots[-1][0], own=of_these, dropped=0)
         result = ledger.result(status=status, error=error)
         own = {figures.rank: Staleness.of(dict(figures.staleness)) for figures in told}
         return replace(result, workers=tuple(replace(it, staleness=own.get(it.worker)) for it in result.workers))

@@ -6,14 +6,14 @@ writes. What is on its way at a tick is known. Activations are not: stage k has 
 been given n. Of gradients there are as many as the stage behind has gone backward with and this one has not, and of a
 mixing each neighbour's weights, if it has begun and not ended.
 
-Where they are due by time, the first worker says after which tick, so far ahead that all have heard of it by then: the
-word goes with the activations down its group, and with the weights from group to group.
+Where they are due by time, the first worker says after which tick, so far ahead that all have heard of it by then
+(`plesio.runtime.grid.formation`).
 """
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ from plesio.runtime.checkpoints import worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, faults, read_manifest, seal
 from plesio.runtime.checkpoints.said import Said, heard_from_all, say
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
+from plesio.runtime.grid.records import Collector
 
 __all__ = ["GridSaver", "found", "whole_network"]
 
@@ -40,17 +41,13 @@ class GridSaver:
 
     Attributes:
         setting: What the user has said.
-        grid: The grid.
-        rank: This worker.
-        leads: Whether it says when.
+        collector: Knows who is there; who collects says when.
         seed: Of the order of samples.
         taken_s: When the last one was taken, or the training began.
     """
 
     setting: CheckpointSetting
-    grid: GridSetting
-    rank: int
-    leads: bool
+    collector: Collector
     seed: int
     taken_s: float
     _asked: bool = False
@@ -64,18 +61,17 @@ class GridSaver:
     def announce(self, tick: int, *, save_at: int | None, now_s: float) -> int | None:
         """On the worker that leads, where one is due by time: after which tick it is to be."""
         seconds, _ = parse_every(self.setting.every)
-        if not self.leads or seconds is None or now_s - self.taken_s < seconds:
+        if not self.collector.collects or seconds is None or now_s - self.taken_s < seconds:
             return None
         if save_at is not None and save_at > tick:  # the last one that was announced is not taken yet
             return None
         self.taken_s = now_s
-        grid = self.grid
-        lead = grid.delays[0] + (grid.groups - 1) * (grid.every + grid.bound + grid.delays[0]) * grid.micro_batches + 1
-        return self._whole(tick + lead)
+        return self.collector.formation.agreed(tick)
 
     def _whole(self, tick: int) -> int:
         """The first tick from here on after which no window of a synchronous schedule is open."""
-        window = self.grid.micro_batches if self.grid.flushes else 1
+        grid = self.collector.formation.setting
+        window = grid.micro_batches if grid.flushes else 1
         return -(-tick // window) * window
 
     def due(self, tick: int, *, saves: Collection[int]) -> bool:
@@ -86,11 +82,12 @@ class GridSaver:
             return True
         return tick in saves or (steps is not None and tick % self._whole(steps) == 0)
 
-    def take(self, values: dict[str, Any], *, tick: int, samples: int, elapsed_s: float, there: Sequence[int]) -> None:
-        """Write a checkpoint behind the training; ``there`` are the workers that do."""
+    def take(self, values: dict[str, Any], *, tick: int, samples: int, elapsed_s: float) -> None:
+        """Write a checkpoint behind the training; all workers that are there do."""
+        grid, there = self.collector.formation.setting, self.collector.there
         manifest = Manifest(
-            policy=self.grid.spec,
-            stage=self.grid.spec,
+            policy=grid.spec,
+            stage=grid.spec,
             clock=tick,
             samples=samples,
             elapsed_s=elapsed_s,
@@ -111,9 +108,9 @@ class GridSaver:
         part = folder.part(manifest.clock)
         try:
             part.mkdir(parents=True, exist_ok=True)
-            name = worker.name_of(self.rank)
-            say(part, self.rank, Said(files={name: worker.write(part / name, values)}))
-            if self.rank == manifest.workers[0]:
+            name = worker.name_of(self.collector.rank)
+            say(part, self.collector.rank, Said(files={name: worker.write(part / name, values)}))
+            if self.collector.rank == manifest.workers[0]:
                 if before is not None:
                     before.join()  # they are committed in their order
                 self._commit(folder, part, manifest)
@@ -162,9 +159,9 @@ def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int
                 f"{path} is of a run with {what} {there}, and this one has {here}; "
                 "use another folder for it, or resume=no"
             )
-    if rank not in manifest.workers:
-        raise ConfigError(f"{path} has nothing of worker {rank}: its group was lost by then; use resume=no")
-    return worker.read(path / worker.name_of(rank))
+    if len(manifest.workers) != grid.num_workers:
+        raise ConfigError(f"{path} is of a moment when a group was lost; use an earlier one, or resume=no")
+    return worker.read(path / worker.name_of(sorted(manifest.workers)[rank]))
 
 
 def whole_network(path: Path, manifest: Manifest) -> dict[str, torch.Tensor]:

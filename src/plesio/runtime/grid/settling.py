@@ -65,7 +65,7 @@ class Settlement:
             states = self.collector.gather(shot.tensors)
             if states is None:
                 continue
-            final = self.network.whole(states, self.collector.setting)
+            final = self.network.whole(states, self.collector.formation.setting)
             if self.measure is not None:
                 at_s = max(one.shots[number][1] for one in figures)
                 self.evaluations.append(self.measure(final, shot.samples, at_s))

@@ -286,21 +286,25 @@ class Stage:
 
     @torch.no_grad()
     def update(self, action: Update) -> None:
-        """Step the optimizer with the mean of the gradients that were added."""
+        """Step the optimizer with the mean of the gradients that were added, if there are any."""
         if self._setting.schedule == "2bw":
             self._weights(action.version - 1)  # what goes forward until the next update goes with these
             for version in [version for version in self.snapshots if version < action.version - 2]:
                 del self.snapshots[version]
+        if action.num_micro_batches > 0:
+            self._step(action.num_micro_batches)
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def _step(self, num_micro_batches: int) -> None:
         gradients = [p.grad for p in self._live.values() if p.grad is not None]
-        if action.num_micro_batches > 1:
-            torch._foreach_div_(gradients, action.num_micro_batches)
+        if num_micro_batches > 1:
+            torch._foreach_div_(gradients, num_micro_batches)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._live.values(), self._clip)
         with torch.enable_grad():
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.scheduler is not None:
-            self.scheduler.step()
 
     def state(self) -> dict[str, Any]:
         """All that the stage remembers, plain; of stashed forward passes what it takes to do them again."""

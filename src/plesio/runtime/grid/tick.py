@@ -1,22 +1,41 @@
 """What a worker does with its schedule's actions: passes, messages, updates and mixings, and where the time goes."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from plesio.core.clock import TrainingClock
-from plesio.policies.grid import Action, Backward, BeginMixing, EndMixing, Forward, StageMachine, StageState, Update
+from plesio.policies.grid import (
+    Action,
+    Backward,
+    BeginMixing,
+    EndMixing,
+    Forward,
+    GridSetting,
+    StageMachine,
+    StageState,
+    Update,
+)
 from plesio.runtime.grid.column import Column
+from plesio.runtime.grid.formation import News
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.grid.records import Network
 from plesio.runtime.grid.stage import Stage
 from plesio.runtime.grid.stage_pacing import StagePacer
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["Composed", "StageWorker", "Tally"]
+__all__ = ["StageWorker", "Tally"]
+
+
+@dataclass(slots=True)
+class Size:
+    """Samples of a micro-batch: this group's, those of all groups, and those of lost ones that do not count."""
+
+    own: int
+    of_all: int
+    left_out: int = 0
 
 
 @dataclass(slots=True)
@@ -24,18 +43,44 @@ class Tally:
     """What a worker counts.
 
     Attributes:
-        samples: Of all groups whose gradients have been applied here.
-        dealt: The same as if no group had been lost: alike on all workers after equally many micro-batches.
+        dealt: Samples of all groups in the micro-batches whose gradients have been applied here: alike on all workers
+            after equally many.
+        left_out: Those among them of groups that were lost before they had trained on them.
         staleness: How many backward passes had which, in updates.
-        sizes: Samples of the micro-batches under way: this group's and those of all.
+        sizes: Of the micro-batches under way.
         losses: Of micro-batches that have not been reported.
     """
 
-    samples: int = 0
     dealt: int = 0
+    left_out: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+
+    @property
+    def samples(self) -> int:
+        """Of all groups whose gradients have been applied here, as far as is known."""
+        return self.dealt - self.left_out
+
+    def leave_out(self, missing: Mapping[int, int], *, given: int) -> None:
+        """Groups are lost that had not trained on samples, by number of the micro-batch; there have been ``given``."""
+        first = given - len(self.sizes)
+        for number, samples in missing.items():
+            if number < first:
+                self.left_out += samples
+            else:
+                self.sizes[number - first].left_out += samples
+
+    def state(self) -> list[Any]:
+        """Plain values."""
+        sizes = [[size.own, size.of_all, size.left_out] for size in self.sizes]
+        return [self.dealt, self.left_out, dict(self.staleness), sizes, list(self.losses)]
+
+    @classmethod
+    def at(cls, state: list[Any]) -> "Tally":
+        """What `state` gave."""
+        dealt, left_out, staleness, sizes, losses = state
+        return cls(dealt, left_out, Counter(staleness), [Size(*size) for size in sizes], list(losses))
 
 
 class StageWorker:
@@ -46,6 +91,7 @@ class StageWorker:
         machine: Its schedule.
         column: Its neighbours in the group.
         mixer: Its neighbours in other groups; None with one group.
+        news: Of ticks to come, from and for the others.
         pacer: Makes passes take their time; None lets them take as long as they do.
         timeline: Takes down where the time goes.
         training: Tells for how long there has been training.
@@ -58,6 +104,7 @@ class StageWorker:
         *,
         column: Column,
         mixer: Mixer | None,
+        news: News,
         pacer: StagePacer | None,
         timeline: Timeline,
         training: TrainingClock,
@@ -66,25 +113,19 @@ class StageWorker:
         self.machine = machine
         self.column = column
         self.mixer = mixer
+        self.news = news
         self.tally = Tally()
-        self.saves: list[int] = []
-        """Ticks after which checkpoints are to be taken, as far as has been heard."""
         self._pacer = pacer
         self._timeline = timeline
         self._training = training
         self._marked_s = timeline.now_s()
         self._most_held = 0
 
-    @property
-    def save_at(self) -> int | None:
-        """The last of `saves`."""
-        return self.saves[-1] if self.saves else None
-
     def mark(self) -> None:
         """What was done since the last mark is counted as nothing."""
         self._marked_s = self._timeline.now_s()
 
-    def tick(self, inputs: Sequence[Tensor], target: Any, *, of_all: int, more: bool, num_groups: int) -> float | None:
+    def tick(self, inputs: Sequence[Tensor], target: Any, *, of_all: int, more: bool) -> float | None:
         """Do what the schedule has for the next micro-batch.
 
         Args:
@@ -92,13 +133,15 @@ class StageWorker:
             target: What the last stage's loss is given.
             of_all: Samples of all groups' micro-batches of this tick.
             more: Whether another micro-batch is known to follow.
-            num_groups: Groups that are there.
 
         Returns:
             The micro-batch's loss, on the last stage.
         """
-        self.tally.sizes.append((len(inputs[0]), of_all))
+        self.tally.sizes.append(Size(len(inputs[0]), of_all))
         actions = self.machine.give()
+        self.news.passed(self.machine.given)
+        due = self.news.regrouping
+        more = more and (due is None or due.tick > self.machine.given)  # it may come over other links
         if self.column.behind is not None and any(isinstance(action, Backward) for action in actions):
             self.column.behind.expect()
         loss = None
@@ -106,52 +149,74 @@ class StageWorker:
             if isinstance(action, Forward):
                 loss = self._forward(action, inputs, target, more=more)
             else:
-                self._do(action, num_groups=num_groups)
+                self._do(action)
         return loss
 
-    def end(self, *, num_groups: int, between: Callable[[], None]) -> None:
+    def end(self, *, between: Callable[[], None]) -> None:
         """Go back with the micro-batches under way, and end what is being mixed; call ``between`` before each."""
         for action in self.machine.end():
-            if isinstance(action, Backward):
+            if isinstance(action, Backward) or (isinstance(action, Update) and not action.num_micro_batches):
                 between()
-            self._do(action, num_groups=num_groups)
+            self._do(action)
 
     def state(self) -> dict[str, Any]:
         """All that this worker remembers after a tick, plain; waits for what the others have sent by it."""
-        behind = max(0, self.machine.returned_behind - self.machine.returned)
         return {
             "stage": self.stage.state(),
             "machine": asdict(self.machine.state()),
-            "column": self.column.state(gradients_on_way=behind),
+            "column": self.column.state(gradients_on_way=self.gradients_on_way),
             "mixer": None if self.mixer is None else self.mixer.state(),
-            "tally": [
-                self.tally.samples,
-                self.tally.dealt,
-                dict(self.tally.staleness),
-                [list(sizes) for sizes in self.tally.sizes],
-                list(self.tally.losses),
-            ],
+            "tally": self.tally.state(),
         }
 
+    @property
+    def gradients_on_way(self) -> int:
+        """Those that the stage behind has sent when it has been given as many micro-batches, and this one not read."""
+        return max(0, self.machine.returned_behind - self.machine.returned)
+
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Go on from what `state` gave; of a newcomer, nothing is under way."""
         self.stage.load(state["stage"])
         self.machine = self.machine.at(StageState(**state["machine"]))
-        self.column.load(state["column"])
+        if state["column"] is not None:
+            self.column.load(state["column"])
         if self.mixer is not None:
-            self.mixer.load(state["mixer"])
-        samples, dealt, staleness, sizes, losses = state["tally"]
-        self.tally = Tally(samples, dealt, Counter(staleness), [(own, of_all) for own, of_all in sizes], list(losses))
+            if state["mixer"] is None:
+                self.mixer.meet()
+            else:
+                self.mixer.load(state["mixer"])
+        self.tally = Tally.at(state["tally"])
+        for tick in state.get("saves", ()):
+            self.news.save(tick)
 
-    def _do(self, action: Action, *, num_groups: int) -> None:
+    def end_mixings(self) -> None:
+        """Add at once what the mixings under way come to; all groups do so after the same tick."""
+        for version in self.machine.mixing:
+            self._end_mixing(version)
+
+    def regroup(self, setting: GridSetting, *, column: Column, mixer: Mixer | None, missing: Mapping[int, int]) -> None:
+        """Go on in a grid of other groups; no mixing is under way.
+
+        Args:
+            setting: The grid.
+            column: The neighbours in the group.
+            mixer: Those in other groups.
+            missing: By number of the micro-batch, samples that groups were given which are lost and had not trained
+                on them.
+        """
+        self.tally.leave_out(missing, given=self.machine.given)
+        self.machine = self.machine.regrouped(setting)
+        self.column, self.mixer = column, mixer
+
+    def _do(self, action: Action) -> None:
         match action:
             case Backward():
                 self._backward(action)
             case Update():
-                self._update(action, num_groups=num_groups)
+                self._update(action)
             case BeginMixing(version=version):
                 assert self.mixer is not None, "there are other groups"
-                self.mixer.begin(version, save_at=self.save_at)
+                self.mixer.begin(version)
             case EndMixing(version=version):
                 self._end_mixing(version)
             case Forward():
@@ -161,7 +226,7 @@ class StageWorker:
         if self.column.before is not None:
             self._computed()
             inputs, header = self.column.before.take(more=more)
-            self.hear(header.get("save_at"))
+            self.news.hear(header)
             self._waited()
         started_s = self._timeline.now_s()
         outputs, loss = self.stage.forward(action, inputs, target)
@@ -169,7 +234,7 @@ class StageWorker:
         if self._pacer is not None:
             self._pacer.pace(action.micro_batch, backward=False, started_s=started_s)
         if self.column.onward is not None:
-            self.column.onward.send(outputs, save_at=self.save_at)
+            self.column.onward.send(outputs, **self.news.told())
         if loss is not None:
             self.tally.losses.append(loss)
         return loss
@@ -181,23 +246,19 @@ class StageWorker:
             self._most_held = count
             self._timeline.event("held", at_s=at_s, clock=self.machine.version, **asdict(self.stage.held()))
 
-    def hear(self, save_at: object) -> None:
-        """Another worker has said after which tick a checkpoint is to be taken."""
-        if isinstance(save_at, int) and save_at > (self.save_at or 0):
-            self.saves = [*(tick for tick in self.saves if tick >= self.machine.given), save_at]
-
     def _backward(self, action: Backward) -> None:
         gradients: list[Tensor] = []
         if self.column.behind is not None:
             self._computed()
-            gradients, _ = self.column.behind.take(more=self.machine.given > action.micro_batch + 1)
+            gradients, header = self.column.behind.take(more=self.machine.given > action.micro_batch + 1)
+            self.news.hear(header)
             self._waited()
         started_s = self._timeline.now_s()
         sent = self.stage.backward(action, gradients)
         if self._pacer is not None:
             self._pacer.pace(action.micro_batch, backward=True, started_s=started_s)
         if self.column.back is not None:
-            self.column.back.send(sent)
+            self.column.back.send(sent, **self.news.told())
         self.tally.staleness[action.staleness] += 1
         self._timeline.event(
             "backward",
@@ -207,17 +268,19 @@ class StageWorker:
             staleness=action.staleness,
         )
 
-    def _update(self, action: Update, *, num_groups: int) -> None:
+    def _update(self, action: Update) -> None:
         tally, timeline, began_s = self.tally, self._timeline, self._marked_s
         timeline.ready(timeline.now_s(), clock=action.version)
         self.stage.update(action)
         self._computed()
-        sizes = tally.sizes[: action.num_micro_batches]
-        del tally.sizes[: action.num_micro_batches]
-        samples, of_all = (sum(column) for column in zip(*sizes, strict=True))
-        is_whole = self.mixer is None or not self.mixer.lost
-        tally.samples += of_all if is_whole else samples * num_groups
-        tally.dealt += of_all
+        count = action.num_micro_batches + action.skipped
+        sizes = tally.sizes[:count]
+        del tally.sizes[:count]
+        samples = sum(size.own for size in sizes)
+        tally.dealt += sum(size.of_all for size in sizes)
+        tally.left_out += sum(size.left_out for size in sizes)
+        if not action.num_micro_batches:
+            return  # others have made an update here
         losses = tally.losses[: action.num_micro_batches]
         del tally.losses[: action.num_micro_batches]
         timeline.step(
@@ -231,7 +294,7 @@ class StageWorker:
     def _end_mixing(self, version: int) -> None:
         assert self.mixer is not None, "there are other groups"
         self._computed()
-        self.hear(self.mixer.end(version))
+        self.mixer.end(version)
         self._waited()
         at_s = self._timeline.now_s()
         self._timeline.event("mix", at_s=at_s, clock=version, disagreement=self.mixer.disagreement)
@@ -247,11 +310,3 @@ class StageWorker:
         now_s = self._timeline.now_s()
         self._timeline.wait(self._marked_s, now_s, clock=self.machine.version)
         self._marked_s = now_s
-
-
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """What is put together at the first step: a worker's own part, and the whole network."""
-
-    worker: StageWorker
-    network: Network

@@ -17,6 +17,7 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.board import Board
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
@@ -101,7 +102,11 @@ class JobHandle(Protocol):
         ...
 
     def links(self, device: torch.device) -> Links:
-        """Messages to any of these ranks, of bytes on a device; call `group` before."""
+        """Messages of bytes on a device to any worker of the group that `group` or `regroup` made last, by rank."""
+        ...
+
+    def board(self) -> Board:
+        """Notes for all workers of the job, also those that have yet to join it."""
         ...
 
     def watch_peers(self, step_s: Callable[[], float]) -> Watch:

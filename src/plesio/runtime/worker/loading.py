@@ -5,7 +5,7 @@ others still hold samples that could come back (a worker may be lost); the loop 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -290,7 +290,7 @@ def shard(
     now_s: Callable[[], float],
     on_waited: Callable[[float, float], None],
     on_begun: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Any, int]]:
+) -> Generator[tuple[Any, int]]:
     """This worker's batches, each with its number of samples, in the loader's own form.
 
     Args:

@@ -151,7 +151,7 @@ class Session:
                 self._batch_samples += num_samples  # several batches make one step when gradients are accumulated
                 yield batch
         finally:
-            batches.close()  # type: ignore[attr-defined]
+            batches.close()
             self._batches = None
 
     def _begun(self, plan: int) -> None:

@@ -1,6 +1,7 @@
 """Messages from one worker to another, in whichever world they are."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -94,12 +95,14 @@ class TorchLinks:
     Args:
         group: The workers.
         device: Where messages are wanted.
+        workers: Their ranks in the job, by place in the group.
     """
 
-    def __init__(self, group: TorchGroup, *, device: torch.device) -> None:
-        self.rank = group.rank
+    def __init__(self, group: TorchGroup, *, device: torch.device, workers: Sequence[int]) -> None:
+        self.rank = workers[group.rank]
         self._group = group.process_group
         self._device = device
+        self._place_of = {worker: place for place, worker in enumerate(workers)}
         self._sends: dict[tuple[int, int], deque[tuple[torch.Tensor, dist.Work]]] = {}
 
     def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
@@ -109,7 +112,7 @@ class TorchLinks:
         try:
             while len(under_way) >= most:
                 under_way.popleft()[1].wait()
-            work = dist.isend(message, group=self._group, group_dst=to, tag=tag)
+            work = dist.isend(message, group=self._group, group_dst=self._place_of[to], tag=tag)
         except RuntimeError as error:
             raise PeerGoneError(to) from error
         assert work is not None, "this process is a member of the group"
@@ -119,7 +122,7 @@ class TorchLinks:
         """Make room for the next message; it is received while this worker does other things."""
         buffer = torch.empty(num_bytes, dtype=torch.uint8)
         try:
-            work = dist.irecv(buffer, group=self._group, group_src=source, tag=tag)
+            work = dist.irecv(buffer, group=self._group, group_src=self._place_of[source], tag=tag)
         except RuntimeError as error:
             raise PeerGoneError(source) from error
         assert work is not None, "this process is a member of the group"

@@ -13,6 +13,7 @@ from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.protocol.peers import server_identity
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worlds.virtual.board import Notes
 from plesio.runtime.worlds.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer, WorkQueue
 from plesio.runtime.worlds.virtual.fabric import Fabric
 from plesio.runtime.worlds.virtual.group import Meeting
@@ -64,6 +65,7 @@ class Deployment:
     scheduler: Scheduler = field(init=False)
     fabric: Fabric = field(init=False)
     office: PostOffice = field(init=False)
+    notes: Notes = field(init=False)
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Of each worker, its records of the run under way."""
@@ -79,6 +81,7 @@ class Deployment:
         self.scheduler = Scheduler(self.kernel)
         self.fabric = Fabric(self.kernel, self.cluster)
         self.office = PostOffice(self.scheduler, self.fabric, self.host_of)
+        self.notes = Notes(self.scheduler)
 
     def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = (), generation: int = 0) -> Meeting:
         """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""

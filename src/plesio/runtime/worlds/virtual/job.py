@@ -21,6 +21,7 @@ from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.peer_watch import Unwatched, Watch
 from plesio.runtime.worker.rack_choice import RackChoice, Wish
+from plesio.runtime.worlds.virtual.board import VirtualBoard
 from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.group import VirtualGroup
@@ -226,6 +227,10 @@ class VirtualJob:
     def watch_peers(self, step_s: Callable[[], float]) -> Watch:
         """Nobody stops unheard here."""
         return Unwatched()
+
+    def board(self) -> VirtualBoard:
+        """Notes for all workers of the job."""
+        return VirtualBoard(self._deployment.notes, turn=self._turn)
 
     def meeting(self) -> str:
         """Nobody has to look for another here."""

@@ -1,0 +1,177 @@
+"""Which groups make up a grid, and at which tick that changes. Pure: no clock, tensor or socket.
+
+A group keeps its number, and its workers their ranks, as long as it is there; who is there has a *place* among the
+others, by which the mixing matrix and the dealing of samples go. When a group is lost or others are to join, a worker
+that knows of it proposes a `Regrouping`: a tick, so far ahead that all have heard of it by then, and who goes on. All
+messages of the grid carry it, up and down each group and from group to group.
+
+**Agreement.** What is proposed for tick T is known to all before T, whoever is lost meanwhile, if those that are left
+are connected: a message takes at most `hop_ticks` from group to group, and no way has more hops than there are groups.
+So all who come to T know the same earliest proposal, and that one holds, also where several were made. What the others
+say is proposed anew in the next *generation*, if it is still so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plesio.policies.grid import GridSetting
+
+__all__ = ["Formation", "News", "Regrouping"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Regrouping:
+    """Who goes on, from which tick on. The earliest of several holds; of equal ticks, the least.
+
+    Attributes:
+        tick: After so many micro-batches.
+        lost: Groups that do not, each with the first micro-batch that it had not trained on for the others.
+        joined: Groups that do from then on.
+    """
+
+    tick: int
+    lost: tuple[tuple[int, int], ...] = ()
+    joined: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formation:
+    """The groups of a generation.
+
+    Attributes:
+        setting: The grid that they are.
+        groups: Their numbers, in ascending order.
+        generation: How often groups have been lost or joined.
+        began: After how many micro-batches this one began.
+
+    >>> formation = Formation.first(GridSetting.parse("3x2,mixing=ring"))
+    >>> later = formation.after(Regrouping(40, lost=((1, 20),), joined=(3,)))
+    >>> later.groups, later.setting.spec, later.workers
+    ((0, 2, 3), 'grid:3x2,mixing=ring', [0, 1, 4, 5, 6, 7])
+    """
+
+    setting: GridSetting
+    groups: tuple[int, ...]
+    generation: int = 0
+    began: int = 0
+
+    @classmethod
+    def first(cls, setting: GridSetting) -> "Formation":
+        """The groups that the run begins with."""
+        return cls(setting=setting, groups=tuple(range(setting.groups)))
+
+    def after(self, regrouping: Regrouping) -> "Formation":
+        """The groups of the next generation.
+
+        Raises:
+            ConfigError: Groups join, and the grid mixes by a matrix that the user gave.
+        """
+        lost = {group for group, _ in regrouping.lost}
+        places = [place for place, group in enumerate(self.groups) if group not in lost]
+        return Formation(
+            setting=self.setting.regrouped(places, num_joined=len(regrouping.joined)),
+            groups=(*(self.groups[place] for place in places), *regrouping.joined),
+            generation=self.generation + 1,
+            began=regrouping.tick,
+        )
+
+    def place(self, group: int) -> int:
+        """Where a group is among the others."""
+        return self.groups.index(group)
+
+    def worker(self, group: int, stage: int) -> int:
+        """The rank of a group's stage."""
+        return group * self.setting.stages + stage
+
+    @property
+    def workers(self) -> list[int]:
+        """All ranks."""
+        return [self.worker(group, stage) for group in self.groups for stage in range(self.setting.stages)]
+
+    def neighbours(self, group: int) -> dict[int, float]:
+        """The groups that a group mixes with, and the weight of each."""
+        shares = self.setting.mixing.neighbours(self.place(group))
+        return {self.groups[place]: share for place, share in shares.items()}
+
+    def unreached(self, *, lost: Sequence[int]) -> list[int]:
+        """Groups that have no way to the first one that is left, if ``lost`` are gone."""
+        places = [self.place(group) for group in lost if group in self.groups]
+        return [self.groups[place] for place in self.setting.mixing.unreached(lost=places)]
+
+    @property
+    def window(self) -> int:
+        """Micro-batches of an update: what changes at a tick does so between two updates."""
+        return self.setting.micro_batches
+
+    @property
+    def hop_ticks(self) -> int:
+        """What is known to a worker is known to its group, and to a neighbour that is told by mixing, so much later."""
+        setting = self.setting
+        return (setting.every + setting.bound + 1) * setting.micro_batches + max(setting.delays)
+
+    def agreed(self, tick: int) -> int:
+        """A tick of which all have heard before it, if it is told from ``tick`` on; no update is begun then."""
+        heard = tick + self.setting.groups * self.hop_ticks + 2
+        return -(-heard // self.window) * self.window
+
+    @property
+    def horizon(self) -> int:
+        """Micro-batches back to the first one that a lost group may not have trained on, when a regrouping is due."""
+        return 2 * (self.agreed(0) + self.hop_ticks)
+
+
+@dataclass(slots=True)
+class News:
+    """What a worker has heard of ticks to come, and tells with all that it sends.
+
+    Attributes:
+        generation: Of the groups that are there.
+        saves: Ticks after which checkpoints are to be taken.
+        regrouping: The next one, if there is to be any.
+    """
+
+    generation: int = 0
+    saves: list[int] = field(default_factory=list)
+    regrouping: Regrouping | None = None
+
+    @property
+    def save_at(self) -> int | None:
+        """The last of `saves`."""
+        return self.saves[-1] if self.saves else None
+
+    def told(self) -> dict[str, object]:
+        """What a message's header says of it; nothing if there is no news."""
+        said: dict[str, object] = {}
+        if self.saves:
+            said["save_at"] = self.save_at
+        if self.regrouping is not None:
+            due = self.regrouping
+            said["regroup"] = [self.generation, due.tick, due.lost, due.joined]
+        return said
+
+    def hear(self, header: Mapping[str, Any]) -> None:
+        """Another worker has told what it knows."""
+        if "save_at" in header:
+            self.save(header["save_at"])
+        if "regroup" in header:
+            generation, tick, lost, joined = header["regroup"]
+            if generation == self.generation:
+                self.propose(Regrouping(tick, tuple((group, first) for group, first in lost), tuple(joined)))
+
+    def save(self, tick: int | None) -> None:
+        """A checkpoint is to be taken after ``tick``."""
+        if tick is not None and tick > (self.save_at or 0):
+            self.saves.append(tick)
+
+    def propose(self, regrouping: Regrouping) -> None:
+        """The groups are to change so, unless they do earlier, otherwise."""
+        self.regrouping = regrouping if self.regrouping is None else min(self.regrouping, regrouping)
+
+    def passed(self, tick: int) -> None:
+        """What was before ``tick`` is over."""
+        self.saves = [save for save in self.saves if save >= tick]
+
+    def regrouped(self, formation: Formation) -> None:
+        """The groups have changed."""
+        self.generation, self.regrouping = formation.generation, None

@@ -1,0 +1,192 @@
+"""What a worker does when its grid's groups change: at one tick all go on with those that are there from then on.
+
+At the tick that `plesio.runtime.grid.formation` has agreed on, every worker adds what the mixings under way come to,
+deals the samples anew that nobody was given or that lost groups had not trained on, and mixes from then on with its new
+neighbours. Micro-batches under way in a group stay under way: its stages know each other already. So no micro-batch is
+trained on twice or left out, but for those of a lost group: what it had told the others of by mixing counts; of what
+was under way in it, or trained on since the last mixing, its later stages may have told something already, and it is
+dealt again all the same. Where groups join (`plesio.runtime.grid.joining`), all take what is under way off their
+links before they make new ones.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plesio.core.errors import ConfigError, WorkerLostError
+from plesio.runtime.grid.column import Column, GridPlace
+from plesio.runtime.grid.feed import Feed
+from plesio.runtime.grid.formation import Formation, News, Regrouping
+from plesio.runtime.grid.joining import Door, hand_over, meet_all
+from plesio.runtime.grid.mixer import Mixer
+from plesio.runtime.grid.records import Collector, Network
+from plesio.runtime.grid.tick import StageWorker
+
+__all__ = ["Composed", "Regrouper"]
+
+_log = logging.getLogger(__name__)
+
+
+class Regrouper:
+    """Brings one worker from each generation of groups to the next.
+
+    Args:
+        worker: Which.
+        place: Where it is.
+        news: Of ticks to come.
+        collector: Knows who is there.
+        neighbours: Makes a mixer with the groups that are there, given what is known of lost ones.
+        door: Where newcomers wait; None for a worker by itself.
+        say: Takes a line for the run's result.
+    """
+
+    def __init__(
+        self,
+        worker: StageWorker,
+        *,
+        place: GridPlace,
+        news: News,
+        collector: Collector,
+        neighbours: Callable[[Formation, Mapping[int, int]], Mixer | None],
+        door: Door | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._worker = worker
+        self._place = place
+        self._news = news
+        self._collector = collector
+        self._neighbours = neighbours
+        self._door = door
+        self._say = say
+
+    def after_tick(self, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
+        """Propose what this worker sees a reason for, and do what is due.
+
+        Args:
+            feed: This worker's samples.
+            values: Tells all that it remembers.
+
+        Raises:
+            WorkerLostError: The others have given this group up.
+            TransportError: A worker was lost at the moment when a group joined.
+        """
+        tick = self._worker.machine.given
+        if self._news.regrouping is None:
+            self._propose(tick)
+        due = self._news.regrouping
+        if due is not None and due.tick == tick:
+            self._regroup(due, feed, values)
+
+    @property
+    def _lost(self) -> dict[int, int]:
+        mixer = self._worker.mixer
+        return {} if mixer is None else mixer.lost
+
+    def _propose(self, tick: int) -> None:
+        """Of lost groups, by a first stage, which is the last that goes backward: what it knows of, a whole group did.
+
+        Of newcomers, by the worker that collects.
+        """
+        if self._place.stage > 0:
+            return
+        lost = tuple(sorted(self._lost.items()))
+        joined = self._waiting() if self._collector.collects else ()
+        if lost or joined:
+            self._news.propose(Regrouping(self._collector.formation.agreed(tick), lost=lost, joined=joined))
+
+    def _waiting(self) -> tuple[int, ...]:
+        """Newcomers that can join."""
+        waiting = () if self._door is None else self._door.waiting()
+        try:
+            self._collector.formation.after(Regrouping(0, joined=waiting))
+        except ConfigError as error:
+            for group in waiting:
+                assert self._door is not None, "they wait there"
+                self._door.refuse(group, str(error))
+            return ()
+        return waiting
+
+    def _regroup(self, due: Regrouping, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
+        lost = dict(due.lost)
+        if self._place.group in lost:
+            raise WorkerLostError.expelled(self._collector.rank)
+        worker, collector = self._worker, self._collector
+        worker.end_mixings()
+        column, links, watch = worker.column, collector.links, collector.watch
+        if due.joined:
+            under_way = column.state(gradients_on_way=worker.gradients_on_way)
+            invitation = self._invitation(due)
+            due = replace(due, joined=() if invitation is None else tuple(invitation["joined"]))
+        formation = collector.formation.after(due)
+        if due.joined:
+            assert self._door is not None, "newcomers wait there"
+            assert invitation is not None, "they were invited"
+            watch.close()
+            links, watch = self._door.link(invitation, formation)
+            column = Column.of(links, self._place, formation.setting)
+            column.load(under_way)
+        missing = feed.missing(lost)
+        for group, first in due.lost:
+            self._tell(group, sum(feed.missing({group: first}).values()), tick=due.tick)
+        dropped = feed.regroup(formation, lost=lost)
+        if dropped:
+            self._say(f"{dropped} samples of lost groups were left out: the loop over their data had ended")
+        collector.regrouped(formation, links, watch)
+        self._news.regrouped(formation)
+        mixer = self._neighbours(formation, self._lost)
+        worker.regroup(formation.setting, column=column, mixer=mixer, missing=missing)
+        if due.joined and self._place.group == formation.groups[0]:
+            told = {**values(), "saves": self._news.saves, "gathered": collector.num_gathered}
+            for group in due.joined:
+                assert links is not None, "newcomers are at their other ends"
+                hand_over(links, told, to=formation.worker(group, self._place.stage))
+        if mixer is not None:
+            mixer.meet()
+
+    def _tell(self, group: int, num_samples: int, *, tick: int) -> None:
+        self._say(
+            f"{num_samples} samples that group {group} had not trained on were dealt to the others after their "
+            f"micro-batch {tick}"
+        )
+
+    def _invitation(self, due: Regrouping) -> dict[str, Any] | None:
+        """What all are to know who go on with newcomers; None if it is to be without them, as somebody is missing."""
+        collector, door = self._collector, self._door
+        assert collector.links is not None, "there are others"
+        assert door is not None, "newcomers wait there"
+        lost = {group for group, _ in due.lost}
+        stages = collector.formation.setting.stages
+        return meet_all(
+            collector.links,
+            rank=collector.rank,
+            workers=[rank for rank in collector.formation.workers if rank // stages not in lost],
+            decide=lambda: door.invite(
+                due.joined, after=lambda coming: collector.formation.after(replace(due, joined=tuple(coming)))
+            ),
+        )
+
+    def close(self) -> None:
+        """The run is over."""
+        if self._door is not None and self._collector.collects:
+            self._door.close()
+
+    def end(self, feed: Feed) -> None:
+        """There is no tick any more at which samples could be dealt: count those of lost groups that are left out."""
+        self._worker.tally.leave_out(feed.missing(self._lost), given=self._worker.machine.given)
+        for group, first in sorted(self._lost.items()):
+            num_samples = sum(feed.missing({group: first}).values())
+            if num_samples and self._collector.collects:
+                self._say(
+                    f"{num_samples} samples that group {group} had not trained on were left out: the run ended before "
+                    "they could be dealt to the others"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What is put together at the first step: a worker's own part, the whole network, and what brings it on."""
+
+    worker: StageWorker
+    network: Network
+    regrouper: Regrouper

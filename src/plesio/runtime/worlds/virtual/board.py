@@ -1,0 +1,59 @@
+"""Notes between the threads of the virtual world; they are there at once."""
+
+from collections.abc import Sequence
+
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+
+__all__ = ["Notes", "VirtualBoard"]
+
+
+class Notes:
+    """What the workers of a simulation share of them.
+
+    Args:
+        scheduler: Whose threads read them.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.texts: dict[str, str] = {}
+        self.waiting: list[Turn] = []
+
+
+class VirtualBoard:
+    """One worker's view.
+
+    Args:
+        notes: All there are.
+        turn: The worker's.
+    """
+
+    def __init__(self, notes: Notes, *, turn: Turn) -> None:
+        self._notes = notes
+        self._turn = turn
+
+    def post(self, key: str, text: str) -> None:
+        """Put up a note."""
+        self._notes.texts[key] = text
+        waiting, self._notes.waiting = self._notes.waiting, []
+        for turn in waiting:
+            self._notes.scheduler.wake(turn)
+
+    def read(self, key: str) -> str | None:
+        """A note, if it is there."""
+        return self._notes.texts.get(key)
+
+    def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
+        """The first of these keys whose note is there."""
+        scheduler = self._notes.scheduler
+        until_s = None if timeout_s is None else scheduler.now_s(self._turn) + timeout_s
+        while True:
+            for key in keys:
+                if key in self._notes.texts:
+                    return key
+            left_s = None if until_s is None else until_s - scheduler.now_s(self._turn)
+            if left_s is not None and left_s <= 0:
+                return None
+            self._notes.waiting.append(self._turn)
+            scheduler.wait(self._turn, left_s)
+            self._notes.waiting = [turn for turn in self._notes.waiting if turn is not self._turn]
