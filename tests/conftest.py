@@ -1,11 +1,15 @@
 """A test leaves nothing behind: process, thread, socket, pipe, open file, environment variable or temporary folder."""
 
+import os
+
+# Before torch and numpy are loaded: their threads spin while they wait for a core, and two tests have two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import ctypes
 import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import multiprocessing.util
-import os
 import shutil
 import signal
 import tempfile
