@@ -13,8 +13,10 @@ from plesio.cost.step_time import LogNormal
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, train
+from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, assert_plain_torch_reads, checkpoints, train
 
+SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
+SCALED: dict[str, Any] = {"scale": 1024.0}
 SPEEDS = (1.0, 0.6, 0.9, 1.1)
 ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
 COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
@@ -65,14 +67,20 @@ ALWAYS = (
 OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS]
 
 
-@pytest.mark.parametrize("policy", [*ALWAYS, *(pytest.param(policy, marks=pytest.mark.slow) for policy in OTHERS)])
-def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("policy", "every"),
+    [
+        *((policy, 2) for policy in ALWAYS),
+        *(pytest.param(policy, 1, marks=pytest.mark.slow) for policy in (*ALWAYS, *OTHERS)),
+    ],
+)
+def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, every: int, tmp_path: Path):
     # where steps are everybody's own, a schedule by steps differs between workers, and must not when they step together
     rate_at = None if policy.startswith("switch:") else 12
     whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at)
     found = checkpoints(tmp_path / "whole")
     assert found
-    for path in found:
+    for path in found[::every]:
         again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at)
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
         assert again[0]["wall_s"] == pytest.approx(whole[0]["wall_s"], rel=1e-2)
@@ -80,23 +88,35 @@ def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path)
             assert other["seen"] == one["seen"][len(one["seen"]) - len(other["seen"]) :]
 
 
-def test_adam_s_state_is_saved_too(tmp_path: Path):
-    for policy in ("bsp", "asp"):
-        folder = tmp_path / policy
-        whole = run(policy, folder=folder, optimizer="adamw")
-        again = run(policy, folder=tmp_path / "again", optimizer="adamw", resume=str(checkpoints(folder)[0]))
-        assert [alike(one) for one in again] == [alike(one) for one in whole]
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_adam_s_state_is_saved_too_and_plain_torch_reads_it(policy: str, tmp_path: Path):
+    folder = tmp_path / "whole"
+    whole = run(policy, folder=folder, optimizer="adamw", workers=2)
+    again = run(policy, folder=tmp_path / "again", optimizer="adamw", workers=2, resume=str(checkpoints(folder)[0]))
+    assert [alike(one) for one in again] == [alike(one) for one in whole]
+    assert_plain_torch_reads(checkpoints(folder)[-1], "adamw")
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "switch:local_sgd:2/bsp@10"])
-@pytest.mark.parametrize("precision", [{"dtype": "bfloat16"}, {"scale": 1024.0}], ids=["bfloat16", "scaled"])
+@pytest.mark.parametrize(
+    ("policy", "precision"),
+    [
+        ("bsp", SIXTEEN_BITS),
+        ("asp", SCALED),
+        ("switch:local_sgd:2/bsp@10", SCALED),
+        *(pytest.param(policy, SIXTEEN_BITS, marks=pytest.mark.slow) for policy in ("asp", "local_sgd:4")),
+        *(pytest.param(policy, SCALED, marks=pytest.mark.slow) for policy in ("bsp", "local_sgd:4")),
+        pytest.param("switch:local_sgd:2/bsp@10", SIXTEEN_BITS, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_half_precision_is_resumed_to_the_bit(policy: str, precision: dict[str, Any], tmp_path: Path):
     """Parameters of 16 bits, and a loss scale that overflows on one worker in every eighth step."""
     rate_at = None if policy.startswith("switch:") else 12
     whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at, **precision)
     own_scales = "scale" in precision and "bsp" not in policy
     assert (len({one["scaler"].get("scale") for one in whole}) > 1) == own_scales
-    for path in checkpoints(tmp_path / "whole"):
+    for path in checkpoints(tmp_path / "whole")[::2]:
         again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at, **precision)
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
 

@@ -302,7 +302,7 @@ def test_dropout_noise_and_batch_norm_are_as_on_processes_of_their_own(policy: s
         torch.testing.assert_close(tensor, theirs, **TOLERANCE)
 
 
-@pytest.mark.parametrize("policy", ["asp", "bsp"])
+@pytest.mark.parametrize("policy", ["asp", pytest.param("bsp", marks=pytest.mark.slow)])
 def test_loader_processes_visit_every_sample_and_repeat_their_augmentation(policy: str):
     training = Training(policy=policy, noise=0.1, loader_workers=2)
     once, again = (workers_of(virtual(training, num_workers=3, seed=5)) for _ in range(2))

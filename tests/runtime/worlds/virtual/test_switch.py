@@ -304,7 +304,11 @@ def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for
     assert result.wall_s < collective.runs[0].wall_s
 
 
-@pytest.mark.parametrize("steps", [STALLS, LogNormal(mean_s=0.05, cv=0.4)], ids=["stalls", "spread"])
+@pytest.mark.parametrize(
+    "steps",
+    [STALLS, pytest.param(LogNormal(mean_s=0.05, cv=0.4), marks=pytest.mark.slow)],
+    ids=["stalls", "spread"],
+)
 @pytest.mark.parametrize("setting", ON_THE_STORE, ids=lambda setting: setting.spec)
 def test_a_step_on_the_store_takes_as_long_as_was_predicted(setting: Setting, steps: StepTime) -> None:
     num_steps = 100
