@@ -36,11 +36,12 @@ _ALONE = (
     "bench/test_validate",
     "cli/test_calibrate",
     "cli/test_probe",
-    "planning/measured",
+    "planning/measured/test_measured",
+    "planning/measured/test_ranks",
     "runtime/test_hosts",
     "runtime/worker/test_pacing",
     "runtime/test_worlds",
-    "runtime/transport",
+    "runtime/transport/test_transport_memory",
 )
 """Folders and files whose tests measure real time, or what depends on it: `make test` runs them one after another.
 
