@@ -58,7 +58,6 @@ def alike(one: dict[str, Any]) -> dict[str, Any]:
 
 ALWAYS = (
     "bsp",
-    "delayed:1",
     "local_sgd:8,delay=4",
     "ssp:4",
     "adaptive",
@@ -121,7 +120,9 @@ def test_half_precision_is_resumed_to_the_bit(policy: str, precision: dict[str, 
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "adaptive"])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "asp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("local_sgd:4", "adaptive"))]
+)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_with_other_numbers_of_workers_each_sample_is_still_trained_on_once(policy: str, workers: int, tmp_path: Path):
     whole = run(policy, folder=tmp_path / "whole", workers=3)

@@ -85,6 +85,7 @@ def test_control_messages_that_make_no_sense_end_nothing(server: ServerUnderTest
             assert refused(member)["malformed"] >= 10
 
 
+@pytest.mark.slow
 def test_random_messages_of_a_member_of_the_run_end_nothing(server: ServerUnderTest):
     """Kinds at random, bodies that are nearly right; the member itself may be lost for it."""
     rng = random.Random(0)

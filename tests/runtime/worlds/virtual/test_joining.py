@@ -152,7 +152,7 @@ def assert_nothing_was_done_twice(simulation: Simulation[Worker]) -> None:
         assert set(seen.values()) == {1}, "a sample was trained on twice"
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.13, 0.25])
+@pytest.mark.parametrize("at_s", [0.0, pytest.param(0.13, marks=pytest.mark.slow), 0.25])
 @pytest.mark.parametrize("policy", COLLECTIVE)
 def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_path: Path) -> None:
     simulation = run(policy, join(at_s=at_s), trace=tmp_path)
@@ -204,7 +204,7 @@ def test_metrics_of_loops_that_are_over_are_told(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "ssp:2", "adaptive", "switch:bsp/asp@6"])
-@pytest.mark.parametrize("at_s", [0.13, 0.25])
+@pytest.mark.parametrize("at_s", [0.13, pytest.param(0.25, marks=pytest.mark.slow)])
 def test_a_worker_joins_beside_checkpoints_and_saves_with_the_others(policy: str, at_s: float, tmp_path: Path) -> None:
     simulation = run(policy, join(at_s=at_s), checkpoint=tmp_path)
     assert_went_on(simulation)

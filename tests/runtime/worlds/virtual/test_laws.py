@@ -228,7 +228,9 @@ def test_relaxed_policies_are_not_bsp():
         assert distance(workers_of(virtual(Training(policy=policy), num_workers=4))[0].state, bsp) > 1e-4, policy
 
 
-@pytest.mark.parametrize("policy", FAMILIES)
+@pytest.mark.parametrize(
+    "policy", [*FAMILIES[::3], *(pytest.param(it, marks=pytest.mark.slow) for n, it in enumerate(FAMILIES) if n % 3)]
+)
 def test_seeds_and_numbers_of_workers_that_differ_give_other_parameters(policy: str):
     random_training = Training(policy=policy, dropout=0.2)
     states = [

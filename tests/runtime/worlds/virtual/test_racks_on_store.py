@@ -190,7 +190,9 @@ def test_a_rack_steps_as_one_and_racks_never_drift_beyond_the_bound(sizes: Seque
     assert len(rates[0]) <= min(map(len, rates[1:]))
 
 
-@pytest.mark.parametrize("policy", ["hier:bsp/ssp:4", "hier:bsp/asp", "hier:bsp/ssp:0"])
+@pytest.mark.parametrize(
+    "policy", ["hier:bsp/ssp:4", *(pytest.param(it, marks=SLOW) for it in ("hier:bsp/asp", "hier:bsp/ssp:0"))]
+)
 @pytest.mark.parametrize(
     ("sizes", "num_samples", "batch_size", "samples"),
     [(EQUAL, 240, 4, 720), (UNEQUAL, 211, 5, 422), ((4, 1), 83, 3, 83), ((3, 2), 7, 8, 21), ((2, 2), 64, 1, 100)],

@@ -341,6 +341,7 @@ def train_on_process() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow  # tests/runtime/test_worlds.py has runs that switch on processes
 def test_on_processes_as_in_the_virtual_world() -> None:
     """DDP, Gloo, servers and sockets: what waits for all is BSP; there and back every sample is seen once."""
     with LocalJob(NUM_WORKERS) as job:
