@@ -1,5 +1,6 @@
 """A run that is resumed goes on as if nothing had happened, to the bit: every policy, from every checkpoint."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 import plesio
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, Link
+from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
+from plesio.runtime.checkpoints.folder import read_manifest
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -39,7 +42,9 @@ def cluster(workers: int) -> Cluster:
     return Cluster(name="c", hosts=workers, workers_per_host=1, cores_per_host=1, racks=racks, nic=link, uplink=link)
 
 
-def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any) -> list[dict[str, Any]]:
+def run(
+    policy: str, *, folder: Path | None, workers: int = 4, faults: Sequence[Fault] = (), **arguments: Any
+) -> list[dict[str, Any]]:
     def work(job: VirtualJob) -> dict[str, Any]:
         rank = job.place.rank
         pacer = Pacer(
@@ -47,7 +52,7 @@ def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any)
         )
         return train(policy=policy, folder=None if folder is None else str(folder), pacer=pacer, **arguments)
 
-    done = simulate(work, num_workers=workers, cluster=cluster(workers)).values()
+    done = simulate(work, num_workers=workers, cluster=cluster(workers), faults=faults).values()
     return [one for one in done if one is not None]
 
 
@@ -118,6 +123,16 @@ def test_half_precision_is_resumed_to_the_bit(policy: str, precision: dict[str, 
     for path in checkpoints(tmp_path / "whole")[::2]:
         again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at, **precision)
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
+
+
+def test_who_goes_on_without_a_lost_worker_goes_on_saving(tmp_path: Path):
+    rest = run("bsp", folder=tmp_path, workers=3, faults=[Fault(at_s=0.3, worker=0, kind="lose")])
+    assert [one["samples"] for one in rest] == [NUM_EPOCHS * NUM_SAMPLES] * 2
+    latest = read_manifest(checkpoints(tmp_path)[-1])
+    assert latest.workers == (1, 2)
+    assert latest.clock > 40
+    again = run("bsp", folder=tmp_path, workers=2)
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
 
 
 @pytest.mark.parametrize(
