@@ -43,7 +43,7 @@ def trained(policy: str, **said: Any) -> RunResult:
     ("policy", "staleness", "first"),
     [
         ("grid:2x2", 2, 320),
-        ("grid:1x4", 6, 320),
+        pytest.param("grid:1x4", 6, 320, marks=pytest.mark.slow),
         ("grid:4x1,mixing=ring", 0, 384),
         ("grid:1x4,schedule=1f1b,micro_batches=4", 0, 384),
     ],
@@ -70,7 +70,12 @@ def test_a_stage_takes_its_share_of_the_step_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "options"), [("digits", {}), ("stdlib_lm", TINY_LM | {"tied": False}), ("vision", {"model": "mlp"})]
+    ("task", "options"),
+    [
+        pytest.param("digits", {}, marks=pytest.mark.slow),
+        ("stdlib_lm", TINY_LM | {"tied": False}),
+        ("vision", {"model": "mlp"}),
+    ],
 )
 def test_stages_have_the_optimizer_and_the_schedule_of_the_task(task: str, options: dict[str, Any]) -> None:
     """Without delay a cut network comes to what the whole one does, with groups of weights, momentum and warm-up."""

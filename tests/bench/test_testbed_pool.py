@@ -44,12 +44,18 @@ def ignore(figures: RunFigures) -> None:
 
 
 @needs_namespaces
-def test_bytes_of_interfaces_are_those_of_the_books(tmp_path: Path):
-    pool = TestbedPool(recipe(hosts()))
+def test_bytes_of_interfaces_are_those_of_the_books_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
+    slower = LinkChange(at_s=0.5, link="nic", bytes_per_s=4e6)
+    pool = TestbedPool(recipe(hosts(changes=(slower,)), samples=3200, step_time={"kind": "constant", "mean": "20 ms"}))
+    rates: list[float] = []
+
+    def on_figures(figures: RunFigures) -> None:
+        rates.append(pool.rate_of(0))
+
     try:
         before = [host.traffic() for host in pool.testbed.hosts]
         for policy in ("bsp", "asp"):
-            done = pool.run(Assignment(policy=policy, seed=0, folder=tmp_path / policy), on_figures=ignore)
+            done = pool.run(Assignment(policy=policy, seed=0, folder=tmp_path / policy), on_figures=on_figures)
             assert done.problems == {}
             assert done.result is not None
             result = RunResult.from_json(done.result)
@@ -57,38 +63,31 @@ def test_bytes_of_interfaces_are_those_of_the_books(tmp_path: Path):
             sent = sum(b.sent_payload - a.sent_payload for a, b in zip(before, after, strict=True))
             assert result.bytes_sent["tcp" if policy == "asp" else "collective"] == pytest.approx(sent, rel=0.03)
             before = after
+        rates.append(pool.rate_of(0))
     finally:
         pool.close()
+    assert 4e6 in rates  # while a run went on
+    assert (rates[0], rates[-1]) == (125e6, 125e6)
 
 
 @needs_namespaces
-def test_a_worker_is_lost_when_the_recipe_says_so_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
-    slower = LinkChange(at_s=0.5, link="nic", bytes_per_s=4e6)
-    fault = {"at": "1.5 s", "kind": "lose", "worker": 1}
-    plan = recipe(
-        hosts(changes=(slower,)),
-        samples=5120,  # about 3.5 s
-        step_time={"kind": "constant", "mean": "20 ms"},
-        faults=[fault],
-    )
-    rates: list[float] = []
+def test_a_worker_is_lost_when_the_recipe_says_so_and_one_that_is_cut_off_for_a_moment_goes_on(tmp_path: Path):
+    nic = Link(latency_s=0.0, bytes_per_s=125e6)
+    three = Cluster(name="three", hosts=3, workers_per_host=1, cores_per_host=1, nic=nic)
+    cut = {"at": "0.4 s", "kind": "cut", "worker": 1, "lasting": "0.4 s"}
+    lose = {"at": "1 s", "kind": "lose", "worker": 2}
+    step_time = {"kind": "constant", "mean": "20 ms"}
+    plan = recipe(three, count=3, samples=5120, step_time=step_time, faults=[cut, lose])
     pool = TestbedPool(plan)
-
-    def on_figures(figures: RunFigures) -> None:
-        rates.append(pool.rate_of(0))
-
     try:
-        done = pool.run(Assignment(policy="asp", seed=0, folder=tmp_path), on_figures=on_figures)
-        rates.append(pool.rate_of(0))
+        done = pool.run(Assignment(policy="asp", seed=0, folder=tmp_path), on_figures=ignore)
         assert not pool.usable
     finally:
         pool.close()
-    assert list(done.problems) == [1]
+    assert list(done.problems) == [2]
     assert done.result is not None
     result = RunResult.from_json(done.result)
-    assert (result.status, result.lost_workers, result.samples) == ("finished", (1,), 5120)
-    assert 4e6 in rates  # while the run went on
-    assert (rates[0], rates[-1]) == (125e6, 125e6)
+    assert (result.status, result.lost_workers, result.samples) == ("finished", (2,), 5120)
 
 
 def cut_off(policy: str, *, folder: Path, worker: int = 2, replicas: int = 1) -> PoolRun:
@@ -132,21 +131,6 @@ def test_the_side_with_most_of_the_workers_goes_on_when_a_server_and_its_backup_
     assert done.result is None  # worker 0's
     [result] = read_results(tmp_path / "results.json")
     assert (result.status, result.lost_workers, result.samples) == ("finished", (0,), 3840)
-
-
-@needs_namespaces
-def test_a_worker_that_is_cut_off_for_a_moment_goes_on(tmp_path: Path):
-    cut = {"at": "0.5 s", "kind": "cut", "worker": 1, "lasting": "0.4 s"}
-    plan = recipe(hosts(), samples=2560, step_time={"kind": "constant", "mean": "20 ms"}, faults=[cut])
-    pool = TestbedPool(plan)
-    try:
-        done = pool.run(Assignment(policy="asp", seed=0, folder=tmp_path), on_figures=ignore)
-    finally:
-        pool.close()
-    assert done.problems == {}
-    assert done.result is not None
-    result = RunResult.from_json(done.result)
-    assert (result.status, result.lost_workers, result.samples) == ("finished", (), 2560)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from plesio.cli.main import invoke
 
 TASK = ["quadratic", "--option", "dimension=8", "--option", "num_samples=256", "--batch-size", "8"]
-QUICK = ["--step-time", "1 ms", "--measure", "10s"]
+QUICK = ["--step-time", "1 ms", "--measure", "4s"]
 MEMORY = """
 hosts = 4
 memory = "{memory}"

@@ -56,6 +56,7 @@ def test_a_sweep_prints_tables_and_an_answer_and_is_resumed(
 NO_NAMESPACES = why_no_namespaces()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
 def test_a_sweep_on_a_testbed_has_hosts_of_each_bandwidth(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,25 +1,8 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from plesio.cli.main import invoke
-
-
-def test_the_estimator_is_shown_beside_what_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = tmp_path / "errors.json"
-    assert invoke(["validate", "estimator", "--json", str(path), "--out", str(tmp_path / "page")]) == 0
-    printed = capsys.readouterr().out
-    assert "Every family of models left out in turn, 112 steps" in printed
-    assert "constant utilisation" in printed
-    data = json.loads(path.read_text())
-    assert {row["source"] for row in data["rows"]} == set("ACDEFGHI")
-    left_out = next(one for one in data["summary"] if one["quantity"] == "step time, family left out (s)")
-    assert left_out["num_predictions"] == 112
-    assert left_out["mean_error"] < left_out["baseline_mean_error"]
-    page = (tmp_path / "page" / "report.html").read_text()
-    assert "Family of models left out" in page
-    assert "mpt-125m" in page
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
@@ -108,3 +110,18 @@ def train(
 def checkpoints(folder: Path) -> list[Path]:
     """The committed ones, the latest last."""
     return sorted(path for path in folder.iterdir() if not path.name.endswith(".part"))
+
+
+def assert_plain_torch_reads(checkpoint: Path, name: str) -> None:
+    """Load a checkpoint without Plesio into a new model and its optimizer."""
+    model = model_of()
+    optimizer = optimizer_of(model, name)
+    parameters, state = get_state_dict(model, optimizer)
+    loaded = {"model": parameters, "optimizer": state}
+    dcp.load(loaded, checkpoint_id=str(checkpoint))
+    set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    key = "exp_avg" if name == "adamw" else "momentum_buffer"
+    moments = [values[key] for values in optimizer.state.values()]
+    assert len(moments) == len(list(model.parameters()))
+    assert all(bool(moment.abs().sum() > 0) for moment in moments if moment.numel() > 8)
+    assert not torch.equal(model[0].weight, model_of()[0].weight)

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+from plesio.core.errors import PlesioError
 
 NUM_FEATURES = 6
 NUM_CLASSES = 5
@@ -153,6 +154,11 @@ def bad_loss(*, policy: str, steps: int = 5) -> dict[str, Any]:
     return {"final": numbers(model.state_dict()), "refused": session.report().refused_updates}
 
 
+def each(*, function: str, of: list[dict[str, Any]]) -> list[Any]:
+    """What a function above or below returns for each of several arguments: one session after another in one job."""
+    return [globals()[function](**arguments) for arguments in of]
+
+
 def die(*, policy: str, steps: int = 200) -> None:
     rank = int(os.environ["RANK"])
     model, optimizer = build(rank, optimizer="SGD", lr=0.05)
@@ -206,6 +212,17 @@ def odd(kind: str, **arguments: Any) -> None:
         optimizer.state[model[0].weight]["rows"] = torch.ones(3)
     with plesio.join(model, optimizer, **{"policy": "fsdp", **arguments}):
         pass
+
+
+def refusals(of: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The error that each of several calls of `odd` raises: its kind and its text."""
+    said = []
+    for arguments in of:
+        try:
+            odd(**arguments)
+        except PlesioError as error:
+            said.append((type(error).__name__, str(error)))
+    return said
 
 
 def send(*, policy: str, steps: int, width: int, depth: int) -> dict[str, int]:

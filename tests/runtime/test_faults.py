@@ -62,6 +62,7 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
     assert all(found[rank]["finite"] for rank in survivors)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_stage_on_the_store_is_done_without_and_no_collective_follows(tmp_path: Path):
     plan = {"fault": "kill", "rank": 1, "step": 6, "step_s": 0.01, "elastic": False}
     found, result = run("switch:bsp/asp@3/bsp@10", tmp_path, plan)

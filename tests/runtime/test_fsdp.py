@@ -1,6 +1,5 @@
 """Replicas in parts, on real processes: the numbers of bsp, what is sent and held, and what is refused."""
 
-import functools
 import itertools
 import math
 from pathlib import Path
@@ -23,16 +22,23 @@ OPTIMIZERS = {
 }
 
 
-def endings(function: str, *, num_workers: int = 2, **arguments: Any) -> dict[int, Ending]:
+def endings(program: str, *, num_workers: int = 2, **arguments: Any) -> dict[int, Ending]:
     with LocalJob(num_workers) as job:
-        return job.run(PROGRAMS, function, timeout_s=LIMIT_S, **arguments)
+        return job.run(PROGRAMS, program, timeout_s=LIMIT_S, **arguments)
 
 
-def values(function: str, **arguments: Any) -> list[Any]:
-    ended = endings(function, **arguments)
+def values(program: str, **arguments: Any) -> list[Any]:
+    ended = endings(program, **arguments)
     for ending in ended.values():
         assert ending.error is None, ending.trace
     return [ended[rank].value for rank in sorted(ended)]
+
+
+def both(function: str, *, num_workers: int = 2, cut: str = "fsdp", **arguments: Any) -> list[list[Any]]:
+    """By rank, what a function returns under bsp, and then under ``cut`` in the same job."""
+    of = [{"policy": policy, **arguments} for policy in ("bsp", cut)]
+    by_rank = values("each", function=function, of=of, num_workers=num_workers)
+    return [[one[index] for one in by_rank] for index in range(2)]
 
 
 def assert_near(one: dict[Any, list[float]], other: dict[Any, list[float]]) -> None:
@@ -45,9 +51,7 @@ def assert_near(one: dict[Any, list[float]], other: dict[Any, list[float]]) -> N
 @pytest.mark.parametrize("num_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_numbers_are_those_of_bsp(optimizer: str, num_workers: int):
     shape = {"optimizer": optimizer} | OPTIMIZERS[optimizer]
-    plain, cut = (
-        values("train", policy=policy, num_workers=num_workers, **shape) for policy in ("bsp", "fsdp,blocks=sequential")
-    )
+    plain, cut = both("train", cut="fsdp,blocks=sequential", num_workers=num_workers, **shape)
     for mine, theirs in zip(cut, plain, strict=True):
         assert_near(mine["state"], theirs["state"])
         assert_near(mine["optimizer"], theirs["optimizer"])
@@ -60,43 +64,40 @@ def test_the_numbers_are_those_of_bsp(optimizer: str, num_workers: int):
 
 def test_batch_norm_and_accumulation():
     shape = {"optimizer": "SGD", "lr": 0.05, "batch_norm": True, "accumulate": True}
-    plain, cut = (values("train", policy=policy, **shape) for policy in ("bsp", "fsdp"))
+    plain, cut = both("train", **shape)
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[1]["final"] == cut[0]["final"], "buffers are rank 0's at the end"
     assert cut[0]["at_half"] == pytest.approx(plain[0]["at_half"], rel=1e-4)
 
 
-@functools.cache
-def whole_run() -> dict[str, list[float]]:
-    return values("go_on", policy="bsp", then="bsp", optimizer="AdamW", lr=0.01)[0][0]
-
-
-@pytest.mark.parametrize(("policy", "then"), [("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")])
-def test_a_state_goes_on_in_parts_and_whole(policy: str, then: str):
-    for mine in values("go_on", policy=policy, then=then, optimizer="AdamW", lr=0.01):
-        assert_near(mine[0], whole_run())
-        assert_near(mine[1], whole_run())
+def test_a_state_goes_on_in_parts_and_whole():
+    ways = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")]
+    of = [{"policy": policy, "then": then, "optimizer": "AdamW", "lr": 0.01} for policy, then in ways]
+    for whole, *others in values("each", function="go_on", of=of):
+        for mine in others:
+            assert_near(mine[0], whole[0])
+            assert_near(mine[1], whole[0])
 
 
 def test_what_an_optimizer_remembers_is_cut_with_its_parameters():
-    plain, cut = (values("with_state", policy=policy, optimizer="AdamW", lr=0.01) for policy in ("bsp", "fsdp"))
+    plain, cut = both("with_state", optimizer="AdamW", lr=0.01)
     assert_near(cut[0], plain[0])
 
 
 @pytest.mark.parametrize("by_optimizer", [False, True])
 def test_clipping_takes_the_norm_of_all_parts(by_optimizer: bool):
-    plain, cut = (values("clip", policy=policy, by_optimizer=by_optimizer) for policy in ("bsp", "fsdp"))
+    plain, cut = both("clip", by_optimizer=by_optimizer)
     assert_near(cut[0], plain[0])
 
 
 def test_a_gradient_that_is_not_finite_is_refused_by_all_and_counted_for_one():
-    plain, cut = (values("bad_loss", policy=policy) for policy in ("bsp", "fsdp"))
+    plain, cut = both("bad_loss")
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[0]["refused"] == plain[0]["refused"] == {"1": {"not_finite": 1}}
 
 
 def test_a_scaled_loss_has_one_verdict_though_nobody_sees_the_whole_gradient():
-    plain, cut = (values("train_in_half_precision", policy=policy, init_scale=2.0**24) for policy in ("bsp", "fsdp"))
+    plain, cut = both("train_in_half_precision", init_scale=2.0**24)
     assert cut == plain
     scales, _ = cut[0]
     assert scales[0] == 2.0**23, "the first step overflows"
@@ -117,32 +118,31 @@ def test_steps_through_different_blocks_are_found_out(alike: bool, from_step: in
         assert "goes through other blocks" in ending.message
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "message"),
-    [
-        ("number", {}, '"scale" is one number without a dimension'),
-        ("sparse", {}, 'the gradient of "weight" is sparse'),
-        ("types", {}, "has parameters of torch.float32 and torch.float64"),
-        ("list", {}, "a ModuleList has no forward pass"),
-        ("strided", {}, "is not contiguous"),
-        ("state", {}, "is not shaped like it"),
-        ("plain", {"policy": "fsdp,blocks=encoder"}, 'no module of the model is a "encoder"; it has linear'),
-        ("plain", {"checkpoint": "nowhere"}, "fsdp takes no checkpoints"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused_in_one_line(kind: str, arguments: dict[str, str], message: str):
-    for ending in endings("odd", kind=kind, **arguments).values():
-        assert ending.error in ("TaskError", "ConfigError"), ending.trace
-        assert message in ending.message
-        assert "\n" not in ending.message
+ODD: list[tuple[dict[str, str], str]] = [
+    ({"kind": "number"}, '"scale" is one number without a dimension'),
+    ({"kind": "sparse"}, 'the gradient of "weight" is sparse'),
+    ({"kind": "types"}, "has parameters of torch.float32 and torch.float64"),
+    ({"kind": "list"}, "a ModuleList has no forward pass"),
+    ({"kind": "strided"}, "is not contiguous"),
+    ({"kind": "state"}, "is not shaped like it"),
+    ({"kind": "plain", "policy": "fsdp,blocks=encoder"}, 'no module of the model is a "encoder"; it has linear'),
+    ({"kind": "plain", "checkpoint": "nowhere"}, "fsdp takes no checkpoints"),
+]
+
+
+def test_what_cannot_be_cut_is_refused_in_one_line():
+    for refusals in values("refusals", of=[arguments for arguments, _ in ODD]):
+        for (error, said), (_, message) in zip(refusals, ODD, strict=True):
+            assert error in ("TaskError", "ConfigError")
+            assert message in said
+            assert "\n" not in said
 
 
 def test_bytes_are_two_gatherings_and_a_scattering():
     """Each rank sends (n-1)/n of a block three times, and the two numbers that are compared at each step."""
     num_workers, width, depth, more = 2, 128, 4, 10
-    short, long = (
-        values("send", policy="fsdp", steps=steps, width=width, depth=depth)[0]["collective"] for steps in (3, 3 + more)
-    )
+    of = [{"policy": "fsdp", "steps": steps, "width": width, "depth": depth} for steps in (3, 3 + more)]
+    short, long = (sent["collective"] for sent in values("each", function="send", of=of)[0])
     rows = math.ceil(width / num_workers)
     part = depth * rows * (width + 1) * 4
     of_step = num_workers * (num_workers - 1) * (3 * part + 16)
@@ -155,7 +155,7 @@ def test_what_is_not_held_any_more_is_let_go():
 
 @pytest.mark.slow
 def test_a_fourth_is_held_by_each_of_four():
-    whole, cut = (values("hold", policy=policy, num_workers=4, width=64, depth=4) for policy in ("bsp", "fsdp"))
+    whole, cut = both("hold", num_workers=4, width=64, depth=4)
     for mine, theirs in zip(cut, whole, strict=True):
         assert sum(theirs.values()) >= 3.5 * sum(mine.values())
         assert all(theirs[kind] > 3.5 * mine[kind] for kind in mine)

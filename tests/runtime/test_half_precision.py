@@ -263,7 +263,7 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path):
     assert first + work(steps=10, folder=tmp_path / "cut") == whole
 
 
-@pytest.mark.parametrize("at_s", [0.11, 0.16, 0.21, 0.27])
+@pytest.mark.parametrize("at_s", [0.11, 0.21, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.16, 0.27))])
 @pytest.mark.parametrize("policy", ["bsp", "bsp,compress=topk:1", "switch:local_sgd:2/bsp@5", "adaptive"])
 @pytest.mark.parametrize("kind", ["lose", "join"])
 def test_the_scale_is_that_of_all_when_one_is_lost_or_joins(kind: str, policy: str, at_s: float):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from plesio.core.results import read_results
+from plesio.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -19,31 +20,33 @@ NUM_SAMPLES = 480
 SLOW = pytest.mark.slow
 
 
-def command(*options: str, policy: str, folder: Path, plan: dict[str, Any]) -> list[str]:
-    launch = [sys.executable, "-m", "plesio.cli.main", "run", *options]
-    return [*launch, str(WORKER), policy, str(folder), json.dumps({"step_s": 0.01, "epochs": 4000, **plan})]
+def train(policy: str, folder: Path, plan: dict[str, Any], *, begun: str) -> None:
+    """Three workers, and a fourth that joins when the others' file ``begun`` is there."""
+    told = {"policy": policy, "folder": folder}
+    plan = {"step_s": 0.01, "epochs": 4000, "await": True, **plan}
+    with LocalJob(3) as job:
+        for rank in range(3):
+            job.start(rank, WORKER, "train", plan=plan, **told)
+        while not (folder / begun).exists():
+            time.sleep(0.02)
+        job.start(3, WORKER, "train", plan=plan | {"fault": "none"}, **told)
+        job.wait(timeout_s=200)
 
 
-def train(policy: str, folder: Path, plan: dict[str, Any], *, begun: str, options: tuple[str, ...] = ()) -> None:
-    """Three workers, and a fourth that joins when the others' file ``begun`` is there; all end well."""
-    plan = {"await": True, **plan}
+def train_by_the_command(policy: str, folder: Path, plan: dict[str, Any], *options: str) -> None:
+    """The same by `plesio run`, and `plesio run --join` when the others have begun; all end well."""
+    program = [str(WORKER), policy, str(folder), json.dumps({"step_s": 0.01, "epochs": 4000, "await": True, **plan})]
+    run = [sys.executable, "-m", "plesio.cli.main", "run", *options]
     with subprocess.Popen(
-        command("--workers", "3", *options, policy=policy, folder=folder, plan=plan),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [*run, "--workers", "3", *program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as first:
         assert first.stdout is not None
         line = next(line for line in first.stdout if "--join" in line)
         address = line.split("--join ")[1].split()[0]
-        while not (folder / begun).exists():
+        while not (folder / "started").exists():
             time.sleep(0.02)
         done = subprocess.run(
-            command("--join", address, *options, policy=policy, folder=folder, plan=plan | {"fault": "none"}),
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
+            [*run, "--join", address, *program], capture_output=True, text=True, timeout=200, check=False
         )
         output, _ = first.communicate(timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr + output
@@ -99,5 +102,5 @@ def test_while_one_joins_no_step_is_done_twice(policy: str, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_one_joins_beside_checkpoints(tmp_path: Path) -> None:
     options = ("--checkpoint", str(tmp_path / "ck"), "--every", "20 steps")
-    train("bsp", tmp_path, {"fault": "none"}, begun="started", options=options)
+    train_by_the_command("bsp", tmp_path, {"fault": "none"}, *options)
     assert len({one["digest"] for one in outcomes(tmp_path).values()}) == 1, "replicas differ"

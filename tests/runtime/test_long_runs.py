@@ -25,12 +25,12 @@ from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.timeline import Timeline
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
-MOST_BINS = 200
-FULL = 2000
+MOST_BINS = 50
+FULL = 500
 """Steps after which every buffer and every bin has been filled once."""
-MORE = 4000
-MOST_BYTES = 100_000
-"""What may be there more after `MORE` steps: 25 bytes a step; an event that is kept takes some 1300."""
+MORE = 1500
+MOST_BYTES = 60_000
+"""What may be there more after `MORE` steps: 40 bytes a step; an event that is kept takes some 1300."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "FLUSH_RECORDS", 100)
     monkeypatch.setattr(meter_module, "MOST_NEWS", 100)
     monkeypatch.setattr(loss_curve, "MOST_BINS", MOST_BINS)
-    monkeypatch.setattr(ledger, "MOST_OPEN", 500)
+    monkeypatch.setattr(ledger, "MOST_OPEN", 100)
     monkeypatch.setattr(log_writer, "BATCH", 50)
 
 
@@ -99,7 +99,7 @@ def test_the_server_of_a_collective_keeps_nothing_of_a_step_whoever_is_lost(tmp_
     def step(clock: int) -> None:
         for worker in (0, 1):
             report = Report(clock=clock, steps=clock, losses=[(clock, 0.1, 1.0)])
-            if worker == 0 or clock < 1000:  # worker 1 reports no collectives any more
+            if worker == 0 or clock < 300:  # worker 1 reports no collectives any more
                 report.blocked = [(clock, 0.001)]
             coordinator.handle(Heartbeat(report=report), worker=worker, now_s=clock * 0.01)
 
@@ -151,7 +151,7 @@ def test_losses_are_a_curve_of_so_many_bins() -> None:
         curve.add(clock, at_s=2.0 * clock, loss=1.0 + clock)
         assert len(curve) <= MOST_BINS
     points = curve.points(300)
-    assert 100 <= len(points) <= MOST_BINS
+    assert MOST_BINS // 2 <= len(points) <= MOST_BINS
     assert all(abs(point.at_s - 2.0 * (point.loss - 1.0)) < 1e-6 * point.at_s for point in points)
     assert curve.latest == 10.0 * MOST_BINS
     clocks = [point.clock for point in points]

@@ -104,7 +104,10 @@ def events(folder: Path, kind: str, *, rank: int = 0) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line.get("k") == kind]
 
 
-@pytest.mark.parametrize("policy", ["hier:bsp/local_sgd:2", "hier:bsp/ssp:2", "adaptive"])
+@pytest.mark.parametrize(
+    "policy",
+    ["hier:bsp/local_sgd:2", *(pytest.param(it, marks=pytest.mark.slow) for it in ("hier:bsp/ssp:2", "adaptive"))],
+)
 def test_racks_that_are_named_are_those_of_the_run(policy: str, tmp_path: Path):
     arguments = {"policy": policy, "trace": str(tmp_path), "racks": (0, 0, 1, 1)}
     with LocalJob(4) as job:

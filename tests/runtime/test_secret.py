@@ -13,14 +13,14 @@ from plesio.testing.local_job import LocalJob
 TIMEOUT_S = 60.0
 
 
-def in_a_job(*, without: tuple[str, ...] = (), **variables: str) -> tuple[str, bool]:
+def in_a_job(*, without: tuple[str, ...] = (), meet_s: float = 10.0, **variables: str) -> tuple[str, bool]:
     """What a worker's secret is, and whether it lies in the store; runs in a worker."""
     os.environ.update(variables)
     for name in without:
         os.environ.pop(name)
     place = Place.from_environment()
     assert place is not None
-    with Job(place, meet_s=10.0) as job:
+    with Job(place, meet_s=meet_s) as job:
         job.servers(1, folder=None)
         job._store.set(f"done/{place.rank}", "")
         job._store.wait(["done/0", "done/1"])  # the servers end with the worker that has started them
@@ -45,7 +45,7 @@ def test_under_plain_torchrun_the_workers_of_a_host_agree_by_their_user_s_key():
 
 def test_a_worker_with_another_secret_is_refused_in_one_line():
     with LocalJob(2) as local:
-        local.start(0, Path(__file__), "in_a_job")
+        local.start(0, Path(__file__), "in_a_job", meet_s=4.0)  # it waits for the other one
         local.start(1, Path(__file__), "in_a_job", PLESIO_SECRET="x" * 32)
         endings = local.wait(timeout_s=TIMEOUT_S)
     assert endings[1].error == "ConfigError"

@@ -189,7 +189,7 @@ KINDS = ["words/sgd", "words/momentum", "words/nesterov", "words/adagrad", "fact
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", ["bsp", "delayed:1", "delayed:2"])
+@pytest.mark.parametrize("policy", ["bsp", "delayed:1", pytest.param("delayed:2", marks=pytest.mark.slow)])
 def test_replicas_step_as_one_process_does_on_the_union_of_their_batches(policy: str, kind: str):
     workers = workers_of(run(policy, kind=kind))
     delay = int(policy.partition(":")[2] or 0)

@@ -172,13 +172,13 @@ def test_nobody_at_the_address_is_an_error_that_says_where():
         Job(place_at(port, rank=1, agent=True), meet_s=0.2)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])
 def test_worker_that_does_not_come_is_waited_for_only_so_long(policy: str):
     with LocalJob(2) as job:
-        job.start(0, PROGRAMS, "join_within", policy=policy, meet_s=2.0)
+        job.start(0, PROGRAMS, "join_within", policy=policy, meet_s=1.0)
         ending = job.wait(timeout_s=LIMIT_S)[0]
     assert ending.error == "TransportError"
-    assert "within 2 s" in ending.message
+    assert "within 1 s" in ending.message
     assert "[1]" in ending.message, "it says who is missing"
 
 

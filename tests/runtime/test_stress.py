@@ -15,7 +15,7 @@ from support.transport import PATIENCE_S
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPT = BENCHMARKS / "stress.py"
-NUM_CONNECTIONS, NUM_MESSAGES = 1400, 160
+NUM_CONNECTIONS, NUM_MESSAGES = 700, 80
 
 
 def test_a_run_goes_on_and_all_that_does_not_belong_to_it_is_refused_and_counted():

@@ -1,6 +1,5 @@
 """torch's own hooks and its post-local SGD, as baselines on real processes."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,27 @@ pytestmark = pytest.mark.timeout(180)
 PROGRAMS = Path(programs.__file__)
 WIDTH, DEPTH = 512, 3
 """More than one bucket of DDP."""
+MORE = 5
+"""Steps."""
 SHAPE = {"optimizer": "SGD", "lr": 0.05, "momentum": 0.9}
 
 
-def values(function: str, **arguments: Any) -> list[Any]:
+def values(program: str, **arguments: Any) -> list[Any]:
     with LocalJob(2) as job:
-        ended = job.run(PROGRAMS, function, timeout_s=90, **arguments)
+        ended = job.run(PROGRAMS, program, timeout_s=90, **arguments)
     for ending in ended.values():
         assert ending.error is None, ending.trace
     return [ended[rank].value for rank in sorted(ended)]
+
+
+def each(function: str, of: list[dict[str, Any]]) -> list[list[Any]]:
+    """What a function returns for each of several arguments, in one job; by rank."""
+    by_rank = values("each", function=function, of=of)
+    return [[one[index] for one in by_rank] for index in range(len(of))]
+
+
+def trained(*policies: str) -> list[list[Any]]:
+    return each("train", [{"policy": policy, **SHAPE} for policy in policies])
 
 
 def distance(one: dict[str, list[float]], other: dict[str, list[float]]) -> float:
@@ -31,21 +42,20 @@ def distance(one: dict[str, list[float]], other: dict[str, list[float]]) -> floa
 
 
 def test_casting_hooks_are_those_that_a_compression_uses():
-    assert values("train", policy="bsp,hook=fp16", **SHAPE) == values("train", policy="bsp,compress=fp16", **SHAPE)
+    hooked, compressed = trained("bsp,hook=fp16", "bsp,compress=fp16")
+    assert hooked == compressed
 
 
-@pytest.mark.parametrize("hook", ["bf16", "powersgd:2+start:3"])
-def test_replicas_stay_equal_and_near_to_bsp(hook: str):
-    plain, hooked = (values("train", policy=policy, **SHAPE) for policy in ("bsp", f"bsp,hook={hook}"))
-    assert hooked[0]["final"] == hooked[1]["final"]
-    assert 0 < distance(hooked[0]["final"], plain[0]["final"]) < 0.1
+def test_replicas_stay_equal_and_near_to_bsp():
+    plain, *others = trained("bsp", "bsp,hook=bf16", "bsp,hook=powersgd:2+start:3")
+    for hooked in others:
+        assert hooked[0]["final"] == hooked[1]["final"]
+        assert 0 < distance(hooked[0]["final"], plain[0]["final"]) < 0.1
 
 
 def test_post_local_sgd_is_bsp_and_then_local_sgd():
     """Its first averaging is a step after the warm-up's last one, as that of a stage of one step more is not."""
-    torchs, own = (
-        values("train", policy=policy, **SHAPE) for policy in ("post_local_sgd:2,warmup=3", "switch:bsp/local_sgd:2@2")
-    )
+    torchs, own = trained("post_local_sgd:2,warmup=3", "switch:bsp/local_sgd:2@2")
     assert torchs[0]["final"] == torchs[1]["final"]
     assert distance(torchs[0]["final"], own[0]["final"]) < 0.05
 
@@ -64,18 +74,15 @@ def test_after_the_warm_up_a_gradient_is_refused_where_it_was_made():
     assert ended[0]["final"] == ended[1]["final"]
 
 
-@functools.cache
-def sent_a_step(policy: str) -> float:
-    """Bytes, by both workers; what the beginning and the end send is in neither."""
-    more = 10
-    short, long = (
-        values("send", policy=policy, steps=steps, width=WIDTH, depth=DEPTH)[0]["collective"] for steps in (3, 3 + more)
-    )
-    return (long - short) / more
-
-
-@pytest.mark.parametrize(("hook", "share"), [("fp16", 0.5), ("bf16", 0.5), ("powersgd:1+start:2", 0.05)])
-def test_bytes_are_what_was_sent(hook: str, share: float):
-    plain, hooked = sent_a_step("bsp"), sent_a_step(f"bsp,hook={hook}")
+def test_bytes_are_what_was_sent():
+    shares = {"bsp": 1.0, "bsp,hook=fp16": 0.5, "bsp,hook=bf16": 0.5, "bsp,hook=powersgd:1+start:2": 0.05}
+    runs = [(policy, steps) for policy in shares for steps in (3, 3 + MORE)]
+    shape = {"width": WIDTH, "depth": DEPTH}
+    sent = each("send", [{"policy": policy, "steps": steps, **shape} for policy, steps in runs])
+    by_run = {run: by_rank[0]["collective"] for run, by_rank in zip(runs, sent, strict=True)}
+    # of a step, by both workers; what the beginning and the end send is in neither
+    of_step = {policy: (by_run[policy, 3 + MORE] - by_run[policy, 3]) / MORE for policy in shares}
+    plain = of_step["bsp"]
     assert plain == pytest.approx(2 * DEPTH * WIDTH * (WIDTH + 1) * 4, rel=0.02)  # 2(n-1)/n of it, by two ranks
-    assert hooked <= 1.03 * share * plain
+    for policy, share in shares.items():
+        assert of_step[policy] <= 1.03 * share * plain, policy

@@ -94,7 +94,7 @@ def test_interfaces_count_what_is_sent(racks: Testbed):
     assert number < target.traffic().received - received < 1.08 * number
 
 
-@pytest.mark.parametrize("jitter_s", [0.0, 0.002])
+@pytest.mark.parametrize("jitter_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.002])
 def test_latency_is_charged_once_each_way(jitter_s: float):
     with Testbed.of(cluster(latency_s=LATENCY_S), jitter_s=jitter_s) as testbed:
         source, target = testbed.hosts
@@ -174,7 +174,7 @@ def test_nothing_is_left_when_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch)
 START = Testbed._start_reaper
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_nothing_is_left_of_one_whose_owner_is_killed(signal_number: int):
     hold(Wish(name="doomed", cluster="name = 'doomed'\nhosts = 2\n[nic]\nlatency = '5 ms'\nbandwidth = '1 Gbit/s'"))
     record = named("doomed")

@@ -55,8 +55,19 @@ def test_where_nothing_is_exchanged_for_long_the_answer_is_ddp_after_few_runs():
     assert sentences_of(advice)[0].startswith("Stay with bsp (DDP): accuracy 0.9 in")
 
 
-@pytest.mark.parametrize("costs", [{}, {"averaging": 0.2}, {"delayed": 0.0, "averaging": 0.3}, {"compressed": 1.0}])
-@pytest.mark.parametrize("cluster", [SLOW, "4x1gbe"])
+@pytest.mark.parametrize(
+    ("cluster", "costs"),
+    [
+        (SLOW, {}),
+        (SLOW, {"delayed": 0.0, "averaging": 0.3}),
+        ("4x1gbe", {"averaging": 0.2}),
+        ("4x1gbe", {"compressed": 1.0}),
+        pytest.param(SLOW, {"averaging": 0.2}, marks=pytest.mark.slow),
+        pytest.param(SLOW, {"compressed": 1.0}, marks=pytest.mark.slow),
+        pytest.param("4x1gbe", {}, marks=pytest.mark.slow),
+        pytest.param("4x1gbe", {"delayed": 0.0, "averaging": 0.3}, marks=pytest.mark.slow),
+    ],
+)
 def test_the_choice_is_near_the_best_of_all(cluster: Cluster | str, costs: dict[str, float]):
     world = KnownWorld(situation(cluster), Clock(), needs=learns(**costs), seed_spread=0.1)
     advice = ask(world)
@@ -75,7 +86,7 @@ def test_bsp_is_named_where_all_others_need_more_samples_than_they_save():
     assert any(row.how == "too late" for row in advice.rows)
 
 
-@pytest.mark.parametrize("need", [1.3, 2.0, 20.0])
+@pytest.mark.parametrize("need", [1.3, pytest.param(2.0, marks=pytest.mark.slow), 20.0])
 def test_nothing_is_run_again_and_again_for_as_long(need: float):
     world = KnownWorld(situation(SLOW), Clock(), needs={spec: 1.0 if spec == "bsp" else need for spec in learns()})
     ask(world)

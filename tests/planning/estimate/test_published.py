@@ -1,10 +1,13 @@
 """What the estimate must not get worse at: every published step, with its family or its program left out of the fit."""
 
+import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError
 from plesio.planning.estimate import CONSTANTS, validate_estimator
 from plesio.planning.estimate.accuracy import STEP_ERROR
@@ -16,6 +19,7 @@ from plesio.planning.estimate.validation import FITTED_STEPS, NEVER_FITTED_STEPS
 
 @pytest.fixture(scope="module")
 def validation() -> Validation:
+    """Made once, for the command, too."""
     return validate_estimator()
 
 
@@ -110,3 +114,19 @@ def test_a_constant_that_no_step_depends_on_stays_where_it_begins():
 def test_no_steps_are_refused():
     with pytest.raises(ConfigError, match="give one or more"):
         fit_constants([])
+
+
+def test_the_estimator_is_shown_beside_what_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "errors.json"
+    assert invoke(["validate", "estimator", "--json", str(path), "--out", str(tmp_path / "page")]) == 0
+    printed = capsys.readouterr().out
+    assert "Every family of models left out in turn, 112 steps" in printed
+    assert "constant utilisation" in printed
+    data = json.loads(path.read_text())
+    assert {row["source"] for row in data["rows"]} == set("ACDEFGHI")
+    left_out = next(one for one in data["summary"] if one["quantity"] == "step time, family left out (s)")
+    assert left_out["num_predictions"] == 112
+    assert left_out["mean_error"] < left_out["baseline_mean_error"]
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "Family of models left out" in page
+    assert "mpt-125m" in page

@@ -8,7 +8,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.planning.estimate import SOFTWARE, Layout, estimate_memory, estimate_step, find_model, parse_machine
 from plesio.planning.estimate.frontier import find_frontier, pareto_front
-from plesio.planning.estimate.search import RESERVE, layouts_of, search_layouts
+from plesio.planning.estimate.search import RESERVE, Search, layouts_of, search_layouts
 from plesio.planning.estimate.training import estimate_training
 
 MACHINE = parse_machine("16xa100")
@@ -46,14 +46,18 @@ def brute_force() -> dict[Layout, float]:
     return found
 
 
-def test_the_search_finds_what_brute_force_finds():
-    found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
+@pytest.fixture(scope="module")
+def searched() -> Search:
+    return search_layouts(MODEL, MACHINE, global_batch=BATCH)
+
+
+def test_the_search_finds_what_brute_force_finds(searched: Search):
     by_hand = brute_force()
-    assert {candidate.layout for candidate in found.candidates} == set(by_hand)
-    assert found.best.step.total_s == pytest.approx(min(by_hand.values()), rel=1e-9)
-    steps_s = [candidate.step.total_s for candidate in found.candidates]
+    assert {candidate.layout for candidate in searched.candidates} == set(by_hand)
+    assert searched.best.step.total_s == pytest.approx(min(by_hand.values()), rel=1e-9)
+    steps_s = [candidate.step.total_s for candidate in searched.candidates]
     assert steps_s == pytest.approx(sorted(steps_s), rel=1e-9)
-    assert found.num_tried == len(found.candidates) + found.num_not_divisible + found.num_too_large
+    assert searched.num_tried == len(searched.candidates) + searched.num_not_divisible + searched.num_too_large
 
 
 def test_layouts_that_take_as_long_are_shown_once():
@@ -71,10 +75,9 @@ def test_layouts_that_take_as_long_are_shown_once():
         assert candidate.memory.total_bytes == min(one.memory.total_bytes for one in same)
 
 
-def test_every_cell_of_the_heat_map_is_the_best_of_its_degrees():
-    found = search_layouts(MODEL, MACHINE, global_batch=BATCH)
-    for (tp, pp), best in found.best_by_degrees().items():
-        same = [one for one in found.candidates if (one.layout.tp, one.layout.pp) == (tp, pp)]
+def test_every_cell_of_the_heat_map_is_the_best_of_its_degrees(searched: Search):
+    for (tp, pp), best in searched.best_by_degrees().items():
+        same = [one for one in searched.candidates if (one.layout.tp, one.layout.pp) == (tp, pp)]
         assert best.step.total_s == pytest.approx(min(one.step.total_s for one in same), rel=1e-9)
 
 
@@ -103,10 +106,12 @@ def test_experts_are_shared_and_images_need_only_replicas():
     assert images.best.layout.num_devices == images.best.layout.dp == 8
 
 
-def test_a_faster_machine_is_never_slower():
-    slow = search_layouts(MODEL, MACHINE, global_batch=BATCH).best.step.total_s
+def test_a_faster_machine_is_never_slower(searched: Search):
     nic = replace(MACHINE.nic, bytes_per_s=2 * MACHINE.nic.bytes_per_s)
-    assert search_layouts(MODEL, replace(MACHINE, nic=nic), global_batch=BATCH).best.step.total_s <= slow
+    assert (
+        search_layouts(MODEL, replace(MACHINE, nic=nic), global_batch=BATCH).best.step.total_s
+        <= searched.best.step.total_s
+    )
 
 
 def test_progress_reaches_its_end():

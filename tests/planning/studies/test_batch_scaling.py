@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.planning.studies import batch_scaling
+from plesio.planning.studies import batch_scaling, find_study
 from plesio.planning.studies.models.batch_scaling import BatchScaling
 from plesio.planning.studies.noisy_descent import Bowl, estimate_noise_scale, steps_to_target
+from support.studies import asked_once
 
 
 @pytest.fixture(scope="module")
 def answer() -> BatchScaling:
-    return batch_scaling()
+    found = asked_once(find_study("batch-scaling")).answer
+    assert isinstance(found, BatchScaling)
+    return found
 
 
 def test_reference_law(answer: BatchScaling):

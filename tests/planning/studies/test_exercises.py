@@ -7,6 +7,7 @@ from plesio.cli.main import invoke
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import STUDIES, find_study
 from plesio.planning.studies.exercises import EXERCISES
+from support.studies import asked_once
 
 
 def test_every_study_has_an_exercise():
@@ -15,7 +16,7 @@ def test_every_study_has_an_exercise():
 
 @pytest.mark.parametrize("name", ["data-parallel", "pipeline", "overlap", "checkpointing", "time-to-train"])
 def test_a_question_has_the_inputs_and_an_answer(name: str):
-    asked = find_study(name).ask()
+    asked = asked_once(find_study(name))
     exercise = EXERCISES[name]
     assert "{" not in exercise.ask(asked)
     value = exercise.value(asked.answer)

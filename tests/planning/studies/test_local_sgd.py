@@ -6,6 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import local_sgd
 from plesio.planning.studies.heterogeneous_quadratic import make_heterogeneous
+from plesio.planning.studies.models.local_sgd import LocalSgd
 from plesio.planning.studies.nonconvex_local_steps import penalty_of
 from plesio.planning.studies.sigmoid_regression import _gradients, _loss, make_sigmoid_regression
 
@@ -13,8 +14,13 @@ REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}
 """docs/studies/reference.md, study 7: floors of a problem whose size it does not state."""
 
 
-def test_floors_grow_as_the_reference_does():
-    floors = {point.period: point.floor for point in local_sgd(num_trials=2).points}
+@pytest.fixture(scope="module")
+def answer() -> LocalSgd:
+    return local_sgd(num_trials=2)
+
+
+def test_floors_grow_as_the_reference_does(answer: LocalSgd):
+    floors = {point.period: point.floor for point in answer.points}
     assert sorted(floors.values()) == list(floors.values())
     for period, reference in REFERENCE.items():
         growth = reference / REFERENCE[1]
@@ -23,14 +29,14 @@ def test_floors_grow_as_the_reference_does():
 
 def test_the_simulation_agrees_with_the_closed_form():
     """Twice the 95 % interval's half-width is about four standard errors."""
-    for point in local_sgd(num_trials=40).points:
+    for point in local_sgd(num_trials=40, num_draws=1).points:
         half = (point.simulated_floor.high - point.simulated_floor.low) / 2
         assert abs(point.simulated_floor.mean - point.floor) < 2 * half
         assert half < 0.1 * point.floor
 
 
 def test_equal_hessians_cost_nothing_however_unlike_the_optima():
-    answer = local_sgd(hessian_spread=0.0, heterogeneity=2.0, num_trials=2)
+    answer = local_sgd(hessian_spread=0.0, heterogeneity=2.0, num_trials=2, num_draws=1)
     floors = [point.floor for point in answer.points]
     assert floors == pytest.approx([floors[0]] * len(floors), rel=1e-9)
     first = answer.points[0].iterations
@@ -40,20 +46,19 @@ def test_equal_hessians_cost_nothing_however_unlike_the_optima():
 
 
 def test_like_workers_cost_almost_nothing_with_unequal_hessians():
-    floors = [point.floor for point in local_sgd(heterogeneity=0.0, num_trials=2).points]
+    floors = [point.floor for point in local_sgd(heterogeneity=0.0, num_trials=2, num_draws=1).points]
     assert max(floors) < 1.05 * min(floors)  # against 6.6 times with unlike optima
 
 
-def test_the_best_period_is_the_formulas():
+def test_the_best_period_is_the_formulas(answer: LocalSgd):
     """The sweep has powers of two only, so the formula is within a factor of two of the best of them."""
-    answer = local_sgd(num_trials=2)
     assert answer.best_period == pytest.approx(math.sqrt(2.0 / answer.penalty))
     for formula, best in answer.best_periods.values():
         assert best / 2 <= max(formula, 1.0) <= 2 * best
 
 
 def test_times_are_rounds_of_computing_and_an_exchange():
-    for point in local_sgd(compute_s=1.0, exchange_s=10.0, num_trials=2).points:
+    for point in local_sgd(compute_s=1.0, exchange_s=10.0, num_trials=2, num_draws=1).points:
         assert point.time_s == pytest.approx(point.num_exchanges * (point.period + 10.0))
 
 
@@ -116,8 +121,8 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
         local_sgd(**inputs)  # type: ignore[arg-type]
 
 
-def test_local_steps_cost_iterations_where_the_loss_is_not_convex():
-    found = local_sgd(num_trials=2).nonconvex
+def test_local_steps_cost_iterations_where_the_loss_is_not_convex(answer: LocalSgd):
+    found = answer.nonconvex
     assert len(found.over_first) == 3
     for over in found.over_first:
         assert over[1] == 1

@@ -3,14 +3,20 @@ import pytest
 from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import pipeline
+from plesio.planning.studies.models.pipeline import Pipeline
 from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
 
 
-def test_reference_values():
+@pytest.fixture(scope="module")
+def answer() -> Pipeline:
+    return pipeline()
+
+
+def test_reference_values(answer: Pipeline):
     """docs/studies/reference.md, study 5."""
     expected = {1: 87.5, 2: 77.8, 4: 63.6, 8: 46.7, 16: 30.4, 32: 17.9}
     assert {m: round(100 * bubble_share(num_stages=8, num_micro_batches=m), 1) for m in expected} == expected
-    by_doing = {p.num_micro_batches: p.bubble for p in pipeline().points if p.schedule in ("gpipe", "1f1b")}
+    by_doing = {p.num_micro_batches: p.bubble for p in answer.points if p.schedule in ("gpipe", "1f1b")}
     for m, percent in expected.items():
         assert round(100 * by_doing[m], 1) == percent
     assert bubble_share(num_stages=8, num_micro_batches=24) == pytest.approx(0.2258, abs=5e-5)
@@ -32,8 +38,8 @@ def test_equal_stages_take_the_closed_form():
             )
 
 
-def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages():
-    for point in pipeline().points:
+def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages(answer: Pipeline):
+    for point in answer.points:
         if point.schedule == "gpipe":
             assert point.held == point.num_micro_batches
         if point.schedule == "1f1b":
@@ -47,8 +53,7 @@ def test_recomputing_trades_time_for_memory():
     assert full.iteration_s / none.iteration_s == pytest.approx(4 / 3)  # b = 2f: 3f become 4f
 
 
-def test_the_frontier_is_not_beaten():
-    answer = pipeline()
+def test_the_frontier_is_not_beaten(answer: Pipeline):
     for point in answer.points:
         assert any(
             front.activation_bytes <= point.activation_bytes and front.micro_batch_s <= point.micro_batch_s * (1 + 1e-9)
@@ -56,33 +61,33 @@ def test_the_frontier_is_not_beaten():
         )
     assert answer.fastest is not None
     assert answer.fastest.activation_bytes + answer.state_bytes <= answer.memory_bytes
-    assert pipeline(memory_bytes=1e6).fastest is None
-    assert "nothing fits" in pipeline(memory_bytes=1e6).finding
+    small = pipeline(memory_bytes=1e6)
+    assert small.fastest is None
+    assert "nothing fits" in small.finding
 
 
-def test_weights_and_optimizer_take_memory_that_the_schedule_does_not_change():
+def test_weights_and_optimizer_take_memory_that_the_schedule_does_not_change(answer: Pipeline):
     """GPT-3's 174 billion parameters without embeddings, 16 bytes each, on 64 devices."""
-    answer = pipeline()
     assert answer.state_bytes == pytest.approx(96 * 12 * 12288**2 * 16 / 64)
     assert pipeline(memory_bytes=36e9).fastest is None
     less = pipeline(memory_bytes=36e9, bytes_per_parameter=2.0).fastest
     assert less is not None
 
 
-def test_each_number_of_stages_has_its_own_micro_batches_for_the_target():
-    (chart,) = [each for each in pipeline().charts() if each.slug == "utilisation"]
+def test_each_number_of_stages_has_its_own_micro_batches_for_the_target(answer: Pipeline):
+    (chart,) = [each for each in answer.charts() if each.slug == "utilisation"]
     assert isinstance(chart, LineChart)
     assert list(chart.series[-1].x) == [57, 133, 285, 589]
     assert not chart.marks
 
 
-def test_the_slowest_stage_and_sends_set_the_pace():
-    equal = pipeline().at.iteration_s
+def test_the_slowest_stage_and_sends_set_the_pace(answer: Pipeline):
+    equal = answer.at.iteration_s
     slow = pipeline(stage_weights=(1, 1, 1, 1, 1, 1, 1, 2)).at.iteration_s
     step_s = (0.073 + 0.146) * 1.01
     assert slow > 32 * 2 * step_s > equal
     assert pipeline(send_s=0.01).at.iteration_s > equal
-    for times_s in pipeline().unequal.values():
+    for times_s in answer.unequal.values():
         assert times_s[0] < min(times_s[1:])
 
 

@@ -39,7 +39,11 @@ def test_it_says_what_it_is_who_showed_it_and_what_its_inputs_mean(theorem: Theo
     assert all(one.help.endswith(".") for one in theorem.inputs())
 
 
-@each_theorem
+@pytest.mark.parametrize(
+    "theorem",
+    [*THEOREMS[::4], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(THEOREMS) if n % 4)],
+    ids=lambda theorem: theorem.name,
+)
 def test_its_page_pictures_and_numbers_are_written(theorem: Theorem, tmp_path_factory: pytest.TempPathFactory):
     folder, inputs = tmp_path_factory.mktemp("bound"), _defaults(theorem)
     charts = pictures_of(theorem, inputs)

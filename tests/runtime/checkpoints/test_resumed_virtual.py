@@ -1,5 +1,6 @@
 """A run that is resumed goes on as if nothing had happened, to the bit: every policy, from every checkpoint."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import torch
 import plesio
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, Link
+from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
+from plesio.runtime.checkpoints.folder import read_manifest
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, checkpoints, train
+from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, assert_plain_torch_reads, checkpoints, train
 
+SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
+SCALED: dict[str, Any] = {"scale": 1024.0}
 SPEEDS = (1.0, 0.6, 0.9, 1.1)
 ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
 COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
@@ -37,7 +42,9 @@ def cluster(workers: int) -> Cluster:
     return Cluster(name="c", hosts=workers, workers_per_host=1, cores_per_host=1, racks=racks, nic=link, uplink=link)
 
 
-def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any) -> list[dict[str, Any]]:
+def run(
+    policy: str, *, folder: Path | None, workers: int = 4, faults: Sequence[Fault] = (), **arguments: Any
+) -> list[dict[str, Any]]:
     def work(job: VirtualJob) -> dict[str, Any]:
         rank = job.place.rank
         pacer = Pacer(
@@ -45,7 +52,7 @@ def run(policy: str, *, folder: Path | None, workers: int = 4, **arguments: Any)
         )
         return train(policy=policy, folder=None if folder is None else str(folder), pacer=pacer, **arguments)
 
-    done = simulate(work, num_workers=workers, cluster=cluster(workers)).values()
+    done = simulate(work, num_workers=workers, cluster=cluster(workers), faults=faults).values()
     return [one for one in done if one is not None]
 
 
@@ -56,7 +63,6 @@ def alike(one: dict[str, Any]) -> dict[str, Any]:
 
 ALWAYS = (
     "bsp",
-    "delayed:1",
     "local_sgd:8,delay=4",
     "ssp:4",
     "adaptive",
@@ -65,14 +71,20 @@ ALWAYS = (
 OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS]
 
 
-@pytest.mark.parametrize("policy", [*ALWAYS, *(pytest.param(policy, marks=pytest.mark.slow) for policy in OTHERS)])
-def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("policy", "every"),
+    [
+        *((policy, 2) for policy in ALWAYS),
+        *(pytest.param(policy, 1, marks=pytest.mark.slow) for policy in (*ALWAYS, *OTHERS)),
+    ],
+)
+def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, every: int, tmp_path: Path):
     # where steps are everybody's own, a schedule by steps differs between workers, and must not when they step together
     rate_at = None if policy.startswith("switch:") else 12
     whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at)
     found = checkpoints(tmp_path / "whole")
     assert found
-    for path in found:
+    for path in found[::every]:
         again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at)
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
         assert again[0]["wall_s"] == pytest.approx(whole[0]["wall_s"], rel=1e-2)
@@ -80,28 +92,52 @@ def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, tmp_path: Path)
             assert other["seen"] == one["seen"][len(one["seen"]) - len(other["seen"]) :]
 
 
-def test_adam_s_state_is_saved_too(tmp_path: Path):
-    for policy in ("bsp", "asp"):
-        folder = tmp_path / policy
-        whole = run(policy, folder=folder, optimizer="adamw")
-        again = run(policy, folder=tmp_path / "again", optimizer="adamw", resume=str(checkpoints(folder)[0]))
-        assert [alike(one) for one in again] == [alike(one) for one in whole]
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_adam_s_state_is_saved_too_and_plain_torch_reads_it(policy: str, tmp_path: Path):
+    folder = tmp_path / "whole"
+    whole = run(policy, folder=folder, optimizer="adamw", workers=2)
+    again = run(policy, folder=tmp_path / "again", optimizer="adamw", workers=2, resume=str(checkpoints(folder)[0]))
+    assert [alike(one) for one in again] == [alike(one) for one in whole]
+    assert_plain_torch_reads(checkpoints(folder)[-1], "adamw")
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "switch:local_sgd:2/bsp@10"])
-@pytest.mark.parametrize("precision", [{"dtype": "bfloat16"}, {"scale": 1024.0}], ids=["bfloat16", "scaled"])
+@pytest.mark.parametrize(
+    ("policy", "precision"),
+    [
+        ("bsp", SIXTEEN_BITS),
+        ("asp", SCALED),
+        ("switch:local_sgd:2/bsp@10", SCALED),
+        *(pytest.param(policy, SIXTEEN_BITS, marks=pytest.mark.slow) for policy in ("asp", "local_sgd:4")),
+        *(pytest.param(policy, SCALED, marks=pytest.mark.slow) for policy in ("bsp", "local_sgd:4")),
+        pytest.param("switch:local_sgd:2/bsp@10", SIXTEEN_BITS, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_half_precision_is_resumed_to_the_bit(policy: str, precision: dict[str, Any], tmp_path: Path):
     """Parameters of 16 bits, and a loss scale that overflows on one worker in every eighth step."""
     rate_at = None if policy.startswith("switch:") else 12
     whole = run(policy, folder=tmp_path / "whole", rate_at=rate_at, **precision)
     own_scales = "scale" in precision and "bsp" not in policy
     assert (len({one["scaler"].get("scale") for one in whole}) > 1) == own_scales
-    for path in checkpoints(tmp_path / "whole"):
+    for path in checkpoints(tmp_path / "whole")[::2]:
         again = run(policy, folder=tmp_path / "again", resume=str(path), rate_at=rate_at, **precision)
         assert [alike(one) for one in again] == [alike(one) for one in whole], path.name
 
 
-@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "adaptive"])
+def test_who_goes_on_without_a_lost_worker_goes_on_saving(tmp_path: Path):
+    rest = run("bsp", folder=tmp_path, workers=3, faults=[Fault(at_s=0.3, worker=0, kind="lose")])
+    assert [one["samples"] for one in rest] == [NUM_EPOCHS * NUM_SAMPLES] * 2
+    latest = read_manifest(checkpoints(tmp_path)[-1])
+    assert latest.workers == (1, 2)
+    assert latest.clock > 40
+    again = run("bsp", folder=tmp_path, workers=2)
+    assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
+
+
+@pytest.mark.parametrize(
+    "policy", ["bsp", "asp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("local_sgd:4", "adaptive"))]
+)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_with_other_numbers_of_workers_each_sample_is_still_trained_on_once(policy: str, workers: int, tmp_path: Path):
     whole = run(policy, folder=tmp_path / "whole", workers=3)

@@ -78,16 +78,15 @@ def run(
 
 
 SPECS = [
-    "1x1",
-    "1x3",
     "1x4,weights=recompute",
-    "2x2",
     "3x1,mixing=ring",
-    "2x3,every=4,bound=3",
     "2x2,compress=qsgd:8,every=2",
-    "1x3,schedule=1f1b,micro_batches=4",
     "1x3,schedule=2bw,micro_batches=4",
     "1x3,delay=3,compensation=0.1,shrink=0.9",
+    *(
+        pytest.param(spec, marks=pytest.mark.slow)
+        for spec in ("1x1", "1x3", "2x2", "2x3,every=4,bound=3", "1x3,schedule=1f1b,micro_batches=4")
+    ),
 ]
 
 
@@ -156,7 +155,7 @@ def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
     assert not Folder(tmp_path).unfinished()
 
 
-@pytest.mark.parametrize("spec", ["2x2", "2x2,every=4,bound=3"])
+@pytest.mark.parametrize("spec", ["2x2", pytest.param("2x2,every=4,bound=3", marks=pytest.mark.slow)])
 def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(spec: str, tmp_path: Path) -> None:
     def work(job: Any) -> RunResult:
         slow = 4 if job.place.rank >= 2 else 1  # the others wait for it in a checkpoint, if in anything

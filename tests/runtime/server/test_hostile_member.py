@@ -72,7 +72,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.parametrize("in_a_run", [False, True])
+@pytest.mark.parametrize("in_a_run", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_control_messages_that_make_no_sense_end_nothing(server: ServerUnderTest, in_a_run: bool):
     with server.member(b"worker-0") as member, server.control(b"worker-7") as stranger:
         if in_a_run:
@@ -85,6 +85,7 @@ def test_control_messages_that_make_no_sense_end_nothing(server: ServerUnderTest
             assert refused(member)["malformed"] >= 10
 
 
+@pytest.mark.slow
 def test_random_messages_of_a_member_of_the_run_end_nothing(server: ServerUnderTest):
     """Kinds at random, bodies that are nearly right; the member itself may be lost for it."""
     rng = random.Random(0)
@@ -92,7 +93,7 @@ def test_random_messages_of_a_member_of_the_run_end_nothing(server: ServerUnderT
     bodies = [join_of().body(), {"plan": 0, "idle": False, "figures": {"num_samples": 10**15, "batch_size": 0}}, {}]
     with server.member(b"worker-0") as member:
         member.send_control(*encode(join_of()))
-        for _ in range(1000):
+        for _ in range(400):
             body = dict(rng.choice(bodies))
             for name in list(body):
                 if rng.random() < 0.3:

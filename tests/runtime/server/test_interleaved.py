@@ -178,7 +178,7 @@ def test_a_round_that_is_cut_off_is_not_lost():
     assert optimizer.state_dict()["state"] == kept["state"]
 
 
-@pytest.mark.parametrize("num_workers", MANY)
+@pytest.mark.parametrize("num_workers", [2, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 16, 32))])
 def test_what_rates_are_stable_with_late_gradients(num_workers: int):
     """With momentum, once its memory has grown, four fifths of what BSP's heavy ball bears; without, three quarters."""
     momentum, plain = OPTIMIZERS["momentum"], OPTIMIZERS["sgd"]

@@ -276,7 +276,7 @@ def play(seed: int, policy: str, kill: Callable[[World], None] | None) -> World:
 
 @pytest.mark.parametrize("policy", ["asp", "ssp:1", "bsp,exchange=store"])
 @pytest.mark.parametrize("kill", [None, World.kill_primary, World.kill_backup])
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_every_update_counts_once_whenever_a_server_is_lost(
     policy: str, kill: Callable[[World], None] | None, seed: int

@@ -229,14 +229,14 @@ def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:
 @pytest.mark.parametrize(
     "decisions",
     [
-        pytest.param([to(4), to(1)], id="there and back"),
-        pytest.param([to(4, 2), to(1)], id="with a delay"),
+        pytest.param([to(4), to(1)], id="there and back", marks=pytest.mark.slow),
+        pytest.param([to(4, 2), to(1)], id="with a delay", marks=pytest.mark.slow),
         pytest.param([to(1, 1), to(8, 8), to(2), to(1), to(4)], id="up and down"),
         pytest.param(
             [to(8, 4, memory=1), to(4, memory=1), to(2, memory=1), to(4), to(1), to(4, 2, memory=4)], id="short steps"
         ),
         pytest.param([to(4, 2, memory=4, shares=UNEQUAL), to(1)], id="short steps in shares"),
-        pytest.param([to(1, shares=UNEQUAL)], id="bsp in shares"),
+        pytest.param([to(1, shares=UNEQUAL)], id="bsp in shares", marks=pytest.mark.slow),
         pytest.param([to(4, shares=UNEQUAL), to(4, 4, shares=UNEQUAL), to(1)], id="averages in shares, and back"),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_run_that_changes_its_policy_is_the_one_written_out_by_hand(
     assert [transition.clock for transition in workers[0].transitions] == news
 
 
-@pytest.mark.parametrize("loader_workers", [0, 2])
+@pytest.mark.parametrize("loader_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_sample_is_seen_once_an_epoch_whatever_the_shares(
     loader_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,11 +209,16 @@ LOPSIDED = (0.4, 0.3, 0.2, 0.1)
 @pytest.mark.parametrize(
     ("sizes", "decisions"),
     [
-        pytest.param((2, 2), [racks(4), to(1)], id="there and back"),
+        pytest.param((2, 2), [racks(4), to(1)], id="there and back", marks=pytest.mark.slow),
         pytest.param((2, 2), [racks(8, 4), racks(2, 1), to(1), racks(4, 2)], id="with delays"),
         pytest.param((2, 2), [to(4, 2), racks(4), to(2), racks(2), to(1)], id="by workers and by racks"),
         pytest.param((3, 2), [racks(4, 2), to(4), racks(2), to(1)], id="racks of different sizes"),
-        pytest.param((2, 2), [racks(4, shares=UNEQUAL), to(1, shares=UNEQUAL)], id="shares within a rack"),
+        pytest.param(
+            (2, 2),
+            [racks(4, shares=UNEQUAL), to(1, shares=UNEQUAL)],
+            id="shares within a rack",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             (2, 2),
             [racks(4, 2, shares=LOPSIDED), racks(4, shares=UNEQUAL), to(4, shares=LOPSIDED), racks(2)],

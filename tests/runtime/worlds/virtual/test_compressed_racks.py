@@ -108,7 +108,12 @@ def run(policy: str, *, sizes: Sequence[int] = EQUAL, **options: Any) -> Simulat
 
 @pytest.mark.parametrize("compress", TEXTS)
 @pytest.mark.parametrize(
-    ("outer", "sizes"), [("local_sgd:4", (1, 1)), ("local_sgd:4,delay=2", (1, 1)), ("local_sgd:3", (1, 1, 1))]
+    ("outer", "sizes"),
+    [
+        pytest.param("local_sgd:4", (1, 1), marks=pytest.mark.slow),
+        pytest.param("local_sgd:4,delay=2", (1, 1), marks=pytest.mark.slow),
+        ("local_sgd:3,delay=1", (1, 1, 1)),
+    ],
 )
 def test_racks_of_one_worker_are_flat_local_sgd_to_the_bit(outer: str, sizes: Sequence[int], compress: str):
     outer = f"{outer},compress={compress}"
@@ -118,7 +123,11 @@ def test_racks_of_one_worker_are_flat_local_sgd_to_the_bit(outer: str, sizes: Se
         assert all(torch.equal(one, other) for one, other in zip(mine.after, theirs.after, strict=True))
 
 
-@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, THREE], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(EQUAL, marks=pytest.mark.slow), UNEQUAL, pytest.param(THREE, marks=pytest.mark.slow)],
+    ids=str,
+)
 @pytest.mark.parametrize("compress", TEXTS)
 def test_a_rack_is_equal_to_the_bit_after_every_step_and_racks_where_they_have_averaged(
     compress: str, sizes: Sequence[int]
@@ -203,8 +212,16 @@ class ByHand:
                 parameter.add_(part.view_as(parameter))
 
 
-@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, THREE], ids=str)
-@pytest.mark.parametrize("outer", ["local_sgd:1", "local_sgd:4", "local_sgd:4,delay=2", "local_sgd:3,delay=3"])
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, pytest.param(THREE, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "outer",
+    [
+        "local_sgd:1",
+        pytest.param("local_sgd:4", marks=pytest.mark.slow),
+        "local_sgd:4,delay=2",
+        pytest.param("local_sgd:3,delay=3", marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_the_training_written_out_by_hand(outer: str, sizes: Sequence[int]):
     policy = parse_policy(f"hier:bsp/{outer},compress=topk:0.2+guard:1000")
     assert isinstance(policy, Hierarchical)

@@ -157,7 +157,7 @@ def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["hier:bsp/local_sgd:4", "hier:bsp/local_sgd:4,delay=2"])
 @pytest.mark.parametrize("lost", [0, 1, 3])
-@pytest.mark.parametrize("at_s", [0.15, 0.24, 0.33])
+@pytest.mark.parametrize("at_s", [0.15, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.24, 0.33))])
 def test_a_rack_goes_on_without_one_of_its_workers(policy: str, lost: int, at_s: float) -> None:
     assert_went_on(run(policy, lose(lost, at_s=at_s), racks=(2, 2)), lost)
 

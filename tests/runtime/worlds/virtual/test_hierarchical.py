@@ -134,7 +134,9 @@ def by_hand(workers: Sequence[Worker], policy: Policy, *, sizes: Sequence[int]) 
     return [parameter.detach() for parameter in parameters[0]]
 
 
-@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, (2, 2, 2), (1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [UNEQUAL, (1, 1), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (2, 2, 2)))], ids=str
+)
 @pytest.mark.parametrize("outer", ["local_sgd:1", "local_sgd:4", "local_sgd:4,delay=2", "local_sgd:3,delay=3"])
 def test_it_is_the_training_written_out_by_hand(outer: str, sizes: Sequence[int]) -> None:
     policy = parse_policy(f"hier:bsp/{outer}")

@@ -152,7 +152,7 @@ def assert_nothing_was_done_twice(simulation: Simulation[Worker]) -> None:
         assert set(seen.values()) == {1}, "a sample was trained on twice"
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.13, 0.25])
+@pytest.mark.parametrize("at_s", [0.0, pytest.param(0.13, marks=pytest.mark.slow), 0.25])
 @pytest.mark.parametrize("policy", COLLECTIVE)
 def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_path: Path) -> None:
     simulation = run(policy, join(at_s=at_s), trace=tmp_path)
@@ -166,7 +166,9 @@ def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.08, 0.13, 0.25, 0.38])
+@pytest.mark.parametrize(
+    "at_s", [0.0, 0.13, 0.25, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.08, 0.38))]
+)
 @pytest.mark.parametrize("policy", CHANGING)
 def test_a_worker_joins_wherever_a_policy_that_changes_is(policy: str, at_s: float, tmp_path: Path) -> None:
     simulation = run(policy, join(at_s=at_s), trace=tmp_path)
@@ -178,8 +180,10 @@ def test_a_worker_joins_wherever_a_policy_that_changes_is(policy: str, at_s: flo
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:8", "delayed:2", "adaptive", "switch:bsp/asp@6"])
-@pytest.mark.parametrize("lost", [0, 2, 3])
-@pytest.mark.parametrize("later_s", [0.0, 0.0004, 0.002, 0.05])
+@pytest.mark.parametrize("lost", [0, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "later_s", [0.0, *(pytest.param(later_s, marks=pytest.mark.slow) for later_s in (0.0004, 0.05)), 0.002]
+)
 def test_one_is_lost_while_another_joins(policy: str, lost: int, later_s: float) -> None:
     assert_went_on(run(policy, join(at_s=0.15), lose(lost, at_s=0.15 + later_s)), lost=[lost])
 
@@ -200,7 +204,7 @@ def test_metrics_of_loops_that_are_over_are_told(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "ssp:2", "adaptive", "switch:bsp/asp@6"])
-@pytest.mark.parametrize("at_s", [0.13, 0.25])
+@pytest.mark.parametrize("at_s", [0.13, pytest.param(0.25, marks=pytest.mark.slow)])
 def test_a_worker_joins_beside_checkpoints_and_saves_with_the_others(policy: str, at_s: float, tmp_path: Path) -> None:
     simulation = run(policy, join(at_s=at_s), checkpoint=tmp_path)
     assert_went_on(simulation)
@@ -248,7 +252,7 @@ FAULTS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(faults=[join(at_s=0.0), join(at_s=0.0), join(at_s=0.25), join(at_s=0.296875)], policy="delayed:2")
 @example(faults=[lose(1, at_s=0.22)], policy="switch:bsp/asp@5/bsp@20")
 @given(faults=FAULTS, policy=st.sampled_from(["bsp", "local_sgd:8", "delayed:2", "adaptive", *CHANGING[1:4]]))

@@ -228,7 +228,9 @@ def test_relaxed_policies_are_not_bsp():
         assert distance(workers_of(virtual(Training(policy=policy), num_workers=4))[0].state, bsp) > 1e-4, policy
 
 
-@pytest.mark.parametrize("policy", FAMILIES)
+@pytest.mark.parametrize(
+    "policy", [*FAMILIES[::3], *(pytest.param(it, marks=pytest.mark.slow) for n, it in enumerate(FAMILIES) if n % 3)]
+)
 def test_seeds_and_numbers_of_workers_that_differ_give_other_parameters(policy: str):
     random_training = Training(policy=policy, dropout=0.2)
     states = [
@@ -302,7 +304,7 @@ def test_dropout_noise_and_batch_norm_are_as_on_processes_of_their_own(policy: s
         torch.testing.assert_close(tensor, theirs, **TOLERANCE)
 
 
-@pytest.mark.parametrize("policy", ["asp", "bsp"])
+@pytest.mark.parametrize("policy", ["asp", pytest.param("bsp", marks=pytest.mark.slow)])
 def test_loader_processes_visit_every_sample_and_repeat_their_augmentation(policy: str):
     training = Training(policy=policy, noise=0.1, loader_workers=2)
     once, again = (workers_of(virtual(training, num_workers=3, seed=5)) for _ in range(2))

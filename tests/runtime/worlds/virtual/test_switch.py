@@ -304,7 +304,11 @@ def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for
     assert result.wall_s < collective.runs[0].wall_s
 
 
-@pytest.mark.parametrize("steps", [STALLS, LogNormal(mean_s=0.05, cv=0.4)], ids=["stalls", "spread"])
+@pytest.mark.parametrize(
+    "steps",
+    [STALLS, pytest.param(LogNormal(mean_s=0.05, cv=0.4), marks=pytest.mark.slow)],
+    ids=["stalls", "spread"],
+)
 @pytest.mark.parametrize("setting", ON_THE_STORE, ids=lambda setting: setting.spec)
 def test_a_step_on_the_store_takes_as_long_as_was_predicted(setting: Setting, steps: StepTime) -> None:
     num_steps = 100
@@ -337,6 +341,7 @@ def train_on_process() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow  # tests/runtime/test_worlds.py has runs that switch on processes
 def test_on_processes_as_in_the_virtual_world() -> None:
     """DDP, Gloo, servers and sockets: what waits for all is BSP; there and back every sample is seen once."""
     with LocalJob(NUM_WORKERS) as job:

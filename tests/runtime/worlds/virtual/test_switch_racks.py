@@ -31,7 +31,7 @@ def run(policy: str, *, sizes: Sequence[int] = EQUAL, cv: float = 0.4, **options
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("sizes", [pytest.param(EQUAL, marks=pytest.mark.slow), UNEQUAL, (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("policy", ["switch:bsp/hier:bsp/ssp:0@5/bsp@12", "switch:hier:bsp/ssp:0/bsp@9"])
 def test_racks_on_the_store_that_wait_for_all_change_nothing(policy: str, sizes: Sequence[int], optimizer: str) -> None:
     switched, plain = (run(one, sizes=sizes, optimizer=optimizer) for one in (policy, "bsp"))
@@ -54,7 +54,9 @@ def test_racks_of_one_worker_are_single_workers_to_the_bit(outer: str) -> None:
     assert hier.runs[0].parameters_sha256 == flat.runs[0].parameters_sha256
 
 
-@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, pytest.param((2, 2, 2), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [UNEQUAL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (2, 2, 2)))], ids=str
+)
 @pytest.mark.parametrize(
     ("policy", "options"),
     [

@@ -146,22 +146,28 @@ class ByHand:
                 optimizer.state[parameter]["momentum_buffer"].add_(part)
 
 
-@pytest.mark.parametrize("settle_at", [None, 8])
+POLICIES = [
+    "delayed:1",
+    "delayed:2",
+    "delayed:5",
+    "bsp,compress=topk:0.2",
+    "delayed:1,compress=topk:0.2",
+    "delayed:3,compress=topk:0.2",
+    "local_sgd:4,compress=topk:0.2",
+    "local_sgd:4,delay=2,compress=topk:0.2",
+    "local_sgd:3,delay=3,compress=topk:0.2",
+    "local_sgd:4,inner_rate=0.5",
+    "local_sgd:4,momentum=0.5",
+    "local_sgd:4,delay=2,inner_rate=0.25,momentum=0.5",
+]
+
+
 @pytest.mark.parametrize(
-    "policy",
+    ("policy", "settle_at"),
     [
-        "delayed:1",
-        "delayed:2",
-        "delayed:5",
-        "bsp,compress=topk:0.2",
-        "delayed:1,compress=topk:0.2",
-        "delayed:3,compress=topk:0.2",
-        "local_sgd:4,compress=topk:0.2",
-        "local_sgd:4,delay=2,compress=topk:0.2",
-        "local_sgd:3,delay=3,compress=topk:0.2",
-        "local_sgd:4,inner_rate=0.5",
-        "local_sgd:4,momentum=0.5",
-        "local_sgd:4,delay=2,inner_rate=0.25,momentum=0.5",
+        *((policy, 8) for policy in POLICIES),
+        *((policy, None) for policy in POLICIES[1::3]),
+        *(pytest.param(policy, None, marks=pytest.mark.slow) for policy in POLICIES if policy not in POLICIES[1::3]),
     ],
 )
 def test_it_is_the_run_written_out_by_hand(policy: str, settle_at: int | None):
