@@ -112,6 +112,7 @@ def run(policy: str, *, sizes: Sequence[int] = EQUAL, **options: Any) -> Simulat
     [
         pytest.param("local_sgd:4", (1, 1), marks=pytest.mark.slow),
         pytest.param("local_sgd:4,delay=2", (1, 1), marks=pytest.mark.slow),
+        pytest.param("local_sgd:3", (1, 1, 1), marks=pytest.mark.slow),
         ("local_sgd:3,delay=1", (1, 1, 1)),
     ],
 )
