@@ -137,7 +137,7 @@ def _processes() -> Iterator[tuple[int, str]]:
         try:
             process = psutil.Process(number)
             command = process.cmdline()
-            if process.status() == psutil.STATUS_ZOMBIE or _serves_multiprocessing(command):
+            if process.status() == psutil.STATUS_ZOMBIE or _serves_multiprocessing(command) or _serves_browser(command):
                 continue
             yield process.pid, " ".join(command)
         except psutil.NoSuchProcess:
@@ -153,6 +153,11 @@ def _descendants(process: int) -> Iterator[int]:
     for child in map(int, " ".join(texts).split()):
         yield child
         yield from _descendants(child)
+
+
+def _serves_browser(command: list[str]) -> bool:
+    """A browser starts these when it likes, and they end with it; it is itself that must not be left behind."""
+    return len(command) > 1 and "chromium" in command[0] and command[1].startswith("--type=")
 
 
 def _serves_multiprocessing(command: list[str]) -> bool:
