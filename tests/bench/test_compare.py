@@ -136,7 +136,8 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path):
     # that servers and workers are gone is looked at after every test (tests/conftest.py)
 
 
-@pytest.mark.parametrize("elastic", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("elastic", [True, False])
 def test_a_killed_worker_ends_its_collective_run_only_if_asked_to_and_the_next_has_fresh_workers(
     elastic: bool, tmp_path: Path
 ):

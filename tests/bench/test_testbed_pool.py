@@ -71,6 +71,7 @@ def test_bytes_of_interfaces_are_those_of_the_books_and_a_slow_link_is_slow_from
 
 
 @needs_namespaces
+@pytest.mark.slow
 def test_a_worker_is_lost_when_the_recipe_says_so_and_one_that_is_cut_off_for_a_moment_goes_on(tmp_path: Path):
     nic = Link(latency_s=0.0, bytes_per_s=125e6)
     three = Cluster(name="three", hosts=3, workers_per_host=1, cores_per_host=1, nic=nic)

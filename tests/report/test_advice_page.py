@@ -24,7 +24,7 @@ def test_texts_are_escaped(advice: Advice):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_every_figure_is_drawn_with_room_for_every_label(advice: Advice, tmp_path: Path, width: int):
     path = tmp_path / "advice.html"
     path.write_text(render_advice_page(advice, recipe=None), encoding="utf-8")

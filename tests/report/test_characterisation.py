@@ -214,7 +214,7 @@ def test_page_tables_and_pictures_are_written(tmp_path: Path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_the_page_is_drawn_with_room_for_every_label(tmp_path: Path, width: int):
     page_path = write_characterisation(a_characterisation(), tmp_path)
     with launched() as browser, opened(browser, width=width) as page:

@@ -91,7 +91,7 @@ def test_collective_survivors_end_with_the_lost_rank_named(policy: str, tmp_path
 
 @pytest.mark.parametrize(
     "policy",
-    ["bsp", "asp", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("local_sgd:4", "bsp,exchange=store"))],
+    ["bsp", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("asp", "local_sgd:4", "bsp,exchange=store"))],
 )
 def test_nan_is_refused_counted_and_blamed(policy: str, tmp_path: Path):
     found, result = run(policy, tmp_path, {"fault": "nan", "rank": 1, "step": 3}, workers=2)

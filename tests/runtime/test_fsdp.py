@@ -84,7 +84,7 @@ def test_what_an_optimizer_remembers_is_cut_with_its_parameters():
     assert_near(cut[0], plain[0])
 
 
-@pytest.mark.parametrize("by_optimizer", [False, True])
+@pytest.mark.parametrize("by_optimizer", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_clipping_takes_the_norm_of_all_parts(by_optimizer: bool):
     plain, cut = both("clip", by_optimizer=by_optimizer)
     assert_near(cut[0], plain[0])

@@ -71,7 +71,9 @@ def begun(policy: str, folder: Path) -> Coordinator:
     return coordinator
 
 
-@pytest.mark.parametrize("policy", ["asp", "ssp:4", "bsp,exchange=store"])
+@pytest.mark.parametrize(
+    "policy", ["asp", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("ssp:4", "bsp,exchange=store"))]
+)
 def test_the_server_of_a_store_keeps_nothing_of_an_update(tmp_path: Path, policy: str) -> None:
     coordinator = begun(policy, tmp_path)
 

@@ -68,10 +68,8 @@ def faults(policy: str, folder: Path, plan: dict[str, Any]) -> tuple[dict[int, d
     return found, read_results(folder / "trace" / "results.json")[0]
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [pytest.param("bsp", marks=pytest.mark.slow), "adaptive", pytest.param("local_sgd:4", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["bsp", "adaptive", "local_sgd:4"])
 def test_server_0_is_killed_in_a_run_on_collectives(policy: str, tmp_path: Path):
     plan = {"fault": "none", "step_s": 0.02, "epochs": 2, "replicas": 2, "server_step": 9}
     found, result = faults(policy, tmp_path, plan)

@@ -211,6 +211,7 @@ def test_optimizer_that_the_store_cannot_run_is_one_clear_line_on_every_worker()
     assert endings[1].error in (ExchangeError.__name__, TransportError.__name__)
 
 
+@pytest.mark.slow
 def test_any_optimizer_works_with_deltas():
     endings = run(2, "join_with", policy="ssp:4,update=delta")
     for ending in endings.values():

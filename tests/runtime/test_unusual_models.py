@@ -79,7 +79,9 @@ def test_a_step_may_have_several_forward_passes_none_of_which_uses_all_parameter
         close_to(ending.value, expected)
 
 
-@pytest.mark.parametrize("policy", ["asp", "local_sgd:2", pytest.param("adaptive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", [*(pytest.param(slow, marks=pytest.mark.slow) for slow in ("asp", "adaptive")), "local_sgd:2"]
+)
 def test_a_parameter_without_dimensions_is_trained(policy: str):
     for ending in run("branches", policy=policy).values():
         assert ending.error is None, ending.trace

@@ -33,11 +33,11 @@ def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bou
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
-        ("1x1", "quadratic"),
-        ("1x4", "quadratic"),
-        ("4x1,mixing=ring", "quadratic"),
+        pytest.param("1x1", "quadratic", marks=pytest.mark.slow),
+        pytest.param("1x4", "quadratic", marks=pytest.mark.slow),
+        pytest.param("4x1,mixing=ring", "quadratic", marks=pytest.mark.slow),
         ("4x2,mixing=ring,every=3", "quadratic"),
-        ("1x2", "log"),
+        pytest.param("1x2", "log", marks=pytest.mark.slow),
         ("2x2", "log"),
     ],
 )
@@ -98,9 +98,9 @@ RING = Mixing.on("ring", 8)
     [
         (GridSetting(groups=8, mixing=RING), 45),
         (GridSetting(groups=9, mixing=Mixing.on("exponential", 9)), 30),
-        (GridSetting(groups=8, mixing=path(8)), 110),
-        (GridSetting(groups=8, stages=2, mixing=RING), 45),
-        (GridSetting(groups=8, mixing=RING, every=2, bound=1), 90),
+        pytest.param(GridSetting(groups=8, mixing=path(8)), 110, marks=pytest.mark.slow),
+        pytest.param(GridSetting(groups=8, stages=2, mixing=RING), 45, marks=pytest.mark.slow),
+        pytest.param(GridSetting(groups=8, mixing=RING, every=2, bound=1), 90, marks=pytest.mark.slow),
         (GridSetting(groups=8, mixing=lazy(RING), bound=1), 90),
     ],
     ids=["ring", "exponential", "given", "two-stages", "half-late", "late"],

@@ -89,7 +89,14 @@ def lose(worker: int, at_s: float) -> Fault:
     return Fault(at_s=at_s, kind="lose", worker=worker)
 
 
-SPECS = ["2x2", "3x1,mixing=ring", "3x2,every=3,bound=2", "2x3,schedule=1f1b,micro_batches=4", "2x2,compress=qsgd:8"]
+SPECS = [
+    "3x2,every=3,bound=2",
+    "2x2,compress=qsgd:8",
+    *(
+        pytest.param(spec, marks=pytest.mark.slow)
+        for spec in ("2x2", "3x1,mixing=ring", "2x3,schedule=1f1b,micro_batches=4")
+    ),
+]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -107,7 +114,13 @@ def test_what_a_lost_group_had_not_trained_on_is_dealt_to_the_others(spec: str, 
     assert set(run.count(lost={lost: trained}).values()) == {2}, "each sample once an epoch"
 
 
-@pytest.mark.parametrize("faults", [[lose(2, 1.0)], joining(2, 0.5), [lose(2, 0.4), *joining(2, 0.7)]])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        *(pytest.param(faults, marks=pytest.mark.slow) for faults in ([lose(2, 1.0)], joining(2, 0.5))),
+        [lose(2, 0.4), *joining(2, 0.7)],
+    ],
+)
 def test_two_runs_are_equal_to_the_bit(faults: list[Fault]) -> None:
     first, second = (Run("3x2,mixing=ring", *faults, epochs=1) for _ in range(2))
     assert first.given == second.given
@@ -135,7 +148,9 @@ def test_near_the_end_what_is_left_out_is_said_and_counted() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("spec", ["1x2", *SPECS, "1x3,schedule=2bw,micro_batches=4"])
+@pytest.mark.parametrize(
+    "spec", ["1x2", *SPECS, pytest.param("1x3,schedule=2bw,micro_batches=4", marks=pytest.mark.slow)]
+)
 def test_a_group_that_joins_takes_its_share_of_what_is_left(spec: str, together: bool) -> None:
     run = Run(spec, *joining(GridSetting.parse(spec).stages, 0.7), together=together)
     assert [outcome.error for outcome in run.outcomes.values()] == [None] * len(run.outcomes)

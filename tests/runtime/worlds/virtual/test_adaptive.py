@@ -418,6 +418,7 @@ def test_a_rate_that_leaps_is_held_and_told(policy: str) -> None:
     assert not final_loss(run(f"{policy},guard=off", leap=100)) < 1000 * healthy  # perhaps it is no number
 
 
+@pytest.mark.slow
 def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:
     """DDP with a hook, Gloo, reviews over sockets; what it changes to is decided by the time that steps really take."""
     with LocalJob(NUM_WORKERS) as job:

@@ -174,6 +174,7 @@ def on_a_process(trace: str, pace_s: dict[int, float]) -> dict[str, Any]:
     return train("bsp,backup=1", trace=Path(trace), pacer=pacer, num_servers=2)
 
 
+@pytest.mark.slow
 def test_on_processes_a_straggler_is_left_behind_and_each_sample_counts_once(tmp_path: Path) -> None:
     with LocalJob(3) as job:
         endings = job.run(

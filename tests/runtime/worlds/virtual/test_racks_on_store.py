@@ -386,6 +386,7 @@ def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: 
     assert joined == {(0, 2), (2, sizes[1])}
 
 
+@pytest.mark.slow
 def test_on_processes_the_steps_of_an_update_add_up() -> None:
     """DDP's gradients are views of its buckets, into which the next backward pass writes."""
     sizes = (2, 1)

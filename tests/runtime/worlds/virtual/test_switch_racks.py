@@ -64,7 +64,7 @@ def test_racks_of_one_worker_are_single_workers_to_the_bit(outer: str) -> None:
         ("switch:bsp/hier:bsp/ssp:3@4/local_sgd:4@9/hier:bsp/asp@14", {}),
         ("switch:hier:bsp/local_sgd:4,delay=2/hier:bsp/ssp:2@5/hier:bsp/local_sgd:2@13/bsp@15", {}),
         ("switch:bsp/hier:bsp/ssp:2,period=1@3/bsp@6/hier:bsp/ssp:4@11/bsp@15", {"samples": 250, "loops": 1}),
-        ("switch:bsp/hier:bsp/asp@4/bsp@7", {"loader_workers": 2}),
+        pytest.param("switch:bsp/hier:bsp/asp@4/bsp@7", {"loader_workers": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_every_sample_of_every_epoch_is_seen_once(policy: str, options: dict[str, Any], sizes: Sequence[int]) -> None:
