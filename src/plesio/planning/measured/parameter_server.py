@@ -34,7 +34,8 @@ NUM_SERVERS = 4
 BYTES_PER_S = 10e6
 GRADIENT_BYTES = 500_000
 COMPUTE_S = 0.05
-FITTED_BYTES = (20_000, 200_000, 800_000)
+FITTED_BYTES = (100_000, 300_000, 900_000)
+"""The least is several buckets of the shaped links: what fits into one is there at once, and says nothing of the rate."""
 REPEATS = 7
 NUM_UPDATES = 12
 
