@@ -35,7 +35,7 @@ BYTES_PER_S = 10e6
 GRADIENT_BYTES = 500_000
 COMPUTE_S = 0.05
 FITTED_BYTES = (100_000, 300_000, 900_000)
-"""The least is several buckets of the shaped links: what fits into one is there at once, and says nothing of the rate."""
+"""The least is several buckets of the shaped links: what fits into one is there at once, whatever their rate."""
 REPEATS = 7
 NUM_UPDATES = 12
 
