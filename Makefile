@@ -22,14 +22,14 @@ demo: $(STAMP)
 test: $(STAMP)
 	@.ci/packages
 	status=0; \
-	$(BIN)/pytest -W error -n 3 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
+	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
 	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" tests || status=1; \
 	exit $$status
 
 test-all: $(STAMP)
 	@.ci/packages
 	status=0; \
-	$(BIN)/pytest -W error -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
+	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
 	$(BIN)/pytest -W error -m alone tests || status=1; \
 	exit $$status
 
