@@ -199,7 +199,7 @@ def test_bandwidths_that_are_close_have_one_label():
 
 def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
     of_it: dict[str, list[float | None]] = {
-        policy: [1.0] for policy in ("ssp:inf", "bsp", "ssp:8,weight=inverse", "ssp:8", "ssp:2")
+        policy: [1.0] for policy in ("ssp:inf", "grid:1x4", "bsp", "ssp:8,weight=inverse", "ssp:8", "ssp:2")
     }
     comparisons = a_sweep({MIDDLE: of_it}).comparisons
     assert bound_policies(comparisons) == ["ssp:2", "ssp:8", "ssp:8,weight=inverse", "ssp:inf"]
@@ -214,6 +214,7 @@ def test_bounds_are_in_order_and_told_apart_also_where_other_options_differ():
         (TIMES_S, ["time-bound", "time-bandwidth", "throughput"]),
         ({MIDDLE: TIMES_S[MIDDLE]}, ["time-bound", "throughput"]),
         ({MIDDLE: {"bsp": [1.0], "asp": [1.0]}, WIDE: {"bsp": [1.0]}}, ["time-bandwidth", "throughput"]),
+        ({MIDDLE: {"bsp": [1.0], "grid:2x2": [1.0]}, WIDE: {"grid:2x2": [1.0]}}, ["time-bandwidth", "throughput"]),
         ({MIDDLE: {"bsp": [1.0]}}, []),
     ],
 )

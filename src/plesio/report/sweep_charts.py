@@ -6,7 +6,7 @@ a hollow triangle stands where no seed did, at the length of the longest run: it
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from plotly.colors import sample_colorscale
 from plesio.core.charts import Axis, LineChart, Look, Series
 from plesio.core.units import parse_bandwidth
 from plesio.policies import SSP, parse_policy
+from plesio.policies.grid import is_grid
 from plesio.report.charts.colours import NUM_SHAPES, QUIET, looks_of
 from plesio.report.model import Comparison, PolicySummary
 
@@ -118,8 +119,15 @@ def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPo
 def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
     """Specs of the policies that have a bound, from the tightest on; of one bound, by their period."""
     specs = dict.fromkeys(summary.policy for comparison in comparisons.values() for summary in comparison.policies)
-    bounded = [(policy.bound, policy.period, spec) for spec in specs if isinstance(policy := parse_policy(spec), SSP)]
-    return [spec for _, _, spec in sorted(bounded)]
+    return [
+        spec for _, _, spec in sorted((policy.bound, policy.period, spec) for spec, policy in _bounded(specs).items())
+    ]
+
+
+def _bounded(specs: Iterable[str]) -> dict[str, SSP]:
+    """Those that are policies with a bound; grids are none."""
+    policies = {spec: parse_policy(spec) for spec in specs if not is_grid(spec)}
+    return {spec: policy for spec, policy in policies.items() if isinstance(policy, SSP)}
 
 
 def bound_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> LineChart:
@@ -169,7 +177,7 @@ def _dot_shift(number: int) -> float:
 
 def _bound_labels(specs: Sequence[str]) -> dict[str, str]:
     """The bound, and below it the period where periods differ; all of the spec where that is not enough."""
-    found = {spec: policy for spec in specs if isinstance(policy := parse_policy(spec), SSP)}
+    found = _bounded(specs)
     if len({policy.period for policy in found.values()}) > 1:
         labels = {spec: f"{policy.bound}\np = {policy.period}" for spec, policy in found.items()}
     else:
