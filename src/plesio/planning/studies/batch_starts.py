@@ -84,6 +84,12 @@ class Starts:
                 raise self._not_reached(size)
         return measured
 
+    def rule_runs(self, bowl: Bowl, *, rng: np.random.Generator) -> Iterator[RuleRuns]:
+        """Where rules are tried from a start: between the walls, without and with warm-up."""
+        walled = replace(bowl, walls=self.walls)
+        for warmup in (0, self.warmup_steps):
+            yield RuleRuns(bowl=walled, warmup_steps=warmup, target=self.rules_target, most=self.most, rng=rng)
+
     def others(self, seeds: Sequence[tuple[int, int]]) -> Iterator[Problem]:
         """What is found from further starts."""
         for seed in seeds:
@@ -101,11 +107,10 @@ class Starts:
             raise self._not_reached(self.sizes[0])
         _, scale, _ = descend_greedily(bowl, batch=math.inf, target=self.target, num_runs=1, most=self.most, rng=rng)
         least_steps, slope = line_of(measured)
-        walled, limits = replace(bowl, walls=self.walls), {}
-        for warmup in (0, self.warmup_steps):
-            runs = RuleRuns(bowl=walled, warmup_steps=warmup, target=self.rules_target, most=self.most, rng=rng)
+        limits = {}
+        for runs in self.rule_runs(bowl, rng=rng):
             base = runs.best([self.sizes[0]])[0].length
-            limits[warmup] = largest_batch(runs.by_rule("linear", self.sizes, base=base))
+            limits[runs.warmup_steps] = largest_batch(runs.by_rule("linear", self.sizes, base=base))
         return Problem(critical_batch=slope / least_steps, mean_noise_scale=scale, linear_limits=limits)
 
     def _not_reached(self, batch: int) -> ArgumentError:

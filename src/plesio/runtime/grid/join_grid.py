@@ -41,7 +41,7 @@ from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
-from plesio.runtime.worker.job_handle import JobHandle, ambient
+from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.peer_watch import Unwatched
 from plesio.runtime.worker.timeline import Timeline
@@ -116,13 +116,11 @@ def grid(
     1
     """
     around = ambient() if options.job is None else None
-    job = options.job if around is None else around.job
     if around is not None:
-        options = replace(options, pacer=around.pacer if options.pacer is None else options.pacer)
-        trace = around.trace if trace is None else trace
+        options, trace = _within(around, options), around.trace if trace is None else trace
         if around.policy is not None and is_grid(around.policy):
             setting, groups = around.policy, None
-    place = job.place if job is not None else Place.from_environment()
+    place = Place.from_environment() if options.job is None else options.job.place
     layers, cut = layers_of(stages)
     cut = cut if cuts is None else Cut(tuple(cuts))
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
@@ -136,7 +134,12 @@ def grid(
         options=options,
         saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
     )
-    return _begin(layers, wishes, chosen, job=job, place=place, folder=None if trace is None else Path(trace))
+    return _begin(layers, wishes, chosen, job=options.job, place=place, folder=None if trace is None else Path(trace))
+
+
+def _within(around: Ambient, options: JoinOptions) -> JoinOptions:
+    """What holds in the job of a virtual worker whose script names none."""
+    return replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer)
 
 
 def _begin(

@@ -22,7 +22,7 @@ noise of a network is neither the same everywhere nor known.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -36,7 +36,7 @@ from plesio.core.within import Within
 from plesio.planning.studies.batch_starts import FEWEST_SIZES, Problem, Starts, line_of
 from plesio.planning.studies.interval import interval_of
 from plesio.planning.studies.noisy_descent import descend_greedily, estimate_noise_scale
-from plesio.planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, RuleRuns, largest_batch
+from plesio.planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, largest_batch
 from plesio.planning.studies.study import Answer
 
 __all__ = ["BatchPoint", "BatchScaling", "Problem", "Rule", "RulePoint", "batch_scaling"]
@@ -332,23 +332,12 @@ def batch_scaling(
     )
     least_steps, slope = line_of(measured)
     estimated, error = estimate_noise_scale(bowl, small=sizes[0], large=sizes[-1], num_draws=_DRAWS, rng=rng)
-    walled = replace(bowl, walls=walls)
-    rules = tuple(
-        point
-        for warmup in (0, warmup_steps)
-        for point in RuleRuns(bowl=walled, warmup_steps=warmup, target=rules_target, most=max_steps, rng=rng).all_rules(
-            sizes
-        )
-    )
+    rules = tuple(point for runs in starts.rule_runs(bowl, rng=rng) for point in runs.all_rules(sizes))
     first = Problem(
         critical_batch=slope / least_steps,
         mean_noise_scale=mean_noise_scale,
-        linear_limits={
-            warmup: largest_batch([one for one in rules if (one.rule, one.warmup_steps) == ("linear", warmup)])
-            for warmup in (0, warmup_steps)
-        },
+        linear_limits=_linear_limits(rules),
     )
-
     return BatchScaling(
         batch=global_batch,
         least_steps=least_steps,
@@ -363,6 +352,15 @@ def batch_scaling(
         base_batch=sizes[0],
         problems=(first, *starts.others([(seed, number) for number in range(1, num_trials)])),
     )
+
+
+def _linear_limits(rules: Sequence[RulePoint]) -> dict[int, float]:
+    """The largest batch at which linear scaling still gets to the target, by steps of warm-up."""
+    by_warmup: dict[int, list[RulePoint]] = {}
+    for point in rules:
+        if point.rule == "linear":
+            by_warmup.setdefault(point.warmup_steps, []).append(point)
+    return {warmup: largest_batch(points) for warmup, points in by_warmup.items()}
 
 
 def _point(batch: float, steps: Numbers, *, fitted: float) -> BatchPoint:

@@ -23,7 +23,7 @@ from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
 from plesio.planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
-from plesio.planning.studies.checkpoint_ways import Way, costs_of_ways, lost_generations, overhead_by_hosts
+from plesio.planning.studies.checkpoint_ways import Costs, Way, costs_of_ways, lost_generations, overhead_by_hosts
 from plesio.planning.studies.published_failures import published_failures
 from plesio.planning.studies.study import Answer
 from plesio.planning.theory.reliability import best_interval_s, daly_interval_s, expected_slowdown, young_interval_s
@@ -303,9 +303,6 @@ def checkpointing(
         restart_s=restart_s,
         failures=Failures(mtbf_s=cluster_mtbf_s, shape=shape),
     )
-    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s)
-    at_s = best_s if checkpoint_interval_s is None else checkpoint_interval_s
-    slowdown = run.slowdown(at_s)
     ways = costs_of_ways(
         checkpoint_s=checkpoint_s,
         restart_s=restart_s,
@@ -315,22 +312,48 @@ def checkpointing(
         full_every=full_every,
         snapshot_s=snapshot_s,
     )
-    num_failures = slowdown * work_s / cluster_mtbf_s
+    return _answer(
+        run,
+        ways,
+        interval_s=checkpoint_interval_s,
+        host_mtbf_s=host_mtbf_s,
+        unreadable=unreadable,
+        num_runs=num_runs,
+        seed=seed,
+    )
+
+
+def _answer(
+    run: SavedRun,
+    ways: Mapping[str, Costs],
+    *,
+    interval_s: float | None,
+    host_mtbf_s: float,
+    unreadable: float,
+    num_runs: int,
+    seed: int,
+) -> Checkpointing:
+    """What becomes of a run with an interval, the best without one, and what each way to save costs."""
+    checkpoint_s, mtbf_s = run.checkpoint_s, run.failures.mtbf_s
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
+    at_s = best_s if interval_s is None else interval_s
+    slowdown = run.slowdown(at_s)
+    num_failures = slowdown * run.work_s / mtbf_s
     return Checkpointing(
-        work_s=work_s,
-        mtbf_s=cluster_mtbf_s,
+        work_s=run.work_s,
+        mtbf_s=mtbf_s,
         checkpoint_s=checkpoint_s,
         interval_s=at_s,
         best_s=best_s,
-        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
-        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
+        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
         slowdown=slowdown,
         shares=run.slowdown_parts(at_s),
         lost_s=run.lost_s(at_s),
         num_failures=num_failures,
-        shape=shape,
+        shape=run.failures.shape,
         simulated=tuple(run.simulate(factor, factor * best_s, num_runs=num_runs, seed=seed) for factor in _FACTORS),
-        ways=tuple(Way.at_best(name, costs, mtbf_s=cluster_mtbf_s) for name, costs in ways.items()),
+        ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
         by_hosts=overhead_by_hosts(ways, host_mtbf_s=host_mtbf_s, numbers=_HOSTS),
         generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
         drawn=run.draw_around_failure(at_s, seed=seed),

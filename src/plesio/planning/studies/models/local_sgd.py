@@ -25,6 +25,7 @@ that are not equally fast (`plesio.planning.studies.consistency`).
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -263,18 +264,8 @@ def local_sgd(
         noise=noise,
         random=random,
     )
-    points = [
-        _point(
-            unlike,
-            period=period,
-            target=target,
-            floor_step=floor_step,
-            round_s=period * compute_s + exchange_s,
-            num_trials=num_trials,
-            random=random,
-        )
-        for period in sorted(set(periods))
-    ]
+    point = partial(_point, unlike, target=target, floor_step=floor_step, num_trials=num_trials, random=random)
+    points = [point(period=period, round_s=period * compute_s + exchange_s) for period in sorted(set(periods))]
     iterations = _iterations_of(points, target=target)
     penalty, ratio = penalty_of(iterations), exchange_s / compute_s
     times = _times_by_ratio(iterations, ratios={*ratios, ratio})
