@@ -150,9 +150,19 @@ class TestLimits:
         assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
+def asleep_on(host: Host) -> subprocess.Popen[str]:
+    """A process that sleeps on `host` and has arrived there: before that, an end of the host is an error of `ip`."""
+    command = host.command(["sh", "-c", "echo here; exec sleep 60"])
+    sleeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert sleeper.stdout is not None
+    with sleeper.stdout:
+        assert sleeper.stdout.readline() == "here\n"
+    return sleeper
+
+
 def test_nothing_is_left_when_it_is_closed():
     with Testbed.of(cluster(latency_s=LATENCY_S), cores_per_host=1.0) as testbed:
-        sleeper = subprocess.Popen(testbed.hosts[0].command(["sleep", "60"]))
+        sleeper = asleep_on(testbed.hosts[0])
         assert left_of(testbed)
     assert sleeper.wait(10) == -signal.SIGKILL
     assert not left_of(testbed)
@@ -178,7 +188,7 @@ START = Testbed._start_reaper
 def test_nothing_is_left_of_one_whose_owner_is_killed(signal_number: int):
     hold(Wish(name="doomed", cluster="name = 'doomed'\nhosts = 2\n[nic]\nlatency = '5 ms'\nbandwidth = '1 Gbit/s'"))
     record = named("doomed")
-    sleeper = subprocess.Popen(record.hosts[1].command(["sleep", "60"]))
+    sleeper = asleep_on(record.hosts[1])
     os.kill(record.owner_pid, signal_number)
     assert sleeper.wait(20) == -signal.SIGKILL
     deadline_s = time.monotonic() + 20

@@ -89,6 +89,8 @@ class Job:
         self._meeting: TCPStore | None = None
         """Where the present group's members met, if this worker is the first of them."""
         self._num_groups = self._num_choices = 0
+        self._num_watches: Counter[int] = Counter()
+        """By generation of the group: one run after the other is watched."""
         self._found: HostRacks | None = None
         self._group_traffic = TcpTraffic()
         try:
@@ -220,7 +222,8 @@ class Job:
         Args:
             step_s: Tells the mean seconds of a step so far.
         """
-        place, at = self.place, f"watch/{self._generation}"
+        place, at = self.place, f"watch/{self._generation}/{self._num_watches[self._generation]}"
+        self._num_watches[self._generation] += 1
         store = TCPStore(place.address, place.port, is_master=False, timeout=datetime.timedelta(seconds=self.meet_s))
         self._store.set(f"{at}/ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
         others = [rank for rank in self._members if rank != place.rank]
