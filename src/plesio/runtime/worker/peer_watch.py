@@ -75,12 +75,12 @@ class PeerWatch:
         self._step_s = step_s
         self._give_up = give_up
         self._store_host = store_host
-        now_s = time.monotonic()
-        self._beaten_s = now_s
-        self._heard = dict.fromkeys(others, (0, now_s))
-        """Of those that are there: the latest number, and when it was new."""
+        self._beaten_s = self._looked_s = time.monotonic()
+        self._heard = dict.fromkeys(others, (0, 0.0))
+        """Of those that are there: the latest number, and for how many seconds it has been seen to stand still."""
         self._stop = threading.Event()
         self._slept = False
+        self._store_lost = False
         threading.Thread(target=self._guard, name="plesio-peer-guard", daemon=True).start()
         self._thread = threading.Thread(target=self._run, name="plesio-peer-watch", daemon=True)
         self._thread.start()
@@ -110,8 +110,11 @@ class PeerWatch:
                     self._slept = True
                     return
                 self._store.add(_key(self._rank), 1)
+                if self._store_lost:  # it has answered after all, but to an age that is over
+                    return
                 self._beaten_s = time.monotonic()
-                self._look()
+                if not self._stop.is_set():
+                    self._look()
             self._store.add(_key(self._rank), _LEFT)
         except dist.DistNetworkError as error:  # gone with its host: who else is, is heard from the connections
             self._stop.set()
@@ -131,18 +134,24 @@ class PeerWatch:
                 return
 
     def _look(self) -> None:
-        for other, (number, heard_s) in list(self._heard.items()):
-            latest, now_s = self._store.add(_key(other), 0), time.monotonic()
+        # While the store did not answer, nobody could give a sign of life: that time is not held against anyone.
+        passed_s = min((now_s := time.monotonic()) - self._looked_s, self._interval_s)
+        self._looked_s = now_s
+        for other, (number, still_s) in list(self._heard.items()):
+            latest = self._store.add(_key(other), 0)
             if latest < 0:
                 del self._heard[other]
             elif latest != number:
-                self._heard[other] = latest, now_s
-            elif now_s - heard_s > self._lease_s:
+                self._heard[other] = latest, 0.0
+            elif still_s + passed_s > self._lease_s:
                 del self._heard[other]
                 self._lose(other)
+            else:
+                self._heard[other] = latest, still_s + passed_s
 
     def _lose_store(self) -> None:
         """It does not answer: the process that has it has stopped, or this worker is cut off."""
+        self._store_lost = True
         if self._store_host is not None and self._store_host in self._heard:
             self._lose(self._store_host)
             return

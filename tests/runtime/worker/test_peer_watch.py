@@ -1,0 +1,116 @@
+"""Workers that have stopped are given up after a lease; those that leave in good order are not."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
+
+from plesio.runtime.worker import peer_watch
+from plesio.runtime.worker.peer_watch import PeerWatch
+
+LEASE_S = 0.3
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_watch, "lease_s", lambda _step_s: LEASE_S)
+
+
+class Given:
+    """Notes who is given up, and when."""
+
+    def __init__(self) -> None:
+        self.up: dict[int, float] = {}
+
+    def __call__(self, rank: int) -> None:
+        assert rank not in self.up, "given up once"
+        self.up[rank] = time.monotonic()
+
+
+class HeldStore:
+    """A store whose host stops when it is held."""
+
+    def __init__(self) -> None:
+        self._store = HashStore()
+        self._answers = threading.Event()
+        self._answers.set()
+
+    def hold(self) -> None:
+        self._answers.clear()
+
+    def let_go(self) -> None:
+        self._answers.set()
+
+    def add(self, key: str, amount: int) -> int:
+        self._answers.wait()
+        return self._store.add(key, amount)
+
+
+def watch(
+    store: Store | HeldStore, rank: int, others: list[int], given: Given, *, host: int | None = None
+) -> PeerWatch:
+    return PeerWatch(cast(Store, store), rank=rank, others=others, step_s=lambda: 0.0, give_up=given, store_host=host)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_worker_without_a_sign_of_life_is_given_up_after_a_lease_and_not_before() -> None:
+    given, began_s = Given(), time.monotonic()
+    mine = watch(HashStore(), 0, [1, 2], given)
+    wait_until(lambda: given.up.keys() == {1, 2})
+    mine.close()
+    assert min(given.up.values()) - began_s > LEASE_S
+    assert not mine.doubtful
+
+
+def test_a_worker_that_has_left_is_not_given_up() -> None:
+    given, store = Given(), HashStore()
+    other = watch(store, 1, [], given)
+    other.close()
+    other.close()
+    mine = watch(store, 0, [1], given)
+    time.sleep(3 * LEASE_S)
+    mine.close()
+    assert not given.up
+
+
+def test_who_has_the_store_is_given_up_when_it_answers_no_more() -> None:
+    given, store = Given(), HeldStore()
+    mine = watch(store, 1, [0, 2], given, host=0)
+    store.hold()
+    wait_until(lambda: bool(given.up))
+    store.let_go()
+    mine.close()
+    assert given.up.keys() == {0}, "not worker 2 too, which could not give a sign of life meanwhile"
+
+
+def test_time_in_which_the_store_did_not_answer_is_not_held_against_others() -> None:
+    given, store = Given(), HeldStore()
+    mine = watch(store, 1, [2], given)
+    for _ in range(2):  # together longer than a lease, neither by itself
+        store.hold()
+        time.sleep(LEASE_S * 0.7)
+        store.let_go()
+        time.sleep(LEASE_S * 0.1)
+    store.add("alive/2", 1)
+    mine.close()
+    assert not given.up or mine.doubtful
+
+
+def test_a_worker_that_reaches_no_store_of_the_launcher_is_itself_the_one_that_is_lost() -> None:
+    given, store = Given(), HeldStore()
+    mine = watch(store, 1, [0, 2], given)
+    store.hold()
+    wait_until(lambda: mine.doubtful and given.up.keys() == {0, 2})
+    store.let_go()
+    mine.close()
+    assert mine.doubtful
