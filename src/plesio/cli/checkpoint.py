@@ -106,7 +106,7 @@ def _table(entries: "Sequence[Entry]", *, now_unix_s: float) -> "Table":
 def verify(directory: Folder) -> int:
     """Read every byte of a run's checkpoints, or of one.
 
-    Each file is held against the SHA-256 that the manifest has of it. The exit status is 0 if all checkpoints are
+    Each file is held against the checksum that the manifest has of it. The exit status is 0 if all checkpoints are
     whole, and 1 if one is damaged. One that was never finished is named and does no harm: no run goes on from it.
     """
     from rich.console import Console

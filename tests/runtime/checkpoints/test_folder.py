@@ -54,7 +54,7 @@ def test_a_byte_that_is_wrong_is_found_and_the_one_before_is_taken(name: str, fo
     found = find(folder, "auto")
     assert found is not None
     assert found.path == checkpoints(folder)[-2]
-    with pytest.raises(ConfigError, match=f"is damaged: {name}: its SHA-256 is not the manifest's"):
+    with pytest.raises(ConfigError, match=f"is damaged: {name}: its checksum is not the manifest's"):
         find(folder, str(latest))
 
 
@@ -70,7 +70,7 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path):
     with pytest.raises(DataError, match=r"is no checkpoint: it has no manifest\.json"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"schema": 99}')
-    with pytest.raises(DataError, match="has checkpoint schema 99; this Plesio reads 1"):
+    with pytest.raises(DataError, match="has checkpoint schema 99; this Plesio reads 2"):
         read_manifest(tmp_path)
 
 

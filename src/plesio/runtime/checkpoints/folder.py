@@ -1,6 +1,6 @@
 """A run's checkpoints on disk.
 
-    DIR/step-00001200/manifest.json     what it is, and of each file its length and SHA-256; written last of all
+    DIR/step-00001200/manifest.json     what it is, and of each file its length and XXH3; written last of all
                       .metadata         parameters, buffers, optimizer: torch.distributed.checkpoint
                       __0_0.distcp ...  their tensors, each worker's share
                       worker-0.pt ...   what is a worker's own
@@ -13,7 +13,6 @@ step for every reader, and its parent flushed. So whatever moment a crash comes 
 """
 
 import ctypes
-import hashlib
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import xxhash
 
 from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Remainder
@@ -45,7 +45,7 @@ __all__ = [
     "written",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
 _NAME = re.compile(r"step-(\d{8,})")
@@ -57,10 +57,16 @@ _LIBC = ctypes.CDLL(None)
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is on the disk."""
+    """A file that is on the disk.
+
+    Attributes:
+        num_bytes: Its length.
+        xxh3: Its XXH3 of 128 bits, in hexadecimal digits. It finds damage; it is no proof against a forger, who could
+            write the manifest too.
+    """
 
     num_bytes: int
-    sha256: str
+    xxh3: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,18 +123,18 @@ def _silent(_: int) -> None:
 
 
 def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> Written:
-    """The length and SHA-256 of a file; ``on_bytes`` hears of each block that was read."""
-    digest, num_bytes = hashlib.sha256(), 0
+    """The length and checksum of a file; ``on_bytes`` hears of each block that was read."""
+    digest, num_bytes = xxhash.xxh3_128(), 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
             num_bytes += len(block)
             on_bytes(len(block))
-    return Written(num_bytes=num_bytes, sha256=digest.hexdigest())
+    return Written(num_bytes=num_bytes, xxh3=digest.hexdigest())
 
 
 class HashedFile(io.RawIOBase):
-    """A file that is written from its beginning to its end, its SHA-256 taken on the way: one pass over the bytes.
+    """A file that is written from its beginning to its end, its checksum taken on the way: one pass over the bytes.
 
     The kernel is asked to put each block on the disk as it comes, so that little is left for `flush` to wait for.
 
@@ -143,7 +149,7 @@ class HashedFile(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._digest = hashlib.sha256()
+        self._digest = xxhash.xxh3_128()
         self._num_bytes = 0
         self._num_begun = 0
         """Bytes that are on their way to the disk, or there."""
@@ -151,7 +157,7 @@ class HashedFile(io.RawIOBase):
     @property
     def written(self) -> Written:
         """What has been written up to now."""
-        return Written(num_bytes=self._num_bytes, sha256=self._digest.hexdigest())
+        return Written(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
 
     def writable(self) -> bool:
         """It is."""
@@ -242,8 +248,8 @@ def faults(path: Path, files: Mapping[str, Written], *, on_bytes: Callable[[int]
             continue
         if found.num_bytes != told.num_bytes:
             yield f"{name}: {found.num_bytes} bytes, not the {told.num_bytes} of the manifest"
-        elif found.sha256 != told.sha256:
-            yield f"{name}: its SHA-256 is not the manifest's"
+        elif found.xxh3 != told.xxh3:
+            yield f"{name}: its checksum is not the manifest's"
 
 
 def _committed_unix_s(path: Path) -> float:

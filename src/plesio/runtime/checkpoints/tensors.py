@@ -157,7 +157,7 @@ class Share:
 
 
 class _HashedFiles(FileSystem):
-    """Files that are flushed, and of which the SHA-256 is taken, as they are written."""
+    """Files that are flushed, and of which the checksum is taken, as they are written."""
 
     def __init__(self) -> None:
         self.written: dict[str, Written] = {}
