@@ -25,6 +25,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from arguments import at_least
 from plesio.runtime.server.shard_server import warm_up
 from plesio.testing import LocalJob
 from runtime.checkpoint_programs import checkpoints, train
@@ -97,10 +98,10 @@ def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str, s
 def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--crashes", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--crashes", type=at_least(1), default=200)
+    parser.add_argument("--workers", type=at_least(1), default=1)
     parser.add_argument("--policy", default="bsp")
-    parser.add_argument("--steps", type=int, default=12, help="between two checkpoints (default: 12)")
+    parser.add_argument("--steps", type=at_least(1), default=12, help="between two checkpoints (default: 12)")
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root:

@@ -1,6 +1,6 @@
 """Do the policies' machines and the coordinator keep their laws, whatever happens in whatever order?
 
-    python benchmarks/stress_machines.py [--schedules 1000000] [--seed 0] [--processes 2] [--policies ssp:2,adaptive]
+    python benchmarks/stress_machines.py [--schedules 1000000] [--seed 0] [--processes 2] [--policies "ssp:2 adaptive"]
     python benchmarks/stress_machines.py --replay FILE
 
 Each schedule is a short run without sockets, tensors and clocks: workers join late, are lost, are counted lost and
@@ -31,6 +31,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from arguments import at_least, policy_texts
 from record import RESULTS, print_table, print_verdict, save
 from support.schedules.chance import POLICIES, play, random_moves, random_setting, shrunk
 from support.schedules.machine_laws import CATALOGUE, play_alone, random_steps
@@ -178,10 +179,10 @@ def campaign(arguments: argparse.Namespace) -> int:
 def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", type=int, default=1_000_000)
+    parser.add_argument("--schedules", type=at_least(1), default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--policies", type=lambda text: text.split(), help='their texts, in one: "bsp ssp:2"')
+    parser.add_argument("--processes", type=at_least(1), default=2)
+    parser.add_argument("--policies", type=policy_texts, help='their texts, in one: "bsp ssp:2"')
     parser.add_argument("--out", type=Path, default=RESULTS / "schedules", help="where failing schedules are written")
     parser.add_argument("--replay", type=Path, help="play this schedule instead")
     parser.add_argument("--no-save", action="store_true", help="write no results")

@@ -30,6 +30,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from arguments import at_least, one_of, policy_texts, seconds
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.testbed.namespaces import why_no_namespaces
@@ -109,24 +110,15 @@ def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]]
     return 0 if met else 1
 
 
-def seconds(text: str) -> float:
-    """``20 min``, ``90 s`` or ``2 h``."""
-    number, _, unit = text.partition(" ")
-    scale = {"s": 1.0, "min": 60.0, "h": 3600.0}
-    if unit not in scale:
-        raise argparse.ArgumentTypeError(f'"{text}" is no duration; write "90 s", "20 min" or "2 h"')
-    return float(number) * scale[unit]
-
-
 def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--faults", type=at_least(1), default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--policies", type=str.split, help='their texts, in one: "bsp ssp:2"')
-    parser.add_argument("--kinds", type=lambda text: text.split(","), help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--policies", type=policy_texts, help='their texts, in one: "bsp ssp:2"')
+    parser.add_argument("--kinds", type=one_of(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--budget", type=seconds, default="30 min", help="no further fault after so long")
-    parser.add_argument("--only", type=int, help="do this one alone")
+    parser.add_argument("--only", type=at_least(0), help="do this one alone")
     parser.add_argument("--no-links", action="store_true", help="make no network namespaces")
     parser.add_argument("--keep", action="store_true", help="keep the folders of runs that failed, where they are told")
     parser.add_argument("--no-save", action="store_true", help="write no results")
