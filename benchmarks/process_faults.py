@@ -93,7 +93,7 @@ class Case:
     def culprit(self) -> str | None:
         """What an error must name that ends the run; None where nothing must end it."""
         if self.kind == "kill worker while all join":  # without a launcher nobody knows who will never come
-            return r"worker \d was (gone|lost)|have not come|has not answered within .*start"
+            return r"worker \d was (gone|lost)|have not come|has not answered within .*start|is worker 0 running"
         if self.kind == "kill server" and (self.changes or parse_policy(self.policy).exchange == "store"):
             return "server"
         if self.kind == "full disk of results":
