@@ -55,6 +55,8 @@ LEASE_S, MEET_S, CONNECTION_S, A_FEW_S = 2.0, 60.0, 35.0, 6.0
 SMALL_DISK = "24k"
 SLOW_BYTES_PER_S = 2e5
 START_S = 60.0
+START_SPREAD_S = 20.0
+"""By how much later than the fault a worker may begin to wait for the others, when the machine is busy."""
 """That workers and servers may take to start, on a machine that does other things too."""
 RUN_S = 60.0
 
@@ -107,7 +109,9 @@ class Case:
         """How long after the fault everyone who ends for it must have ended."""
         if self.kind == "cut link":
             return CONNECTION_S + A_FEW_S
-        return (MEET_S if self.kind == "kill worker while all join" else LEASE_S) + A_FEW_S
+        if self.kind == "kill worker while all join":
+            return MEET_S + START_SPREAD_S
+        return LEASE_S + A_FEW_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +277,7 @@ def _befall(case: Case, folder: Path, *, links: Links | None) -> bool:
 
 def _servers() -> list[psutil.Process]:
     """Of the run that is under way: the backup, if there is one, and the server."""
-    found = [one for one in _descendants() if "plesio.runtime.server.process" in one.cmdline()]
+    found = [one for one, line in _descendants() if "plesio.runtime.server.process" in line]
     return sorted(found, key=lambda one: one.create_time())
 
 
@@ -316,16 +320,18 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 # What is left behind
 
 
-def _descendants() -> list[psutil.Process]:
-    """Processes of ours besides those that serve multiprocessing, and the testbed's own."""
+def _descendants() -> list[tuple[psutil.Process, str]]:
+    """Processes of ours, with their command lines, besides those that serve multiprocessing, and the testbed's own."""
     found = []
     for one in psutil.Process().children(recursive=True):
         try:
-            text = " ".join(one.cmdline())
+            line = " ".join(one.cmdline())
             if one.status() == psutil.STATUS_ZOMBIE:
                 _reap(one.pid)
-            elif "multiprocessing" not in text and "trap '' INT TERM HUP" not in text and "ip -b" not in text:
-                found.append(one)
+            elif "multiprocessing" not in line and "trap '' INT TERM HUP" not in line and "ip -b" not in line:
+                found.append((one, line))
+        except psutil.ZombieProcess:
+            _reap(one.pid)
         except psutil.NoSuchProcess:
             continue
     return found
@@ -340,7 +346,7 @@ def _reap(pid: int) -> None:
 
 def _belongings() -> set[str]:
     folders = [*Path(tempfile.gettempdir()).glob("plesio-*"), *Path("/dev/shm").glob("*plesio*")]
-    return {f"process {one.pid}: {' '.join(one.cmdline())}" for one in _descendants()} | {str(path) for path in folders}
+    return {f"process {one.pid}: {line}" for one, line in _descendants()} | {str(path) for path in folders}
 
 
 def _left_behind(before: set[str]) -> list[str]:
@@ -348,7 +354,7 @@ def _left_behind(before: set[str]) -> list[str]:
     deadline_s = time.monotonic() + 10.0
     while left := _belongings() - before:
         if time.monotonic() > deadline_s:
-            for one in _descendants():
+            for one, _ in _descendants():
                 one.kill()
             return sorted(left)
         time.sleep(0.05)

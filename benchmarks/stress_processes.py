@@ -1,6 +1,7 @@
 """Does a run of real processes survive what can befall them, or end with an error that says what did?
 
     python benchmarks/stress_processes.py [--faults 500] [--policies "bsp asp"] [--seed 0] [--budget "20 min"]
+    python benchmarks/stress_processes.py --first 120 [--faults 380]
     python benchmarks/stress_processes.py --seed 0 --only 17
 
 Each fault has a run of its own: two to four workers train for a second or two under one of the policies, and at a
@@ -56,7 +57,8 @@ def links(stack: ExitStack) -> Links | None:
 
 def campaign(arguments: argparse.Namespace) -> int:
     policies = tuple(arguments.policies or POLICIES)
-    numbers = range(arguments.faults) if arguments.only is None else [arguments.only]
+    first = arguments.first
+    numbers = range(first, first + arguments.faults) if arguments.only is None else [arguments.only]
     found: list[tuple[int, Case, Verdict]] = []
     begun_s = time.monotonic()
     get_temp_dir()  # multiprocessing's own, which outlives the campaign's
@@ -114,6 +116,7 @@ def main() -> None:
     """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=at_least(1), default=500)
+    parser.add_argument("--first", type=at_least(0), default=0, help="number of the first: go on from here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policies", type=policy_texts, help='their texts, in one: "bsp ssp:2"')
     parser.add_argument("--kinds", type=one_of(KINDS), help=f"of {', '.join(KINDS)}")
