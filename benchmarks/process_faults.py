@@ -55,9 +55,9 @@ LEASE_S, MEET_S, CONNECTION_S, A_FEW_S = 2.0, 60.0, 35.0, 6.0
 SMALL_DISK = "24k"
 SLOW_BYTES_PER_S = 2e5
 START_S = 60.0
+"""That workers and servers may take to start, on a machine that does other things too."""
 START_SPREAD_S = 20.0
 """By how much later than the fault a worker may begin to wait for the others, when the machine is busy."""
-"""That workers and servers may take to start, on a machine that does other things too."""
 RUN_S = 60.0
 
 Outcome = Literal["survived", "ended", "FAILED"]
