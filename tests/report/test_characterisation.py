@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from plesio.core.combination import Combination, Part
 from plesio.core.errors import DataError
@@ -21,7 +22,7 @@ from plesio.report.characterisation_charts import (
 )
 from plesio.report.characterisation_page import characterisation_sentences, write_characterisation
 from plesio.report.characterisation_tables import claims_tables, scaling_table, source_tables
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 POLICIES = ("bsp", "fsdp", "bsp,exchange=store", "asp,rate=undivided", "asp")
 TIME_S = {"bsp": 8.0, "fsdp": 24.0, "bsp,exchange=store": 9.0, "asp,rate=undivided": 7.0, "asp": 7.1}
@@ -215,8 +216,8 @@ def test_page_tables_and_pictures_are_written(tmp_path: Path):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
-def test_the_page_is_drawn_with_room_for_every_label(tmp_path: Path, width: int):
+def test_the_page_is_drawn_with_room_for_every_label(browser: Browser, tmp_path: Path, width: int):
     page_path = write_characterisation(a_characterisation(), tmp_path)
-    with launched() as browser, opened(browser, width=width) as page:
+    with opened(browser, width=width) as page:
         load(page, page_path)
         check_figures(page, width=width)

@@ -67,6 +67,7 @@ def test_pipeline():
             assert one.measured >= (int(one.setting["micro-batches"]) + 4 - 1) * 3 * FORWARD_S
 
 
+@pytest.mark.slow
 def test_mixture_of_experts():
     measured = measure_routings(
         on_step=lambda what: None, fitted_tokens=(16, 64, 256), tokens=(256,), skews=(0.0, 1.0), repeats=2

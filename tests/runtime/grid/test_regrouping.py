@@ -21,7 +21,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from runtime.grid.programs import CUTS, mix, network, optimizer
 
-NUM_SAMPLES, MICRO_BATCH, STEP_S = 480, 4, 0.02
+NUM_SAMPLES, MICRO_BATCH, STEP_S = 240, 4, 0.04
 
 
 def numbered() -> TensorDataset:
