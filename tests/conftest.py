@@ -15,6 +15,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_alone(item.path):
             item.add_marker(pytest.mark.alone)
+    _mark_further_cases(items)
+    for item in items:
         # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
         if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
             item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
@@ -92,6 +95,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if count := sum(_NO_BROWSER in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(f"{count} TESTS OF REPORT PAGES WERE SKIPPED: {_NO_BROWSER}", red=True, bold=True)
+
+
+def _mark_further_cases(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked so, the first is quick and every n-th after it; the others are slow."""
+    places: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is None or "slow" in item.keywords:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if places[test] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        places[test] += 1
 
 
 def _is_alone(path: Path) -> bool:

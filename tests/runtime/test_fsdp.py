@@ -47,7 +47,9 @@ def assert_near(one: dict[Any, list[float]], other: dict[Any, list[float]]) -> N
         torch.testing.assert_close(torch.tensor(one[name]), torch.tensor(other[name]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", ["AdamW", *(pytest.param(it, marks=pytest.mark.slow) for it in ("SGD", "momentum"))]
+)
 @pytest.mark.parametrize("num_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_numbers_are_those_of_bsp(optimizer: str, num_workers: int):
     shape = {"optimizer": optimizer} | OPTIMIZERS[optimizer]
@@ -111,7 +113,7 @@ def test_a_lost_worker_ends_the_run_by_name():
     assert "worker 1 was lost" in ended[0].message
 
 
-@pytest.mark.parametrize(("alike", "from_step"), [(True, 0), (False, 0), (True, 2)])
+@pytest.mark.parametrize(("alike", "from_step"), [(True, 0), pytest.param(False, 0, marks=pytest.mark.slow), (True, 2)])
 def test_steps_through_different_blocks_are_found_out(alike: bool, from_step: int):
     for ending in endings("branch", alike=alike, from_step=from_step).values():
         assert ending.error == "ExchangeError"

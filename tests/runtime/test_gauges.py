@@ -10,7 +10,6 @@ from torch import nn
 import plesio
 from plesio.core.results import read_results, write_results
 from plesio.core.trace import UTILISATION, read_trace
-from plesio.report.build import build_report
 from plesio.runtime.worker import utilisation
 from plesio.testing import LocalJob
 
@@ -31,6 +30,8 @@ def train(*, policy: str, folder: Path) -> None:
 
 
 def test_a_job_says_what_its_workers_used(tmp_path: Path):
+    from plesio.report.build import build_report  # takes long, and the workers import this module
+
     num_bytes = 4 * (WIDTH * WIDTH + WIDTH + WIDTH + 1)
     folder = tmp_path / "runs" / "asp-seed0"
     with LocalJob(2) as job:

@@ -55,6 +55,7 @@ def test_where_nothing_is_exchanged_for_long_the_answer_is_ddp_after_few_runs():
     assert sentences_of(advice)[0].startswith("Stay with bsp (DDP): accuracy 0.9 in")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("cluster", "costs"),
     [

@@ -45,7 +45,9 @@ def check(measured: Measured, *, study: str) -> None:
     json.dumps(measured.to_json())
 
 
-@pytest.mark.parametrize("on_hosts", [pytest.param(True, marks=needs_hosts), pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "on_hosts", [pytest.param(True, marks=needs_hosts), pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
     if not on_hosts:
         monkeypatch.setattr("plesio.planning.measured.collectives.why_no_namespaces", lambda: "only root can")

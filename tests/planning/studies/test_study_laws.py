@@ -88,7 +88,7 @@ def test_every_field_is_described(study: Study):
 
 @pytest.mark.parametrize(
     "study",
-    [*STUDIES[::5], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(STUDIES) if n % 5)],
+    [*STUDIES[::10], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(STUDIES) if n % 10)],
     ids=lambda study: study.name,
 )
 def test_files_are_written(study: Study, tmp_path_factory: pytest.TempPathFactory):
