@@ -39,6 +39,12 @@ make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=
 """
 
 
+@pytest.fixture(autouse=True)
+def _short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is of no matter here."""
+    monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.05)
+
+
 def test_an_answer_its_numbers_its_page_and_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out, numbers = tmp_path / "out", tmp_path / "advice.json"
     line = ["advise", *TASK, *QUICK, "--cluster", "4x1gbe", "--workers", "2", "--epochs", "3", "--price", "2"]
