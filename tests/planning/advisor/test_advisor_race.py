@@ -6,7 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
-from plesio.planning.advisor import Advice, FailureModel, Situation, advise, sentences_of
+from plesio.planning.advisor import Advice, FailureModel, Situation, advise, flips, sentences_of
 from plesio.planning.advisor.candidates import candidates
 from plesio.planning.advisor.price import price
 from support.advisor import Clock, KnownWorld, question, situation
@@ -45,6 +45,14 @@ def best_of(world: KnownWorld) -> float:
     """The least seconds per sample of bsp's that there are."""
     specs = [one.spec for one in candidates(has_racks=False, has_store=True) if one.runs]
     return min(price(spec, world.at).step_s * world.needs.get(spec, 1.0) for spec in specs)
+
+
+@pytest.fixture(autouse=True)
+def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each axis that is asked elsewhere on: the ends and the middle."""
+    for name in ("BANDWIDTHS", "IMBALANCES", "SCALES", "MTBFS_S"):
+        points = getattr(flips, name)
+        monkeypatch.setattr(flips, name, points[:: len(points) // 2])
 
 
 def test_where_nothing_is_exchanged_for_long_the_answer_is_ddp_after_few_runs():
