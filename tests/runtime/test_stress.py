@@ -61,15 +61,22 @@ def test_a_schedule_that_fails_is_written_and_replays(
     assert replay(path) == 0
 
 
+@pytest.mark.slow
+def test_a_server_that_is_killed_in_a_campaign_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from process_faults import Case, try_case
+
+    case = Case(kind="kill server", policy="local_sgd:4", num_workers=2, victim=0, at_s=0.1)
+    assert try_case(case, tmp_path / "server", links=None).outcome == "survived"
+
+
 def test_faults_of_processes_are_survived_and_a_wrong_parameter_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from process_faults import Case, run_with, try_case
+    from process_faults import Case, run_with
     from process_truth import problem
 
-    case = Case(kind="kill server", policy="local_sgd:4", num_workers=2, victim=0, at_s=0.1)
-    assert try_case(case, tmp_path / "server", links=None).outcome == "survived"
     (tmp_path / "worker").mkdir()
     with ExitStack() as stack:
         lost = Case(kind="kill worker", policy="bsp", num_workers=3, victim=1, at_s=0.1)

@@ -372,9 +372,8 @@ def pretend_two_hosts(policy: str, sizes: Sequence[int], **options: Any) -> dict
     return {"batches": saw.batches, "states": saw.states, "tensors": [tensor.tolist() for tensor in saw.tensors]}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "accumulate"), [((2, 1), 2), pytest.param((2, 2), 1, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow  # test_switch_racks.py has a stage of such racks on processes
+@pytest.mark.parametrize(("sizes", "accumulate"), [((2, 1), 2), ((2, 2), 1)], ids=str)
 def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"sizes": sizes, "accumulate": accumulate, "epochs": 2, "samples": NUM_SAMPLES}
     with LocalJob(sum(sizes)) as job:
