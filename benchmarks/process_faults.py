@@ -105,6 +105,13 @@ class Case:
         return None
 
     @property
+    def victims(self) -> tuple[int, ...]:
+        """Who may be counted lost: where it is the server's host that is cut off, all the others."""
+        if self.kind == "cut link" and self.victim == 0:
+            return tuple(range(1, self.num_workers))
+        return (self.victim,) if self.kind in GONE else ()
+
+    @property
     def patience_s(self) -> float:
         """How long after the fault everyone who ends for it must have ended."""
         if self.kind == "cut link":
@@ -236,7 +243,7 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
         num_workers=case.num_workers,
         endings=endings,
         ended_s=ended_s,
-        victims=(case.victim,) if happened and case.kind in GONE else (),
+        victims=case.victims if happened else (),
     )
 
 
