@@ -62,6 +62,11 @@ def test_the_order_of_a_million_chips_is_that_of_others():
     assert 1 / (1 + cost_of_a_failure(0.88, num_groups=8) / 16) == pytest.approx(0.93, abs=0.01)
 
 
+def test_a_way_that_the_published_machine_is_too_small_for_has_no_share_there():
+    answer = goodput(num_devices=5_000_000, replica_devices=2_000_000, simulated_failures=100)
+    assert {row[0]: row[2] for row in answer.tables()[2].rows}["elastic"] == "–"
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
