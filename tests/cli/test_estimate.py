@@ -94,7 +94,7 @@ def test_a_search_shows_layouts_and_machines_and_writes_files(tmp_path: Path, ca
 def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert invoke(f"{LLAMA} --tp 8 --pp 4 --failures --out {tmp_path}".split()) == 0
     out = capsys.readouterr().out
-    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,000,000"):
+    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,048,576"):
         assert words in out, words
     values = json.loads((tmp_path / "estimate.json").read_text())
     ways = {way["name"]: way for way in values["failures"]["ways"]}
