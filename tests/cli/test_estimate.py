@@ -187,6 +187,19 @@ def test_a_layout_that_only_a_lean_program_can_run_says_so(capsys: pytest.Captur
     assert "needs 91.14 GiB on each h100, which has 80 GiB; write --gradients bf16 and --master-weight-remai" in error
 
 
+def test_a_search_tries_a_lean_program_where_that_is_left_open(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model nemotron-340b --cluster 128xh100 --tp 8 --pp 8 --vpp 12 --zero 1 --batch 32 --tokens 1T"
+    assert invoke([*line.split(), "--search", "--devices", "64"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "takes 443 days" in out
+    assert "The fastest layout is tp 8, pp 8, vpp 12, dp 2, zero 1, micro-batch 1, 14 bytes a parameter;" in out
+    assert "With 18 bytes a parameter it would need 91.1 GiB of a device's 80 GiB" in out
+    assert invoke([*line.split(), "--search", "--devices", "64", "--gradients", "fp32"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "takes 586 days" in out
+    assert "14 bytes" not in out
+
+
 def test_what_does_not_fit_is_estimated_only_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
     line = "estimate --model llama-70b --cluster 64xh100 --tp 4 --tokens 100B"
     assert invoke(line.split()) == 2
