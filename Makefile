@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
+# Every process of the tests would compile Plesio, and each half of the suite all tests, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check docs format bench stress clean
 

@@ -220,8 +220,8 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
     _await_files([folder / f"{noted}-{rank}" for rank in everyone])
     time.sleep(case.at_s)
     fault_s = time.monotonic()
-    woken = _befall(case, folder, links=links)
-    sleeps = [case.victim] if case.kind == "stop worker" and woken else []
+    happened = _befall(case, folder, links=links)
+    sleeps = [case.victim] if case.kind == "stop worker" and happened else []
     others = [rank for rank in everyone if rank not in sleeps]
     endings = job.wait(timeout_s=RUN_S + case.patience_s, ranks=others)
     ended_s = time.monotonic() - fault_s
@@ -236,7 +236,7 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
         num_workers=case.num_workers,
         endings=endings,
         ended_s=ended_s,
-        victims=(case.victim,) if woken and case.kind in GONE else (),
+        victims=(case.victim,) if happened and case.kind in GONE else (),
     )
 
 

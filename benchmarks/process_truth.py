@@ -78,7 +78,8 @@ def _ended_well(run: Run, result: RunResult) -> str | None:
 def _samples_count_once(run: Run, result: RunResult) -> str | None:
     """Under a policy on the store a lost worker's last updates may count that it never heard of."""
     due = run.epochs * NUM_SAMPLES
-    left_out = sum(int(line.split()[0]) for line in result.fallbacks if "had not handed in" in line)
+    told = [line for line in result.fallbacks if "had not handed in" in line or "were left out" in line]
+    left_out = sum(int(line.split()[0]) for line in told)
     policy = parse_policy(run.policy)
     unsure = BATCH_SIZE * 2 * len(result.lost_workers) if policy.adapts or policy.exchange == "store" else 0
     if abs(result.samples + left_out - due) > unsure:

@@ -15,6 +15,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ _ALONE = (
 Starting processes and waiting for them is no reason: two tests at a time have a core each. Nor is a socket: what was
 sent has no time.
 """
+_MEMORY = Path("/dev/shm")
+_LEAST_BYTES = 4 * 2**30
 _NO_BROWSER = "they need Debian's chromium; as root: apt-get install chromium"
 _OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
 """Set by pytest itself, and by OpenMP and torch when they are loaded."""
@@ -62,8 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # xdist's processes have their starter's
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = _temporary_root(config)
     # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
     os.environ["XDG_RUNTIME_DIR"] = folder
     # After multiprocessing has removed its own folder from it, which it does at priority -100.
@@ -83,6 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_alone(item.path):
             item.add_marker(pytest.mark.alone)
+    _mark_further_cases(items)
+    for item in items:
         # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
         if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
             item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
@@ -92,6 +98,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if count := sum(_NO_BROWSER in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(f"{count} TESTS OF REPORT PAGES WERE SKIPPED: {_NO_BROWSER}", red=True, bold=True)
+
+
+def _temporary_root(config: pytest.Config) -> str:
+    """Memory where there is enough: tests flush some thousand files to the disk, which takes a minute in all.
+
+    What measures real time measures that of a disk.
+    """
+    if not config.option.markexpr.startswith("not alone") or not _MEMORY.is_dir():
+        return tempfile.gettempdir()
+    return str(_MEMORY) if shutil.disk_usage(_MEMORY).free > _LEAST_BYTES else tempfile.gettempdir()
+
+
+def _mark_further_cases(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked so, the first is quick and every n-th after it; the others are slow."""
+    places: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is None or "slow" in item.keywords:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if places[test] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        places[test] += 1
 
 
 def _is_alone(path: Path) -> bool:

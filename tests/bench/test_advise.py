@@ -43,6 +43,12 @@ def rehearsal(**run: object) -> TaskRehearsal:
     return TaskRehearsal(table, probed=probe_task(load_task("quadratic", dimension=8, num_samples=256)), measure_s=2.0)
 
 
+@pytest.fixture(autouse=True)
+def _short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is of no matter here."""
+    monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.05)
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"

@@ -120,7 +120,7 @@ def test_bsp_is_repeatable_from_its_seed(tmp_path: Path):
 
 
 def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path):
-    recipe = write_recipe(tmp_path, policies=["bsp", "local_sgd:2"], samples=6400, mean="30 ms")
+    recipe = write_recipe(tmp_path, policies=["bsp", "local_sgd:2"], samples=1920, mean="30 ms")
     out = tmp_path / "out"
     with start(recipe, "--out", out, "--policies", "local_sgd:4,local_sgd:2") as process:
         assert process.stdout is not None

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from plesio.cli.main import invoke
+from plesio.planning.advisor import flips
 
 TASK = ["quadratic", "--option", "dimension=8", "--option", "num_samples=256", "--batch-size", "8"]
 QUICK = ["--step-time", "1 ms", "--measure", "4s"]
@@ -37,6 +38,15 @@ def metric(model):
 make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=metric, metric_name="error",
             metric_goal="max", batch_size=4, num_epochs=2)
 """
+
+
+@pytest.fixture(autouse=True)
+def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured, and how many points an axis has, is of no matter here."""
+    monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.05)
+    for name in ("BANDWIDTHS", "IMBALANCES", "SCALES", "MTBFS_S"):
+        points = getattr(flips, name)
+        monkeypatch.setattr(flips, name, points[:: len(points) // 2])
 
 
 def test_an_answer_its_numbers_its_page_and_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -74,6 +74,21 @@ def test_a_script_is_simulated_in_a_grid(script: Path, tmp_path: Path, capsys: p
     assert "trained grid:2x2,every=2 64 2" in capsys.readouterr().out
 
 
+def test_a_group_that_comes_when_all_is_over_takes_nothing_from_the_run(script: Path, tmp_path: Path) -> None:
+    line = ["simulate", str(script), "--policy", "grid:1x2", "--step-time", "10 ms", "--out", str(tmp_path / "out")]
+    assert invoke([*line, "--join", "40 ms", "--join", "40 ms"]) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert (result.status, result.samples) == ("finished", 64)
+    assert [fallback.split(":")[0] for fallback in result.fallbacks] == ["worker 2", "worker 3"]
+
+
+def test_half_a_group_does_not_join_a_script(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["simulate", str(script), "--policy", "grid:1x2", "--out", str(tmp_path / "out")]
+    assert invoke([*line, "--join", "1 s"]) == 2
+    assert "write a join for each worker of a group" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_task_is_simulated_in_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         invoke(["simulate", "digits", "--policy", "grid:1x2", "--epochs", "0.5", "--out", str(tmp_path / "out")]) == 0

@@ -160,8 +160,8 @@ def test_a_mistake_is_one_line_and_leaves_the_folder_alone(
 
 def test_a_task_is_given_options_a_batch_size_and_a_target(tmp_path: Path):
     results = []
-    for name, more in {"plain": "", "other": "--option dimension=8 --batch-size 2 --target 0.5"}.items():
-        line = f"simulate quadratic --policy bsp --epochs 1 {more} --out {tmp_path / name}"
+    for name, more in {"plain": "", "other": "--option dimension=8 --batch-size 4 --target 0.5"}.items():
+        line = f"simulate quadratic --option num_samples=512 --policy bsp --epochs 1 {more} --out {tmp_path / name}"
         assert invoke(line.split()) == 0
         results += read_results(tmp_path / name / "results.json")
     plain, other = results

@@ -56,7 +56,7 @@ def test_policy_keeps_its_laws_under_any_schedule(spec: str):
         pass
 
     Chosen.spec = spec
-    run_state_machine_as_test(Chosen, settings=settings(max_examples=25, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(Chosen, settings=settings(max_examples=12, stateful_step_count=40, deadline=None))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in CATALOGUE if "backup" not in spec])

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from plesio.planning.advisor import Advice, FailureModel, advise
 from plesio.report.advice import render_advice_page
 from support.advisor import Clock, KnownWorld, question, situation
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,11 @@ def test_texts_are_escaped(advice: Advice):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
-def test_every_figure_is_drawn_with_room_for_every_label(advice: Advice, tmp_path: Path, width: int):
+@pytest.mark.parametrize("width", [pytest.param(400, marks=pytest.mark.slow), 1280])
+def test_every_figure_is_drawn_with_room_for_every_label(browser: Browser, advice: Advice, tmp_path: Path, width: int):
     path = tmp_path / "advice.html"
     path.write_text(render_advice_page(advice, recipe=None), encoding="utf-8")
-    with launched() as browser, opened(browser, width=width) as page:
+    with opened(browser, width=width) as page:
         load(page, path)
         figures = page.eval_on_selector_all("figure", "all => all.map(figure => figure.id)")
         assert figures == ["progress", "flip-bandwidth", "flip-imbalance", "flip-model-size", "flip-failures"]

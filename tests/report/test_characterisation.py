@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from plesio.core.combination import Combination, Part
 from plesio.core.errors import DataError
@@ -21,7 +22,7 @@ from plesio.report.characterisation_charts import (
 )
 from plesio.report.characterisation_page import characterisation_sentences, write_characterisation
 from plesio.report.characterisation_tables import claims_tables, scaling_table, source_tables
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 POLICIES = ("bsp", "fsdp", "bsp,exchange=store", "asp,rate=undivided", "asp")
 TIME_S = {"bsp": 8.0, "fsdp": 24.0, "bsp,exchange=store": 9.0, "asp,rate=undivided": 7.0, "asp": 7.1}
@@ -192,10 +193,16 @@ def test_a_factors_chart_says_who_depends_most_on_it():
     assert [list(panel.x.ticks.values()) for panel in chart.charts] == [["100 Mbit/s", "1 Gbit/s"]] * 2  # type: ignore[attr-defined]
 
 
-def test_page_tables_and_pictures_are_written(tmp_path: Path):
-    page = write_characterisation(a_characterisation(), tmp_path)
-    assert page == tmp_path / "report.html"
-    names = sorted(path.stem for path in (tmp_path / "tables").iterdir())
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page, with its tables and pictures beside it."""
+    return write_characterisation(a_characterisation(), tmp_path_factory.mktemp("characterisation"))
+
+
+def test_page_tables_and_pictures_are_written(written: Path):
+    folder = written.parent
+    assert written.name == "report.html"
+    names = sorted(path.stem for path in (folder / "tables").iterdir())
     assert names == [
         "claims-metric",
         "claims-speed",
@@ -204,19 +211,18 @@ def test_page_tables_and_pictures_are_written(tmp_path: Path):
         "scaling",
         *(f"table-{number}" for number in range(3, 9)),
     ]
-    with (tmp_path / "tables" / "table-3.csv").open(newline="") as file:
+    with (folder / "tables" / "table-3.csv").open(newline="") as file:
         assert next(csv.reader(file))[:3] == ["strategy", "model", "ours, 1"]
     assert {"figure-10", "figure-15", "figure-20", "figure-21", "pareto"} <= {
-        path.stem for path in (tmp_path / "figures").iterdir()
+        path.stem for path in (folder / "figures").iterdir()
     }
-    claims = json.loads((tmp_path / "characterise.json").read_text())["claims"]
+    claims = json.loads((folder / "characterise.json").read_text())["claims"]
     assert claims[0]["speed"]["shown"] in (True, False)
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
-def test_the_page_is_drawn_with_room_for_every_label(tmp_path: Path, width: int):
-    page_path = write_characterisation(a_characterisation(), tmp_path)
-    with launched() as browser, opened(browser, width=width) as page:
-        load(page, page_path)
+def test_the_page_is_drawn_with_room_for_every_label(browser: Browser, written: Path, width: int):
+    with opened(browser, width=width) as page:
+        load(page, written)
         check_figures(page, width=width)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from rich.console import Console
 
 from plesio.core.charts import (
@@ -27,7 +28,7 @@ from plesio.report.charts import draw_figure, draw_picture, terminal_table
 from plesio.report.charts.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.charts.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
 from plesio.report.page_frame import page_of, section_of_charts
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 TIME, SIZE = Axis(title="time (s)"), Axis(title="size (bytes)", log=True)
 WORDS = {"title": "It grows", "caption": "Time by size."}
@@ -191,6 +192,7 @@ def pictures() -> dict[str, bytes]:
     return {chart.slug: draw_picture(chart) for chart in CHARTS}
 
 
+@pytest.mark.one_in(4)
 @each_chart
 def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Chart, pictures: dict[str, bytes]):
     picture = pictures[chart.slug]
@@ -363,16 +365,15 @@ def test_a_table_with_a_cell_too_few_is_our_mistake():
 
 
 @pytest.mark.browser
-def test_every_kind_is_drawn_offline_with_room_for_every_label(tmp_path: Path):
+@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
+def test_every_kind_is_drawn_offline_with_room_for_every_label(browser: Browser, tmp_path: Path, width: int):
     page_file = tmp_path / "page.html"
     page_file.write_text(page_of([section_of_charts(CHARTS, title="All")], title="All", header="<h1>All</h1>"))
-    with launched() as browser:
-        for width in (400, 1280):
-            with opened(browser, width=width) as page:
-                load(page, page_file)
-                assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)
-                check_figures(page, width=width)
-                heights = page.eval_on_selector_all(
-                    ".main-svg text", "all => all.map(one => one.getBoundingClientRect().height).filter(Boolean)"
-                )
-                assert min(heights) >= 8, "all that is written can be read"
+    with opened(browser, width=width) as page:
+        load(page, page_file)
+        assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)
+        check_figures(page, width=width)
+        heights = page.eval_on_selector_all(
+            ".main-svg text", "all => all.map(one => one.getBoundingClientRect().height).filter(Boolean)"
+        )
+        assert min(heights) >= 8, "all that is written can be read"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from rich.console import Console
 
 from plesio.core.results import RunResult
@@ -19,7 +20,7 @@ from plesio.report.explanation_recorded import recorded_changes
 from plesio.report.page import render_page
 from plesio.report.summarise import compare_runs
 from support.adaptive_logs import NETWORK, SLOW, SLOW_SHARES
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 MakeRun = Callable[..., RunResult]
 EVIL = "<img src=x onerror=alert(1)>"
@@ -102,11 +103,10 @@ def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, adaptive_run: MakeRun):
+def test_the_page_in_a_browser_has_room_for_every_label(browser: Browser, tmp_path: Path, adaptive_run: MakeRun):
     path = tmp_path / "explain.html"
     path.write_text(render_explanation_page(explanation_of(SLOW, adaptive_run(steps=37))), encoding="utf-8")
-    with launched() as browser:
-        for width in (400, 1280):
-            with opened(browser, width=width) as page:
-                load(page, path)
-                check_figures(page, width=width)
+    for width in (400, 1280):
+        with opened(browser, width=width) as page:
+            load(page, path)
+            check_figures(page, width=width)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
@@ -28,7 +29,7 @@ from plesio.report.explanation_verdict import measured_rows
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 from support.problems import Problem, perceptron
 
 MakeRun = Callable[..., RunResult]
@@ -180,14 +181,13 @@ def test_a_explanation_is_json(explanation: Explanation):
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path, explanation: Explanation):
+def test_the_page_in_a_browser_has_room_for_every_label(browser: Browser, tmp_path: Path, explanation: Explanation):
     path = tmp_path / "explain.html"
     path.write_text(render_explanation_page(explanation), encoding="utf-8")
-    with launched() as browser:
-        for width in (400, 1280):
-            with opened(browser, width=width) as page:
-                load(page, path)
-                check_figures(page, width=width)
+    for width in (400, 1280):
+        with opened(browser, width=width) as page:
+            load(page, path)
+            check_figures(page, width=width)
 
 
 STEP_S = (0.02, 0.02, 0.06)

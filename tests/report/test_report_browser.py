@@ -1,6 +1,5 @@
 """The page in a real browser."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,17 +7,11 @@ from playwright.sync_api import Browser
 
 from plesio.core.results import RunResult, write_results
 from plesio.report.build import build_report
-from support.browser import bad_labels, check_figures, launched, load, opened
+from support.browser import bad_labels, check_figures, load, opened
 
 FIGURES = {"time", "final-metric", "time-to-target", "bytes", "metric", "loss", "worker-times", "staleness"}
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +21,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, all_runs: list[RunResult]) 
     return build_report(folder)
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [pytest.param(400, marks=pytest.mark.slow), 1280])
 def test_every_figure_is_drawn_offline_with_room_for_every_label(browser: Browser, report: Path, width: int):
     with opened(browser, width=width) as page:
         load(page, report)

@@ -1,6 +1,5 @@
 """A study's page in a real browser, with the script that lies beside it and without."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,8 @@ from playwright.sync_api import Browser
 from plesio.planning.studies import find_study
 from plesio.report.page_frame import SCRIPT_FILE
 from plesio.report.study import write_study
-from support.browser import launched
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture

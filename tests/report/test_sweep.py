@@ -7,6 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from playwright.sync_api import Browser
 from rich.console import Console
 
 from plesio.core.results import Evaluation, RunResult
@@ -20,7 +21,7 @@ from plesio.report.sweep import (
     sweep_sentences,
 )
 from plesio.report.sweep_charts import THROUGHPUT, TIME, bandwidth_chart, bound_chart, bound_policies, point_at
-from support.browser import check_figures, launched, load, opened
+from support.browser import check_figures, load, opened
 
 NARROW, MIDDLE, WIDE = "100 Mbit/s", "1 Gbit/s", "10 Gbit/s"
 TIMES_S: dict[str, dict[str, list[float | None]]] = {
@@ -231,14 +232,13 @@ def test_the_page_is_escaped_and_asks_for_nothing():
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_in_a_browser_has_room_for_every_label(tmp_path: Path):
+def test_the_page_in_a_browser_has_room_for_every_label(browser: Browser, tmp_path: Path):
     wide = {
         f"ssp:{bound}": [times_s * 2.0, None] for bound, times_s in zip((0, 1, 2, 4, 8, 16), range(1, 7), strict=True)
     }
     page_path = tmp_path / "report.html"
     page_path.write_text(render_sweep_page(a_sweep({**TIMES_S, "40 Gbit/s": wide})), encoding="utf-8")
-    with launched() as browser:
-        for width in (400, 1280):
-            with opened(browser, width=width) as page:
-                load(page, page_path)
-                check_figures(page, width=width)
+    for width in (400, 1280):
+        with opened(browser, width=width) as page:
+            load(page, page_path)
+            check_figures(page, width=width)

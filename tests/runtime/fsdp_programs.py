@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import PlesioError
+from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.job_handle import Ambient, within
 
 NUM_FEATURES = 6
 NUM_CLASSES = 5
@@ -156,7 +158,16 @@ def bad_loss(*, policy: str, steps: int = 5) -> dict[str, Any]:
 
 def each(*, function: str, of: list[dict[str, Any]]) -> list[Any]:
     """What a function above or below returns for each of several arguments: one session after another in one job."""
-    return [globals()[function](**arguments) for arguments in of]
+    [returned] = several(calls=[(function, of)])
+    return returned
+
+
+def several(*, calls: list[tuple[str, list[dict[str, Any]]]]) -> list[list[Any]]:
+    """What `each` returns for each of several functions."""
+    place = Place.from_environment()
+    assert place is not None
+    with plesio.Job(place) as job, within(Ambient(job=job)):
+        return [[globals()[function](**arguments) for arguments in of] for function, of in calls]
 
 
 def die(*, policy: str, steps: int = 200) -> None:

@@ -90,8 +90,8 @@ def test_the_others_finish_without_a_killed_worker(policy: str, lost: int, tmp_p
 
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=SLOW)])
 def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy: str, tmp_path: Path) -> None:
-    found, result = run(policy, tmp_path, {"fault": "stop", "rank": 1, "step": 7, "epochs": 15})
-    assert_went_on(found, result, lost=1, epochs=15)
+    found, result = run(policy, tmp_path, {"fault": "stop", "rank": 1, "step": 7, "epochs": 8})
+    assert_went_on(found, result, lost=1, epochs=8)
     assert found[1]["error"] == "WorkerLostError"
     assert "counted lost; it comes back as a new process" in found[1]["message"]
     assert len(found[1]["visited"]) == 6 * 8, "a step of an expelled worker came back as if it had counted"

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.timeout(180)
 
 PROGRAMS = Path(programs.__file__)
 LIMIT_S = 90.0
+Call = tuple[str, list[dict[str, Any]]]
+"""A function, and the arguments of each of its calls."""
 OPTIMIZERS = {
     "SGD": {"lr": 0.05},
     "momentum": {"optimizer": "SGD", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -34,11 +36,37 @@ def values(program: str, **arguments: Any) -> list[Any]:
     return [ended[rank].value for rank in sorted(ended)]
 
 
-def both(function: str, *, num_workers: int = 2, cut: str = "fsdp", **arguments: Any) -> list[list[Any]]:
-    """By rank, what a function returns under bsp, and then under ``cut`` in the same job."""
-    of = [{"policy": policy, **arguments} for policy in ("bsp", cut)]
-    by_rank = values("each", function=function, of=of, num_workers=num_workers)
+def under_both(function: str, *, cut: str = "fsdp", **arguments: Any) -> Call:
+    """A function under bsp, and then under ``cut``."""
+    return function, [{"policy": policy, **arguments} for policy in ("bsp", cut)]
+
+
+def both(function: str, *, num_workers: int = 2, **arguments: Any) -> list[list[Any]]:
+    """By rank, what a function returns under bsp, and then under fsdp in the same job."""
+    name, of = under_both(function, **arguments)
+    by_rank = values("each", function=name, of=of, num_workers=num_workers)
     return [[one[index] for one in by_rank] for index in range(2)]
+
+
+WAYS = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")]
+CALLS: dict[str, Call] = {
+    "batch norm": under_both("train", optimizer="SGD", lr=0.05, batch_norm=True, accumulate=True),
+    "go on": ("go_on", [{"policy": one, "then": then, "optimizer": "AdamW", "lr": 0.01} for one, then in WAYS]),
+    "with state": under_both("with_state", optimizer="AdamW", lr=0.01),
+    "clip": under_both("clip", by_optimizer=True),
+    "bad loss": under_both("bad_loss"),
+    "half precision": under_both("train_in_half_precision", init_scale=2.0**24),
+}
+
+
+@pytest.fixture(scope="module")
+def done() -> dict[str, list[list[Any]]]:
+    """By name, call and rank: all in one job, session after session."""
+    by_rank = values("several", calls=list(CALLS.values()))
+    return {
+        name: [[one[place][index] for one in by_rank] for index in range(len(of))]
+        for place, (name, (_, of)) in enumerate(CALLS.items())
+    }
 
 
 def assert_near(one: dict[Any, list[float]], other: dict[Any, list[float]]) -> None:
@@ -47,7 +75,9 @@ def assert_near(one: dict[Any, list[float]], other: dict[Any, list[float]]) -> N
         torch.testing.assert_close(torch.tensor(one[name]), torch.tensor(other[name]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", ["AdamW", *(pytest.param(it, marks=pytest.mark.slow) for it in ("SGD", "momentum"))]
+)
 @pytest.mark.parametrize("num_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_numbers_are_those_of_bsp(optimizer: str, num_workers: int):
     shape = {"optimizer": optimizer} | OPTIMIZERS[optimizer]
@@ -62,42 +92,44 @@ def test_the_numbers_are_those_of_bsp(optimizer: str, num_workers: int):
     assert cut[0]["metric"] == pytest.approx(plain[0]["metric"], rel=1e-4)
 
 
-def test_batch_norm_and_accumulation():
-    shape = {"optimizer": "SGD", "lr": 0.05, "batch_norm": True, "accumulate": True}
-    plain, cut = both("train", **shape)
+def test_batch_norm_and_accumulation(done: dict[str, list[list[Any]]]):
+    plain, cut = done["batch norm"]
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[1]["final"] == cut[0]["final"], "buffers are rank 0's at the end"
     assert cut[0]["at_half"] == pytest.approx(plain[0]["at_half"], rel=1e-4)
 
 
-def test_a_state_goes_on_in_parts_and_whole():
-    ways = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")]
-    of = [{"policy": policy, "then": then, "optimizer": "AdamW", "lr": 0.01} for policy, then in ways]
-    for whole, *others in values("each", function="go_on", of=of):
+def test_a_state_goes_on_in_parts_and_whole(done: dict[str, list[list[Any]]]):
+    for whole, *others in zip(*done["go on"], strict=True):
         for mine in others:
             assert_near(mine[0], whole[0])
             assert_near(mine[1], whole[0])
 
 
-def test_what_an_optimizer_remembers_is_cut_with_its_parameters():
-    plain, cut = both("with_state", optimizer="AdamW", lr=0.01)
+def test_what_an_optimizer_remembers_is_cut_with_its_parameters(done: dict[str, list[list[Any]]]):
+    plain, cut = done["with state"]
     assert_near(cut[0], plain[0])
 
 
-@pytest.mark.parametrize("by_optimizer", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_clipping_takes_the_norm_of_all_parts(by_optimizer: bool):
-    plain, cut = both("clip", by_optimizer=by_optimizer)
+def test_clipping_takes_the_norm_of_all_parts(done: dict[str, list[list[Any]]]):
+    plain, cut = done["clip"]
     assert_near(cut[0], plain[0])
 
 
-def test_a_gradient_that_is_not_finite_is_refused_by_all_and_counted_for_one():
-    plain, cut = both("bad_loss")
+@pytest.mark.slow
+def test_clipping_by_hand_takes_it_too():
+    plain, cut = both("clip", by_optimizer=False)
+    assert_near(cut[0], plain[0])
+
+
+def test_a_gradient_that_is_not_finite_is_refused_by_all_and_counted_for_one(done: dict[str, list[list[Any]]]):
+    plain, cut = done["bad loss"]
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[0]["refused"] == plain[0]["refused"] == {"1": {"not_finite": 1}}
 
 
-def test_a_scaled_loss_has_one_verdict_though_nobody_sees_the_whole_gradient():
-    plain, cut = both("train_in_half_precision", init_scale=2.0**24)
+def test_a_scaled_loss_has_one_verdict_though_nobody_sees_the_whole_gradient(done: dict[str, list[list[Any]]]):
+    plain, cut = done["half precision"]
     assert cut == plain
     scales, _ = cut[0]
     assert scales[0] == 2.0**23, "the first step overflows"
@@ -111,7 +143,7 @@ def test_a_lost_worker_ends_the_run_by_name():
     assert "worker 1 was lost" in ended[0].message
 
 
-@pytest.mark.parametrize(("alike", "from_step"), [(True, 0), (False, 0), (True, 2)])
+@pytest.mark.parametrize(("alike", "from_step"), [(True, 0), pytest.param(False, 0, marks=pytest.mark.slow), (True, 2)])
 def test_steps_through_different_blocks_are_found_out(alike: bool, from_step: int):
     for ending in endings("branch", alike=alike, from_step=from_step).values():
         assert ending.error == "ExchangeError"

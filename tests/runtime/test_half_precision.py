@@ -75,6 +75,7 @@ def skipped(worker: Worker) -> int:
     return sum(after < before for before, after in pairwise(scales))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("policy", "num_workers"), ALL)
 def test_overflows_cost_steps_and_nothing_else(policy: str, num_workers: int):
     """All begin with a scale that is too large, and one worker alone overflows later; every step of it is counted."""
@@ -88,6 +89,7 @@ def test_overflows_cost_steps_and_nothing_else(policy: str, num_workers: int):
     assert not any("not finite" in line or "alarm" in line or "diverge" in line for line in report.fallbacks)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["local_sgd:2", "delayed:1", "ssp:2", "asp", "asp,update=delta"])
 def test_where_steps_are_not_common_each_worker_has_a_scale_of_its_own(policy: str):
     simulation = run(policy, scale=1024.0, autocast="float16", overflows=[(1, 3), (1, 7)])
@@ -117,6 +119,7 @@ def test_a_step_skipped_in_the_last_step_of_a_stage_is_judged_before_all_agree()
     assert all(set(worker.scales[6:]) == {512.0} for worker in workers)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("policy", "num_workers"), [("bsp", 3), ("asp", 3), ("adaptive", 3), ("hier:bsp/ssp:2", 4)])
 def test_a_run_is_the_same_to_the_bit_when_it_is_repeated(policy: str, num_workers: int):
     options: dict[str, Any] = {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}
@@ -124,6 +127,7 @@ def test_a_run_is_the_same_to_the_bit_when_it_is_repeated(policy: str, num_worke
     assert first == second
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:2", "ssp:2", "adaptive"])
 def test_a_scale_that_loses_nothing_changes_nothing_in_float32(policy: str):
     """By a power of two; what is exchanged, measured and compared with earlier gradients is in true units."""
@@ -263,6 +267,7 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path):
     assert first + work(steps=10, folder=tmp_path / "cut") == whole
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at_s", [0.11, 0.21, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.16, 0.27))])
 @pytest.mark.parametrize("policy", ["bsp", "bsp,compress=topk:1", "switch:local_sgd:2/bsp@5", "adaptive"])
 @pytest.mark.parametrize("kind", ["lose", "join"])

@@ -28,8 +28,8 @@ ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform
 MOST_BINS = 50
 FULL = 500
 """Steps after which every buffer and every bin has been filled once."""
-MORE = 1500
-MOST_BYTES = 60_000
+MORE = 750
+MOST_BYTES = 30_000
 """What may be there more after `MORE` steps: 40 bytes a step; an event that is kept takes some 1300."""
 
 

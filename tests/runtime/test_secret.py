@@ -45,7 +45,7 @@ def test_under_plain_torchrun_the_workers_of_a_host_agree_by_their_user_s_key():
 
 def test_a_worker_with_another_secret_is_refused_in_one_line():
     with LocalJob(2) as local:
-        local.start(0, Path(__file__), "in_a_job", meet_s=4.0)  # it waits for the other one
+        local.start(0, Path(__file__), "in_a_job", meet_s=1.0)  # it waits for the other one
         local.start(1, Path(__file__), "in_a_job", PLESIO_SECRET="x" * 32)
         endings = local.wait(timeout_s=TIMEOUT_S)
     assert endings[1].error == "ConfigError"

@@ -28,6 +28,7 @@ from support.workers import workers_of
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("policy", "num_workers"), ALL)
 def test_models_of_16_bits_are_trained(policy: str, num_workers: int, dtype: str):
@@ -39,6 +40,7 @@ def test_models_of_16_bits_are_trained(policy: str, num_workers: int, dtype: str
     assert workers[0].sha256 is not None
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("policy", "num_workers"), ALL)
 def test_autocast_to_bfloat16_needs_no_scaler(policy: str, num_workers: int):
     workers = workers_of(simulated(policy, num_workers, autocast="bfloat16"))
@@ -59,6 +61,7 @@ def test_an_export_of_16_bits_loads_in_plain_torch(tmp_path: Path):
     assert {tensor.dtype for tensor in loaded["model"].values()} == {torch.bfloat16}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("policy", ["asp", "ssp:2,period=2", "bsp,exchange=store", "switch:bsp/asp@4/bsp@12"])
 def test_servers_step_models_of_16_bits(policy: str, optimizer: str):

@@ -188,6 +188,7 @@ def union(workers: list[Worker], *, accumulate: int = 1) -> list[list[int]]:
 KINDS = ["words/sgd", "words/momentum", "words/nesterov", "words/adagrad", "factors/adagrad", "factors/sparse_adam"]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", ["bsp", "delayed:1", pytest.param("delayed:2", marks=pytest.mark.slow)])
 def test_replicas_step_as_one_process_does_on_the_union_of_their_batches(policy: str, kind: str):
@@ -198,6 +199,7 @@ def test_replicas_step_as_one_process_does_on_the_union_of_their_batches(policy:
         assert worker.final == pytest.approx(expected, **TOLERANCE)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("policy", ["bsp,compress=topk:1", "delayed:1,compress=topk:1", "bsp,compress=topk:0.2"])
 @pytest.mark.parametrize("kind", ["words/sgd", "words/nesterov", "factors/sparse_adam"])
 def test_rows_are_sent_in_full_whatever_the_compression(policy: str, kind: str):
@@ -229,6 +231,7 @@ DENSE_TWINS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("policy", "kind", "num_workers"), DENSE_TWINS)
 def test_a_sparse_gradient_trains_as_the_same_dense_one_does(policy: str, kind: str, num_workers: int):
     """With optimizers to which a row that is not there and a row of zeros are the same."""
@@ -249,6 +252,7 @@ def test_accumulated_gradients_are_those_of_the_larger_batch(policy: str):
     assert workers[0].final == pytest.approx(expected, **TOLERANCE)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["bsp", "delayed:1", "local_sgd:2", "asp", "adaptive"])
 def test_a_sparse_gradient_that_is_not_finite_reaches_nobody(policy: str):
     simulation = run(policy, kind="factors/adagrad", spoil=3)

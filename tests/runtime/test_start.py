@@ -219,8 +219,9 @@ def test_any_optimizer_works_with_deltas():
     assert endings[0].value < endings[0].value + 1  # finite
 
 
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system that is too small")
-def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
+def test_full_disk_while_tracing_does_not_stop_the_training(policy: str, tmp_path: Path):
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=False)
@@ -228,7 +229,7 @@ def test_full_disk_while_tracing_does_not_stop_the_training(tmp_path: Path):
         pytest.skip("mounting is not permitted here")
     try:
         (folder / "ballast").write_bytes(b"x" * 8192)
-        endings = run(2, "without_results", policy="asp", epochs=20, trace=folder)
+        endings = run(2, "without_results", policy=policy, epochs=20, trace=folder)
     finally:
         subprocess.run(["umount", folder], check=True)
     for ending in endings.values():

@@ -100,6 +100,17 @@ CHANGING = [
     Case("switch:bsp/asp@4/local_sgd:2@9/ssp:2@13", servers=2, options={"frozen": True, "num_samples": 90}),
 ]
 CATALOGUE = [*SYNCHRONOUS, *ASYNCHRONOUS, *BATCH_NORM, *CHANGING]
+BY_NAME = {
+    "every step": "ssp:0+1 servers",
+    "every third": "ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}",
+    "scheduled": "bsp,exchange=store+2 servers+groups+scheduled",
+}
+"""Cases that tests ask for one by one."""
+QUICK = {
+    *BY_NAME.values(),
+    *(case.name for cases in (SYNCHRONOUS, ASYNCHRONOUS, BATCH_NORM, CHANGING) for case in cases[::2]),
+}
+"""The others are slow; a policy of each kind is here, with each number of servers and each option."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +136,15 @@ def values(endings: dict[int, Ending]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """All of the catalogue, in one job: the workers and servers stay, as in a comparison."""
+def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Run]:
+    """What is asked for of the catalogue, in one job: the workers and servers stay, as in a comparison."""
     folder = tmp_path_factory.mktemp("catalogue")
+    asked = {
+        item.callspec.params["name"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
+    }
+    cases = [case for case in CATALOGUE if case.name in asked | {*BY_NAME.values()}]
     plans = [
         {
             "policy": case.policy,
@@ -136,18 +153,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
             "num_servers": case.servers,
             **case.options,
         }
-        for number, case in enumerate(CATALOGUE)
+        for number, case in enumerate(cases)
     ]
     with LocalJob(NUM_WORKERS) as job:
         by_rank = values(job.run(PROGRAMS, "several_runs", runs=plans, timeout_s=LIMIT_S))
     return {
         case.name: Run(case, folder / str(number), [worker[number] for worker in by_rank])
-        for number, case in enumerate(CATALOGUE)
+        for number, case in enumerate(cases)
     }
 
 
 def each(cases: list[Case]) -> Callable[..., Any]:
-    return pytest.mark.parametrize("name", [case.name for case in cases])
+    return pytest.mark.parametrize(
+        "name", [pytest.param(case.name, marks=[pytest.mark.slow] * (case.name not in QUICK)) for case in cases]
+    )
 
 
 State = dict[str, torch.Tensor]
@@ -342,17 +361,17 @@ def test_batch_norm_statistics_are_shared(runs: dict[str, Run], name: str):
 
 
 def test_a_longer_period_sends_less(runs: dict[str, Run]):
-    every_step = runs["ssp:0+1 servers"].result.bytes_sent_total
-    every_third = runs["ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.bytes_sent_total
+    every_step = runs[BY_NAME["every step"]].result.bytes_sent_total
+    every_third = runs[BY_NAME["every third"]].result.bytes_sent_total
     assert every_third < 0.75 * every_step
 
 
 def test_fast_worker_takes_more_under_a_relaxed_policy(runs: dict[str, Run]):
-    fast, slow = runs["ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}"].result.workers
+    fast, slow = runs[BY_NAME["every third"]].result.workers
     assert fast.samples >= slow.samples
 
 
 def test_learning_rates_of_the_scheduler_are_the_workers_own(runs: dict[str, Run]):
-    run = runs["bsp,exchange=store+2 servers+groups+scheduled"]
+    run = runs[BY_NAME["scheduled"]]
     steps = len(run.workers[0]["batches"])
     assert run.workers[0]["rates"] == pytest.approx([0.02 * 0.8 ** (steps // 3), 0.05 * 0.8 ** (steps // 3)])

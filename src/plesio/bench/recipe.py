@@ -144,25 +144,9 @@ class Recipe(Section):
                     f"{grid.spec} has {grid.num_workers} workers, and there are {self.workers.count}; "
                     "make count under [workers] and groups x stages equal"
                 )
-            self._check_joins_of(grid)
-        return self
-
-    def _check_joins_of(self, grid: GridSetting) -> None:
-        """Groups join, and not workers."""
-        num_joins = sum(fault.kind == "join" for fault in self.workers.faults)
-        if num_joins % grid.stages:
-            raise ValueError(
-                f"a group of {grid.spec} has {grid.stages} workers, and {num_joins} join; "
-                "write a join for each worker of a group"
-            )
-        if num_joins:
             with as_finding():
-                grid.regrouped(range(grid.groups), num_joined=1)
-        failures = self.workers.failures
-        if grid.stages > 1 and failures is not None and failures.rejoin_after is not None:
-            raise ValueError(
-                f"one worker cannot join {grid.spec}, only a group of {grid.stages}; leave rejoin_after out"
-            )
+                self.workers.check_joins_of(grid)
+        return self
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:

@@ -13,6 +13,7 @@ from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import RackSlowdowns
+from plesio.policies.grid import GridSetting
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
@@ -214,6 +215,25 @@ class WorkersSection(Section):
             failures=None if self.failures is None else self.failures.failures(),
             seed=seed,
         )
+
+    def check_joins_of(self, grid: GridSetting) -> None:
+        """Groups join a grid, and not workers.
+
+        Raises:
+            ConfigError: Those that join make no whole groups, or the grid takes none.
+        """
+        num_joins = sum(fault.kind == "join" for fault in self.faults)
+        if num_joins % grid.stages:
+            raise ConfigError(
+                f"a group of {grid.spec} has {grid.stages} workers, and {num_joins} join; "
+                "write a join for each worker of a group"
+            )
+        if num_joins:
+            grid.regrouped(range(grid.groups), num_joined=1)
+        if grid.stages > 1 and self.failures is not None and self.failures.rejoin_after is not None:
+            raise ConfigError(
+                f"one worker cannot join {grid.spec}, only a group of {grid.stages}; leave rejoin_after out"
+            )
 
     def step_time_of(self, worker: int) -> "StepTimeSection | None":
         """The step times of a worker, its own or everybody's."""

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.bench.virtual_pool import machine_of, pacer_of_machine
-from plesio.core.errors import ConfigError, WorkerLostError
+from plesio.core.errors import ConfigError, TransportError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 from plesio.runtime.worker.job_handle import ambient, within
@@ -57,7 +57,8 @@ def simulate_script(
 
     Returns:
         The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
-        worker that was lost, and is interrupted if Ctrl-C came or ``stop`` said so.
+        worker that was lost, is interrupted if Ctrl-C came or ``stop`` said so, and names newcomers that came when it
+        was over.
 
     Raises:
         ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join`` or
@@ -96,11 +97,18 @@ def simulate_script(
         )
     if simulation.runs and any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
         return [run if run.status == "finished" else _interrupted(run) for run in simulation.runs]
-    if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in simulation.outcomes.values())):
-        simulation.values()
+    too_late = {
+        rank: f"worker {rank}: {type(it.error).__name__}: {it.error}"
+        for rank, it in sorted(simulation.outcomes.items())
+        if simulation.runs and rank >= workers.count and isinstance(it.error, TransportError)
+    }
+    others = {rank: it for rank, it in simulation.outcomes.items() if rank not in too_late}
+    if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in others.values())):
+        replace(simulation, outcomes=others).values()
     if not simulation.runs:
         raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
-    return list(simulation.runs)
+    *earlier, last = simulation.runs
+    return [*earlier, replace(last, fallbacks=(*last.fallbacks, *too_late.values()))]
 
 
 def _compiled(script: Path) -> types.CodeType:

@@ -28,7 +28,12 @@ def run(
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-n", metavar="N", help="Processes to start. [default: 1; a group of a grid]"),
+        typer.Option(
+            "--workers",
+            "-n",
+            metavar="N",
+            help="Processes to start. [default: 1; with --join, a group where the job was started with --grid]",
+        ),
     ] = None,
     grid: Annotated[
         str | None,

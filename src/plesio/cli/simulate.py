@@ -250,10 +250,13 @@ def _simulate_script(
     from plesio.bench.recipe import make_workers
     from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
+    from plesio.policies.grid import GridSetting, is_grid
 
     if not script.is_file():
         raise ConfigError(f"there is no script {script}")
     section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
+    if is_grid(settings["policy"]):
+        section.check_joins_of(GridSetting.parse(settings["policy"]))
     if calibration is not None and section.cluster is None:
         calibration.check_workers(section.count)
     prepare_folder(out, resume=False, overwrite=overwrite)

@@ -221,11 +221,18 @@ class Job:
 
         Args:
             step_s: Tells the mean seconds of a step so far.
+
+        Raises:
+            TransportError: The job's store does not answer.
         """
         place, at = self.place, f"watch/{self._generation}/{self._num_watches[self._generation]}"
         self._num_watches[self._generation] += 1
-        store = TCPStore(place.address, place.port, is_master=False, timeout=datetime.timedelta(seconds=self.meet_s))
-        self._store.set(f"{at}/ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
+        patience = datetime.timedelta(seconds=self.meet_s)
+        try:
+            store = TCPStore(place.address, place.port, is_master=False, timeout=patience)
+            self._store.set(f"{at}/ends/{place.rank}", json.dumps(self._group_traffic.own_ends()))
+        except RuntimeError as error:
+            raise TransportError(f"the job's store at {place.address}:{place.port} does not answer") from error
         others = [rank for rank in self._members if rank != place.rank]
         ends = {rank: json.loads(self._get(f"{at}/ends/{rank}")) for rank in others}
         return PeerWatch(

@@ -33,6 +33,7 @@ def test_a_step_of_the_task_is_the_step_that_is_modelled():
     assert task.metric(model) == pytest.approx(float(0.5 * (curvature * torch.tensor(expected) ** 2).sum()))
 
 
+@pytest.mark.slow
 def test_local_sgd():
     told: list[str] = []
     measured = measure_local_sgd(on_step=told.append, periods=(1, 4, 16), num_steps=512, seeds=(0,))
@@ -50,6 +51,7 @@ def test_local_sgd():
     assert len(measured.charts) == 2
 
 
+@pytest.mark.slow
 def test_staleness_weighting():
     measured = measure_weightings(on_step=lambda _: None, weightings=("none", "inverse"), num_steps=40)
     none, inverse = quantity(measured, "updates to a tenth of the loss")

@@ -45,7 +45,9 @@ def check(measured: Measured, *, study: str) -> None:
     json.dumps(measured.to_json())
 
 
-@pytest.mark.parametrize("on_hosts", [pytest.param(True, marks=needs_hosts), False])
+@pytest.mark.parametrize(
+    "on_hosts", [pytest.param(True, marks=needs_hosts), pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
     if not on_hosts:
         monkeypatch.setattr("plesio.planning.measured.collectives.why_no_namespaces", lambda: "only root can")
@@ -77,6 +79,7 @@ def test_data_parallel():
         assert 0 < one.measured < 0.02 / (0.02 + least_s(share * GRADIENT_BYTES))
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_overlap():
     measured = measure_overlap(
@@ -96,6 +99,7 @@ def test_overlap():
         assert one.measured > ready * 0.002 + least_s(1.5 * MIB)
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_two_levels():
     measured = measure_hierarchical(

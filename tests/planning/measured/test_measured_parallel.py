@@ -46,13 +46,14 @@ def check(measured: Measured, *, study: str) -> None:
     json.dumps(measured.to_json())
 
 
-def test_pipeline():
+def test_pipeline(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("plesio.planning.measured.pipeline.CALIBRATIONS", 5)
     measured = measure_pipelines(
-        on_step=lambda what: None, micro_batches=(1, 8), schedules=("gpipe", "1f1b", "interleaved", "zbv"), repeats=1
+        on_step=lambda what: None, micro_batches=(1, 8), schedules=("gpipe", "1f1b", "zbv"), repeats=1
     )
     check(measured, study="pipeline")
     bubbles = [one for one in measured.predictions if one.quantity == "bubble"]
-    assert len(bubbles) == 2 * 2 * 2 + 2
+    assert len(bubbles) == 2 * 2 * 2 + 1
     assert all(0 <= one.measured < 1 for one in bubbles)
     for one in bubbles:
         if one.setting["micro-batches"] == "1":  # in p stages: all but one always wait
@@ -67,6 +68,7 @@ def test_pipeline():
             assert one.measured >= (int(one.setting["micro-batches"]) + 4 - 1) * 3 * FORWARD_S
 
 
+@pytest.mark.slow
 def test_mixture_of_experts():
     measured = measure_routings(
         on_step=lambda what: None, fitted_tokens=(16, 64, 256), tokens=(256,), skews=(0.0, 1.0), repeats=2
@@ -87,12 +89,10 @@ def test_mixture_of_experts():
 
 @needs_hosts
 def test_tensor_parallel_sends_what_it_should():
-    measured = measure_cuts(
-        on_step=lambda what: None, tokens=(32, 64), fitted_bytes=(10_000, 400_000, 1_000_000), repeats=2
-    )
+    measured = measure_cuts(on_step=lambda what: None, tokens=(32,), fitted_bytes=(10_000, 200_000, 500_000), repeats=2)
     check(measured, study="tensor-parallel")
     sizes = [one for one in measured.predictions if one.quantity == "sent (bytes)"]
-    assert len(sizes) == 6
+    assert len(sizes) == 3
     for one in sizes:  # Gloo's own headers come to that
         assert one.predicted < one.measured < 1.02 * one.predicted
     times = [one for one in measured.predictions if one.quantity == "time (s)"]

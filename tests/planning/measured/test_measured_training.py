@@ -33,6 +33,7 @@ def check(measured: Measured, *, study: str) -> dict[tuple[str, ...], Prediction
     return {(one.quantity, *one.setting.values()): one for one in measured.predictions}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_bounded_staleness():
     measured = measure_delays(on_step=lambda what: None, delays=(1,), shares=(0.2, 2.5), num_steps=40)
@@ -46,6 +47,7 @@ def test_bounded_staleness():
     assert 0.2 < limit.measured == found["limit of the step (1/L)", "1", "the run's"].measured < 2.5
 
 
+@pytest.mark.slow
 def test_load_balancing():
     cluster = Cluster(
         speeds=(0.5, 1.0, 1.5),
@@ -97,6 +99,7 @@ def test_parameter_server():
         assert rate.measured < rate.baseline
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_consistency():
     situation = Situation(num_workers=2, step_s=0.01, cv=0.3, slowdown=2.0, heterogeneity=0.1, target=1e-3)
@@ -153,6 +156,7 @@ def test_the_noise_scale_is_that_of_the_gradients():
     assert fitted_critical_batch({8: 6.0, 16: 4.0, 32: 3.0}) == pytest.approx(16.0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_time_to_train():
     measured = measure_trainings(

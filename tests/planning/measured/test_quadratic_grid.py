@@ -30,6 +30,7 @@ def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bou
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
@@ -63,6 +64,7 @@ def test_without_noise_gradients_are_those_at_the_weights_of_then_to_rounding():
     assert np.abs(run.noise()).max() < 1e-12
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("chain", "stages"),
     [(Chain.coupled(), 2), (Chain.first_stage_steepest(), 2), (Chain.first_stage_steepest(), 4)],
@@ -93,6 +95,7 @@ def lazy(mixing: Mixing) -> Mixing:
 RING = Mixing.on("ring", 8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("setting", "num_ticks"),
     [
@@ -120,6 +123,7 @@ def test_mixing_by_all_agrees_at_once():
     assert distances[2] < 1e-28
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compress", ["qsgd:8", "topk:0.25"])
 def test_compressed_mixing_shrinks_the_distance_no_faster(compress: str):
     setting = GridSetting(groups=8, mixing=RING, compress=parse_compression(compress))

@@ -113,6 +113,7 @@ def changes(study: Study, one: Input, inputs: dict[str, Any]) -> bool:
     return False
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "study",
     [each if each.name in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in STUDIES],

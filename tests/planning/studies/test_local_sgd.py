@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.planning.studies import local_sgd
+from plesio.planning.studies import local_sgd, nonconvex_local_steps, sigmoid_regression
 from plesio.planning.studies.heterogeneous_quadratic import make_heterogeneous
 from plesio.planning.studies.models.local_sgd import LocalSgd
 from plesio.planning.studies.nonconvex_local_steps import penalty_of
@@ -17,6 +17,13 @@ REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}
 @pytest.fixture(scope="module")
 def answer() -> LocalSgd:
     return local_sgd(num_trials=2)
+
+
+@pytest.fixture(autouse=True)
+def _short_where_it_is_not_convex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no matter of the tests that ask by themselves; the answer for all is asked for before."""
+    monkeypatch.setattr(sigmoid_regression, "_LONG", 200)
+    monkeypatch.setattr(nonconvex_local_steps, "_STEPS", 64)
 
 
 def test_floors_grow_as_the_reference_does(answer: LocalSgd):

@@ -71,7 +71,15 @@ def names(one: Input, error: ConfigError) -> bool:
     return one.name in error.parameters and one.option in error.worded({one.name: one.option})
 
 
-@pytest.mark.parametrize("study", STUDIES, ids=lambda each: each.name)
+LONG = ("consistency", "local-sgd", "loss-scaling", "mixture-of-experts", "staleness-weighting", "stragglers")
+"""Studies that take more than a second."""
+
+
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one.name in LONG)) for one in STUDIES],
+    ids=lambda each: each.name,
+)
 def test_odd_values_are_refused_by_name_or_answered(study: Study):
     found = [
         f"{study.name} {one.name}={str(value)[:60]} {fault}"

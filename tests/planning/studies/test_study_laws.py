@@ -13,14 +13,14 @@ from plesio.planning.studies import STUDIES, Study, find_study
 from plesio.planning.studies.exercises import EXERCISES
 from plesio.report.page_frame import SCRIPT_FILE
 from plesio.report.study import write_study
-from support.studies import QUICK, asked_once
+from support.studies import QUICK, asked_quickly
 
 each_study = pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
 
 
 @each_study
 def test_parts_add_up_to_the_total(study: Study):
-    answer = asked_once(study).answer
+    answer = asked_quickly(study).answer
     assert answer.parts
     assert math.fsum(answer.parts.values()) == pytest.approx(answer.total, rel=1e-9)
     assert math.isfinite(answer.total)
@@ -28,7 +28,7 @@ def test_parts_add_up_to_the_total(study: Study):
 
 @each_study
 def test_the_answer_is_frozen_shown_and_said(study: Study):
-    answer = asked_once(study).answer
+    answer = asked_quickly(study).answer
     assert answer.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert answer.finding.endswith(".")
     assert answer.tables()
@@ -69,7 +69,7 @@ def test_numbers_that_are_none_and_seeds_that_are_none_are_refused(study: Study)
 
 @each_study
 def test_the_exercise_asks_with_the_inputs_and_has_an_answer(study: Study):
-    asked, exercise = asked_once(study), EXERCISES[study.name]
+    asked, exercise = asked_quickly(study), EXERCISES[study.name]
     assert "{" not in exercise.ask(asked)
     assert exercise.ask(asked).endswith("?")
     value = exercise.value(asked.answer)
@@ -80,7 +80,7 @@ def test_the_exercise_asks_with_the_inputs_and_has_an_answer(study: Study):
 @each_study
 def test_every_field_is_described(study: Study):
     """A number without a meaning and a unit is of no use in a JSON file."""
-    answer = type(asked_once(study).answer)
+    answer = type(asked_quickly(study).answer)
     described = inspect.getdoc(answer) or ""
     for field in dataclasses.fields(answer):  # type: ignore[arg-type]
         assert f"    {field.name}: " in described, field.name
@@ -88,12 +88,12 @@ def test_every_field_is_described(study: Study):
 
 @pytest.mark.parametrize(
     "study",
-    [*STUDIES[::5], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(STUDIES) if n % 5)],
+    [*STUDIES[::10], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(STUDIES) if n % 10)],
     ids=lambda study: study.name,
 )
 def test_files_are_written(study: Study, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("study")
-    asked = asked_once(study)
+    asked = asked_quickly(study)
     page = write_study(asked, folder)
     assert (folder / SCRIPT_FILE).stat().st_size > 1e6
     assert page.stat().st_size < 5e5

@@ -16,6 +16,7 @@ each_study = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.one_in(3)
 @each_study
 def test_every_study_has_results_of_its_solution_with_a_cause(study: Study):
     results = printed_results(study)

@@ -39,6 +39,7 @@ def test_it_says_what_it_is_who_showed_it_and_what_its_inputs_mean(theorem: Theo
     assert all(one.help.endswith(".") for one in theorem.inputs())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "theorem",
     [*THEOREMS[::4], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(THEOREMS) if n % 4)],

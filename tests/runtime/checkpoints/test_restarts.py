@@ -27,7 +27,8 @@ PROGRAM = """
         for _ in range(2):
             for (x,) in session.shard(loader):
                 before = killed.read_text().split() if killed.exists() else []
-                if session.rank == 1 and session.clock in kill_at and str(session.clock) not in before:
+                last = session.rank == session.num_workers - 1
+                if last and session.clock in kill_at and str(session.clock) not in before:
                     killed.write_text(" ".join([*before, str(session.clock)]))
                     os.kill(os.getpid(), signal.SIGKILL)
                 loss = model(x).square().mean()
@@ -49,9 +50,12 @@ def setting(script: Path, **arguments: str) -> CheckpointSetting:
     return CheckpointSetting(folder=script.parent / "checkpoints", every="10 steps", **arguments)
 
 
-def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(script: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(
+    num_workers: int, script: Path, capfd: pytest.CaptureFixture[str]
+):
     told = setting(script, resume="no")
-    assert launch(script, ["bsp", "55"], num_workers=2, checkpoints=told, restarts=2) == 0
+    assert launch(script, ["bsp", "55"], num_workers=num_workers, checkpoints=told, restarts=2) == 0
     out, err = capfd.readouterr()
     first, second = (int(text) for text in re.findall(r"begins at (\d+)", out))
     assert first == 0 < second <= 55

@@ -71,6 +71,7 @@ ALWAYS = (
 OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("policy", "every"),
     [
@@ -92,6 +93,7 @@ def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, every: int, tmp
             assert other["seen"] == one["seen"][len(one["seen"]) - len(other["seen"]) :]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("policy", ["bsp", "asp"])
 def test_adam_s_state_is_saved_too_and_plain_torch_reads_it(policy: str, tmp_path: Path):
@@ -102,6 +104,7 @@ def test_adam_s_state_is_saved_too_and_plain_torch_reads_it(policy: str, tmp_pat
     assert_plain_torch_reads(checkpoints(folder)[-1], "adamw")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("policy", "precision"),
     [
@@ -135,6 +138,7 @@ def test_who_goes_on_without_a_lost_worker_goes_on_saving(tmp_path: Path):
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "policy", ["bsp", "asp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("local_sgd:4", "adaptive"))]
 )

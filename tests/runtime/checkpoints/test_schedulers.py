@@ -62,6 +62,7 @@ def run(name: str, folder: Path, *, policy: str, resume: str) -> list[dict[str, 
     return [one for one in simulate(work, num_workers=2, cluster=Cluster.one_host(2)).values() if one is not None]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("policy", [pytest.param("bsp", marks=pytest.mark.slow), "asp"])
 def test_a_scheduler_of_epochs_goes_on_where_it_was(name: str, policy: str, tmp_path: Path):

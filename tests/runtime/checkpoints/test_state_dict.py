@@ -93,6 +93,7 @@ def test_what_is_loaded_trains_on_as_what_was_saved_did(policy: str, optimizer: 
         assert_equal(resumed[rank]["saved"]["optimizer"], saved[rank]["optimizer"])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("policy", RELAXED)
 def test_what_is_loaded_is_all_that_was_saved(policy: str, optimizer: str) -> None:

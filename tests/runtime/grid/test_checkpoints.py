@@ -162,7 +162,11 @@ def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["2x2", pytest.param("2x2,every=4,bound=3", marks=pytest.mark.slow)])
-def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(spec: str, tmp_path: Path) -> None:
+def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plesio.runtime.checkpoints.said.FAILED_AWAIT_S", 0.2)
+
     def work(job: Any) -> RunResult:
         slow = 4 if job.place.rank >= 2 else 1  # the others wait for it in a checkpoint, if in anything
         pacer = Pacer(step_time=Constant(mean_s=0.04 * slow), seed=0, worker=0, clock=job.clock)

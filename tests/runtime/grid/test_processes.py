@@ -43,11 +43,13 @@ def test_a_stage_that_is_far_ahead_reads_gradients_late_and_nobody_waits_for_eve
     assert_as_in_the_virtual_world("grid:1x2,delay=9")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("spec", ["grid:1x3,schedule=gpipe,micro_batches=8", "grid:2x2,bound=3,every=4", "grid:1x4"])
 def test_other_schedules(spec: str):
     assert_as_in_the_virtual_world(spec)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("die", [0, 3])
 def test_the_other_group_goes_on_without_a_killed_worker(die: int):
     ended = endings("grid:2x2", die=die, epochs=6)

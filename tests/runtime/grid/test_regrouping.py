@@ -1,7 +1,9 @@
 """When a group is lost or joins, all regroup at one tick: no sample is left out, none counts twice, and to the bit."""
 
 import copy
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +91,17 @@ def lose(worker: int, at_s: float) -> Fault:
     return Fault(at_s=at_s, kind="lose", worker=worker)
 
 
-SPECS = [
-    "3x2,every=3,bound=2",
-    "2x2,compress=qsgd:8",
-    *(
-        pytest.param(spec, marks=pytest.mark.slow)
-        for spec in ("2x2", "3x1,mixing=ring", "2x3,schedule=1f1b,micro_batches=4")
-    ),
-]
+SPECS = ["3x2,every=3,bound=2", "2x2,compress=qsgd:8", "2x2", "3x1,mixing=ring", "2x3,schedule=1f1b,micro_batches=4"]
+QUICK = [(SPECS[0], True), (SPECS[1], False)]
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("spec", SPECS)
+def loops(specs: Sequence[str], *, quick: Sequence[tuple[str, bool]]) -> list[Any]:
+    """Each of the specs with all epochs in one loop, and with a loop for each; all but a few are slow."""
+    cases = itertools.product(specs, (True, False))
+    return [case if case in quick else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize(("spec", "together"), loops(SPECS, quick=QUICK))
 def test_what_a_lost_group_had_not_trained_on_is_dealt_to_the_others(spec: str, together: bool) -> None:
     run = Run(spec, lose(GridSetting.parse(spec).stages, 1.0), together=together)
     [lost] = [group for group in run.given if group == 1]
@@ -147,9 +148,9 @@ def test_near_the_end_what_is_left_out_is_said_and_counted() -> None:
     assert 0 < int(line.split()[0]) == NUM_SAMPLES - run.result.samples
 
 
-@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
-    "spec", ["1x2", *SPECS, pytest.param("1x3,schedule=2bw,micro_batches=4", marks=pytest.mark.slow)]
+    ("spec", "together"),
+    loops(["1x2", *SPECS, "1x3,schedule=2bw,micro_batches=4"], quick=[*QUICK, ("1x2", True)]),
 )
 def test_a_group_that_joins_takes_its_share_of_what_is_left(spec: str, together: bool) -> None:
     run = Run(spec, *joining(GridSetting.parse(spec).stages, 0.7), together=together)
@@ -236,6 +237,7 @@ def test_nobody_joins_a_grid_that_mixes_by_a_given_matrix() -> None:
     assert "no group can join a grid that mixes by a given 2 x 2 matrix; write mixing=all" in str(run.outcomes[2].error)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("spec", "later", "faults"),
     [("1x2", "2x2", joining(2, 0.5)), ("3x1,compress=qsgd:8", "2x1,compress=qsgd:8", [lose(0, 0.3)])],

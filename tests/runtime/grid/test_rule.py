@@ -7,6 +7,7 @@ from plesio.policies.grid import GridSetting
 from runtime.grid.programs import by_the_rule, in_virtual_world
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "spec",
     [

@@ -34,6 +34,7 @@ def run(spec: str, snapshot_every: int | None) -> RunResult:
     return simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("snapshot_every", [120, 240, 250])
 @pytest.mark.parametrize("spec", ["1x4", "3x1", "2x2,schedule=2bw,micro_batches=2"])
 def test_snapshots_change_nothing_of_the_network(spec: str, snapshot_every: int) -> None:

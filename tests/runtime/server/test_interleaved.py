@@ -178,6 +178,7 @@ def test_a_round_that_is_cut_off_is_not_lost():
     assert optimizer.state_dict()["state"] == kept["state"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_workers", [2, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 16, 32))])
 def test_what_rates_are_stable_with_late_gradients(num_workers: int):
     """With momentum, once its memory has grown, four fifths of what BSP's heavy ball bears; without, three quarters."""
@@ -189,6 +190,7 @@ def test_what_rates_are_stable_with_late_gradients(num_workers: int):
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("num_workers", MANY)
 @pytest.mark.parametrize(
     ("name", "rate"), [("sgd", 0.5), ("momentum", 0.2), ("nesterov", 0.2), ("adam", 0.01), ("rmsprop", 0.01)]

@@ -274,6 +274,7 @@ def play(seed: int, policy: str, kill: Callable[[World], None] | None) -> World:
     raise AssertionError(f"not done: {[(worker.clock, worker.versions) for worker in world.workers]}")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("policy", ["asp", "ssp:1", "bsp,exchange=store"])
 @pytest.mark.parametrize("kill", [None, World.kill_primary, World.kill_backup])
 @settings(max_examples=25)

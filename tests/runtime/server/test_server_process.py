@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -59,19 +60,20 @@ def test_a_temporary_folder_that_is_too_long_for_sockets_is_what_the_error_names
         assert "too long for a socket (107 bytes); set TMPDIR to a shorter folder" in server.answer["error"]
 
 
-def train(*, trace: str) -> None:
+def train(*, policy: str, trace: str) -> None:
     """Runs in a worker."""
     model = torch.nn.Linear(4, 1)
-    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy="asp", trace=trace) as session:
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy, trace=trace) as session:
         for (x,) in session.shard(DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4)):
             loss = model(x).square().mean()
             loss.backward()
             session.step(loss)
 
 
-def test_a_run_whose_results_cannot_be_written_ends_with_an_error(tmp_path: Path):
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])
+def test_a_run_whose_results_cannot_be_written_ends_with_an_error(policy: str, tmp_path: Path):
     (tmp_path / "results.json").mkdir()
     with LocalJob(2) as local:
-        endings = local.run(Path(__file__), "train", timeout_s=TIMEOUT_S, trace=str(tmp_path))
+        endings = local.run(Path(__file__), "train", timeout_s=TIMEOUT_S, policy=policy, trace=str(tmp_path))
     assert [ending.error for ending in endings.values()] == ["DataError", "DataError"], endings
     assert "could not be written" in endings[0].message

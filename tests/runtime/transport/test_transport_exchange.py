@@ -33,6 +33,7 @@ from support.transport import JOB, KEYS, NAMES, PATIENCE_S, Connect, EchoServer,
 MIB = 2**20
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
 @pytest.mark.parametrize("num_bytes", [0, 1, 8191, 20_000_000, SEALED.chunk_bytes + 1, 7 * SEALED.chunk_bytes])
 def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Connect, link: str, num_bytes: int):
@@ -46,6 +47,7 @@ def test_what_is_pushed_comes_back_bit_for_bit(server: EchoServer, connect: Conn
     np.testing.assert_array_equal(answer.payload, sent)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_bytes", [0, 8191, 20_000_000, PLAIN.whole_bytes, PLAIN.whole_bytes + 1])
 def test_unencrypted_it_comes_back_too_and_takes_memory_only_beyond_one_piece(
     start_server: StartServer, connect: Connect, num_bytes: int

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from plesio.runtime.worker import peer_watch
@@ -32,10 +33,11 @@ class Given:
 
 
 class HeldStore:
-    """A store whose host stops when it is held."""
+    """A store whose host stops when it is held, and may end."""
 
     def __init__(self) -> None:
         self._store = HashStore()
+        self._ended = False
         self._answers = threading.Event()
         self._answers.set()
 
@@ -45,8 +47,13 @@ class HeldStore:
     def let_go(self) -> None:
         self._answers.set()
 
+    def end(self) -> None:
+        self._ended = True
+
     def add(self, key: str, amount: int) -> int:
         self._answers.wait()
+        if self._ended:
+            raise dist.DistNetworkError("connection reset by peer")
         return self._store.add(key, amount)
 
 
@@ -90,7 +97,18 @@ def test_who_has_the_store_is_given_up_when_it_answers_no_more() -> None:
     wait_until(lambda: bool(given.up))
     store.let_go()
     mine.close()
+    assert not mine.doubtful, "it is the other that is lost"
     assert given.up.keys() == {0}, "not worker 2 too, which could not give a sign of life meanwhile"
+
+
+def test_when_the_store_has_ended_with_its_host_nobody_is_given_up_for_want_of_signs() -> None:
+    given, store = Given(), HeldStore()
+    mine = watch(store, 1, [0, 2], given, host=0)
+    store.end()
+    time.sleep(3 * LEASE_S)
+    assert not mine.doubtful
+    assert not given.up
+    mine.close()
 
 
 def test_time_in_which_the_store_did_not_answer_is_not_held_against_others() -> None:

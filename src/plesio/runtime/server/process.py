@@ -115,6 +115,7 @@ class ServerProcess:
         """
         if self._first is not None:  # beside server 0 there is one only where parameters will be held
             self._server.load()
+        self._poller.register(starter, zmq.POLLIN)
         with selectors.DefaultSelector() as selector:
             selector.register(starter, selectors.EVENT_READ)
             alone_since_s: float | None = None
@@ -124,6 +125,8 @@ class ServerProcess:
                 if starter_lives:
                     if selector.select(0):
                         starter_lives = self._hear_starter(os.read(starter, _LINE_BYTES))
+                    if not starter_lives:
+                        self._poller.unregister(starter)  # the end of a file is there to be read for ever
                 elif self._needed():
                     alone_since_s = None
                 elif alone_since_s is None:

@@ -87,8 +87,12 @@ class PeerWatch:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the others may have given this worker up: it has shown no sign of life for a lease."""
-        return self._slept or time.monotonic() - self._beaten_s > self._lease_s
+        """Whether the others may have given this worker up: it has shown no sign of life for a lease.
+
+        Without a store nobody's are heard, and so nobody is given up for them.
+        """
+        silent_s = time.monotonic() - self._beaten_s
+        return self._slept or (silent_s > self._lease_s and not self._store_lost)
 
     def close(self) -> None:
         """This worker leaves in good order; harmless when repeated."""
@@ -117,6 +121,7 @@ class PeerWatch:
                     self._look()
             self._store.add(_key(self._rank), _LEFT)
         except dist.DistNetworkError as error:  # gone with its host: who else is, is heard from the connections
+            self._store_lost = True
             self._stop.set()
             _log.info("the job's store is gone, so workers that stop are not noticed any more: %s", error)
 

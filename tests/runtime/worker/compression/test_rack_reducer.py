@@ -64,6 +64,7 @@ def first_rank(rack: int, sizes: Sequence[int]) -> int:
     return sum(sizes[:rack])
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "sizes", [UNEQUAL, (3, 3, 3), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (4, 4)))], ids=str
 )
@@ -78,6 +79,7 @@ def test_what_crosses_racks_is_as_the_closed_form_says(text: str, sizes: Sequenc
     assert sorted(sent_bytes) == [0] * (sum(sizes) - rails * len(sizes)) + [each] * rails * len(sizes)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [pytest.param(EQUAL, marks=pytest.mark.slow), UNEQUAL, (3, 3, 3)], ids=str)
 @pytest.mark.parametrize("text", [text for text in TEXTS if parse_compression(text).keeps_residual])
 def test_means_and_residuals_are_all_that_was_given(text: str, sizes: Sequence[int]):

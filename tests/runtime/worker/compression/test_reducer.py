@@ -110,6 +110,7 @@ def test_equal_arguments_give_equal_bits(text: str):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("text", [text for text in TEXTS if parse_compression(text).keeps_residual])
 def test_means_and_residuals_are_all_that_was_given_also_with_weights_that_change(text: str):
     clocks = 40

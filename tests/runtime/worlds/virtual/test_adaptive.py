@@ -226,6 +226,7 @@ def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:
     return {one["clock"]: (one["policy"], tuple(one["shares"])) for one in result.decisions}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "decisions",
     [

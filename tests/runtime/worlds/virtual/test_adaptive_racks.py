@@ -206,6 +206,7 @@ UNEQUAL = (0.4, 0.1, 0.25, 0.25)
 LOPSIDED = (0.4, 0.3, 0.2, 0.1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("sizes", "decisions"),
     [
@@ -241,6 +242,7 @@ def test_a_run_that_changes_is_the_one_written_out_by_hand(
         assert [transition.clock for transition in worker.transitions] == changes
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2)], ids=str)
 def test_a_run_that_rounds_between_racks_for_a_while_is_near_to_the_one_that_does_not(
     sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
@@ -338,6 +340,7 @@ def test_on_a_very_slow_uplink_it_rounds_between_racks_and_the_log_replays(tmp_p
     assert dict(last["inputs"])["topology.rounded_step_s"] < dict(last["inputs"])["topology.step_s"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("links", [{"uplink_bytes_per_s": 1e9}, {"uplink_bytes_per_s": 2e6, "nic_bytes_per_s": 2e6}])
 def test_with_equal_links_it_does_not(links: Mapping[str, float]) -> None:
     """In the second case every way is slow: within a rack it takes half as long, and single workers hide all of it."""

@@ -99,6 +99,7 @@ def check_that_each_sample_counts_once(values: Sequence[dict[str, Any]], log: Ev
     assert sum(len(value["batches"]) for value in values) == len(late) + sum(map(len, versions))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("speeds", [EQUAL, STRAGGLER, (1.0, 0.7, 0.5)], ids=str)
 def test_each_sample_counts_once_and_those_of_dropped_gradients_are_trained_on_by_others(
     speeds: Sequence[float], tmp_path: Path

@@ -113,6 +113,7 @@ def run(policy: str, *changes: LinkChange) -> Simulation[list[float]]:
     return simulate(work, num_workers=4, cluster=cluster)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:2", "bsp,exchange=store", "ssp:1"])
 def test_a_run_is_what_it_was_up_to_the_change_and_slower_afterwards(policy: str):
     plain = run(policy)

@@ -56,6 +56,7 @@ def test_sending_all_numbers_of_a_top_k_is_sending_them(policy: str):
     torch.testing.assert_close(sent[0].final, plain[0].final, **IN_FLOAT32)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "policy",
     [
@@ -122,6 +123,7 @@ def test_delayed_gradients_hide_an_exchange_that_takes_no_longer_than_their_step
     assert wall_s("delayed:2", latency_s=7e-3) == pytest.approx(num_steps * 0.028, rel=0.1), "one after the other"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compress", ["topk:0.1", "powersgd:2", "qsgd:4"])
 def test_buffers_are_sent_in_full(compress: str):
     """A running variance that is sent late and added up could become negative."""

@@ -106,6 +106,7 @@ def run(policy: str, *, sizes: Sequence[int] = EQUAL, **options: Any) -> Simulat
     return simulate(work, num_workers=sum(sizes), cluster=cluster_of_racks(sizes))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compress", TEXTS)
 @pytest.mark.parametrize(
     ("outer", "sizes"),
@@ -124,6 +125,7 @@ def test_racks_of_one_worker_are_flat_local_sgd_to_the_bit(outer: str, sizes: Se
         assert all(torch.equal(one, other) for one, other in zip(mine.after, theirs.after, strict=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "sizes",
     [pytest.param(EQUAL, marks=pytest.mark.slow), UNEQUAL, pytest.param(THREE, marks=pytest.mark.slow)],
@@ -144,6 +146,7 @@ def test_a_rack_is_equal_to_the_bit_after_every_step_and_racks_where_they_have_a
         assert all(torch.equal(states[0], states[rack[0]]) == averaged for rack in racks[1:]), step
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=str)
 @pytest.mark.parametrize("outer", ["local_sgd:4", "local_sgd:4,delay=2"])
 def test_sending_all_numbers_of_a_top_k_is_sending_them(outer: str, sizes: Sequence[int]):
@@ -213,6 +216,7 @@ class ByHand:
                 parameter.add_(part.view_as(parameter))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, pytest.param(THREE, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
     "outer",
@@ -286,6 +290,7 @@ def test_what_guards_do_is_told_for_each_rail(tmp_path: Path):
     assert 0 < figures["sent_bytes"] < figures["uncompressed_bytes"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("compress", "share"),
     [("fp16", 1 / 2), ("qsgd:8", 8.07 / 32), ("qsgd:4", 4.26 / 32), ("topk:0.01+no_feedback", 0.41 / 32)],

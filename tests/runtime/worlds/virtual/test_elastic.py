@@ -105,6 +105,7 @@ def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
     return result
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "at_s", [0.11, 0.25, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31, 0.34))]
 )
@@ -125,6 +126,7 @@ def test_what_survivors_train_on_are_other_samples_and_all_of_them_in_later_loop
     assert any(len(numbers) < NUM_SAMPLES for numbers in seen), "the lost worker had done something"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "adaptive"])
 @pytest.mark.parametrize("times_s", [(0.2, 0.2), (0.2, 0.2003), (0.2, 0.25), (0.2, 0.35)])
 def test_two_losses_at_once_or_while_the_others_regroup(policy: str, times_s: tuple[float, float]) -> None:
@@ -155,6 +157,7 @@ def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
     assert len(samples) >= 3
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("policy", ["hier:bsp/local_sgd:4", "hier:bsp/local_sgd:4,delay=2"])
 @pytest.mark.parametrize("lost", [0, 1, 3])
 @pytest.mark.parametrize("at_s", [0.15, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.24, 0.33))])
@@ -168,6 +171,7 @@ def test_where_it_is_turned_off_a_loss_ends_the_run() -> None:
     assert isinstance(simulation.outcomes[0].error, WorkerLostError)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "hier:bsp/local_sgd:4", "adaptive"])
 def test_without_a_loss_nothing_is_sent_or_waited_for(policy: str) -> None:
     racks = (2, 2) if policy.startswith("hier") else ()

@@ -36,6 +36,7 @@ def loss_of(policy: str) -> float:
     return first
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("policy", "compress"),
     [("bsp", "topk:0.05"), ("local_sgd:4", "topk:0.05"), pytest.param("bsp", "randk:0.1", marks=pytest.mark.slow)],

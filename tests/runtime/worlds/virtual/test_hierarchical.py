@@ -134,6 +134,7 @@ def by_hand(workers: Sequence[Worker], policy: Policy, *, sizes: Sequence[int]) 
     return [parameter.detach() for parameter in parameters[0]]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "sizes", [UNEQUAL, (1, 1), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (2, 2, 2)))], ids=str
 )

@@ -152,6 +152,7 @@ def assert_nothing_was_done_twice(simulation: Simulation[Worker]) -> None:
         assert set(seen.values()) == {1}, "a sample was trained on twice"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at_s", [0.0, pytest.param(0.13, marks=pytest.mark.slow), 0.25])
 @pytest.mark.parametrize("policy", COLLECTIVE)
 def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_path: Path) -> None:
@@ -166,6 +167,7 @@ def test_a_worker_joins_and_nothing_is_done_twice(policy: str, at_s: float, tmp_
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "at_s", [0.0, 0.13, 0.25, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.08, 0.38))]
 )
@@ -179,6 +181,7 @@ def test_a_worker_joins_wherever_a_policy_that_changes_is(policy: str, at_s: flo
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:8", "delayed:2", "adaptive", "switch:bsp/asp@6"])
 @pytest.mark.parametrize("lost", [0, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
@@ -203,6 +206,7 @@ def test_metrics_of_loops_that_are_over_are_told(policy: str) -> None:
     assert None not in metrics[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "ssp:2", "adaptive", "switch:bsp/asp@6"])
 @pytest.mark.parametrize("at_s", [0.13, pytest.param(0.25, marks=pytest.mark.slow)])
 def test_a_worker_joins_beside_checkpoints_and_saves_with_the_others(policy: str, at_s: float, tmp_path: Path) -> None:
@@ -278,6 +282,7 @@ def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy:
         assert counted == LOOPS * NUM_SAMPLES
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("policy", ["ssp:2", "asp", "switch:bsp/asp@6"])
 def test_checkpoints_are_taken_after_a_loss_on_the_store(policy: str, tmp_path: Path) -> None:
     simulation = run(policy, lose(1, at_s=0.25), checkpoint=tmp_path)

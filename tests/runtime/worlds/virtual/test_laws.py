@@ -185,6 +185,7 @@ def one_process(training: Training, batches: Iterator[torch.Tensor]) -> State:
     return state_of(model)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("policy", ["bsp", "bsp,exchange=store", "ssp:0"])
@@ -209,6 +210,7 @@ def test_averaging_after_every_step_is_bsp_where_the_optimizer_is_linear_in_the_
         torch.testing.assert_close(state, reference, **TOLERANCE)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("policy", ["asp", "asp,update=delta", "ssp:2,period=1", "asp,weight=inverse"])
 def test_one_asynchronous_worker_is_a_plain_loop(policy: str, optimizer: str):
@@ -228,6 +230,7 @@ def test_relaxed_policies_are_not_bsp():
         assert distance(workers_of(virtual(Training(policy=policy), num_workers=4))[0].state, bsp) > 1e-4, policy
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "policy", [*FAMILIES[::3], *(pytest.param(it, marks=pytest.mark.slow) for n, it in enumerate(FAMILIES) if n % 3)]
 )
@@ -243,6 +246,7 @@ def test_seeds_and_numbers_of_workers_that_differ_give_other_parameters(policy: 
         assert distance(one, other) > 1e-4
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("numpy_draw", ["random", "normal"])
 @pytest.mark.parametrize("policy", ["asp", "bsp", "local_sgd:4,delay=2"])
 def test_what_a_worker_draws_is_its_own_stream_whoever_runs_between(policy: str, numpy_draw: Any):

@@ -81,6 +81,7 @@ def test_a_switch_away_from_low_rank_loses_no_update() -> None:
     assert_lost_nothing(workers_of(simulation), tolerance=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("settings", "tolerance"),
     [

@@ -115,6 +115,7 @@ def assert_close(one: Worker, other: Worker, **tolerance: Any) -> None:
 # What it equals
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "outer", ["ssp:2,update=delta", "asp,weight=inverse", *(pytest.param(it, marks=SLOW) for it in ("ssp:4", "ssp:0"))]
 )
@@ -134,6 +135,7 @@ def test_in_one_rack_it_is_bsp_and_says_so() -> None:
     assert [worker.metrics for worker in workers_of(hier)] == [worker.metrics for worker in workers_of(bsp)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL, pytest.param((3, 3, 2), marks=SLOW)], ids=str)
 @pytest.mark.parametrize("num_samples", [240, 233])
 def test_with_a_bound_of_zero_it_is_bsp(sizes: Sequence[int], num_samples: int) -> None:
@@ -145,6 +147,7 @@ def test_with_a_bound_of_zero_it_is_bsp(sizes: Sequence[int], num_samples: int) 
     assert_close(hier[0], bsp[0])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("policy", ["hier:bsp/asp", "hier:bsp/ssp:4", "hier:bsp/ssp:4,update=delta"])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=str)
 def test_together_racks_move_the_parameters_as_synchronous_steps_of_their_batches_would(
@@ -170,6 +173,7 @@ def after_synchronous_steps(batches: Sequence[list[list[int]]], sizes: Sequence[
 # What holds
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sizes", [pytest.param(EQUAL, marks=SLOW), UNEQUAL, (2, 2, 1)], ids=str)
 def test_a_rack_steps_as_one_and_racks_never_drift_beyond_the_bound(sizes: Sequence[int]) -> None:
     simulation = run("hier:bsp/ssp:2,period=2", sizes=sizes, slow=0, samples=2000)
@@ -190,6 +194,7 @@ def test_a_rack_steps_as_one_and_racks_never_drift_beyond_the_bound(sizes: Seque
     assert len(rates[0]) <= min(map(len, rates[1:]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "policy", ["hier:bsp/ssp:4", *(pytest.param(it, marks=SLOW) for it in ("hier:bsp/asp", "hier:bsp/ssp:0"))]
 )
@@ -221,6 +226,7 @@ def test_a_last_rest_that_is_no_batch_of_a_rack_is_left_out_as_on_a_collective()
         assert run(policy, num_samples=100, samples=101).runs[0].samples == 100
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "policy", [pytest.param("hier:bsp/ssp:4", marks=SLOW), "hier:bsp/asp,period=2", "hier:bsp/ssp:0"]
 )
@@ -279,6 +285,7 @@ def test_a_gradient_that_is_not_finite_costs_its_rack_the_step_and_no_other() ->
     assert all(torch.isfinite(tensor).all() for tensor in workers_of(poisoned)[0].tensors)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_lost_worker_takes_its_rack_with_it_and_no_other(lost: int) -> None:
     simulation = run("hier:bsp/ssp:2", faults=[Fault(at_s=0.3, kind="lose", worker=lost)])
@@ -322,6 +329,7 @@ def test_racks_whose_steps_vary_hold_each_other_up_less_than_under_bsp_or_local_
     assert ssp > 1.08 * local_sgd
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sizes", [(4, 4), (2, 2, 2)], ids=str)
 def test_one_push_and_one_pull_a_rack_cross_racks(sizes: Sequence[int]) -> None:
     def crossed(num_samples: int) -> tuple[int, int, int]:
@@ -364,9 +372,8 @@ def pretend_two_hosts(policy: str, sizes: Sequence[int], **options: Any) -> dict
     return {"batches": saw.batches, "states": saw.states, "tensors": [tensor.tolist() for tensor in saw.tensors]}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "accumulate"), [((2, 1), 2), pytest.param((2, 2), 1, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow  # test_switch_racks.py has a stage of such racks on processes
+@pytest.mark.parametrize(("sizes", "accumulate"), [((2, 1), 2), ((2, 2), 1)], ids=str)
 def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"sizes": sizes, "accumulate": accumulate, "epochs": 2, "samples": NUM_SAMPLES}
     with LocalJob(sum(sizes)) as job:

@@ -85,6 +85,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_equal_arguments_give_equal_parameters_traces_and_results(policy: str, tmp_path: Path):
     shape = {"dropout": 0.2, "batch_norm": True}
@@ -212,6 +213,7 @@ def test_no_room_is_one_clear_line():
         run(Worker("bsp"), num_workers=5, cluster=parse_cluster("4x1gbe"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["bsp", "asp"])
 def test_bytes_from_rack_to_rack_are_counted(policy: str):
     apart, together = (

@@ -134,6 +134,7 @@ def seen_in(workers: Sequence[Worker], loop: int) -> list[int]:
 UNEQUAL = [Constant(mean_s=0.02), LogNormal(mean_s=0.02, cv=0.5), Constant(mean_s=0.05)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
     "policy",
@@ -149,6 +150,7 @@ def test_a_stage_on_the_store_that_waits_for_all_changes_nothing(policy: str, op
     assert workers_of(switched)[0].metrics == pytest.approx(workers_of(plain)[0].metrics, rel=1e-9)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("policy", "options"),
     [
@@ -304,6 +306,7 @@ def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for
     assert result.wall_s < collective.runs[0].wall_s
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "steps",
     [STALLS, pytest.param(LogNormal(mean_s=0.05, cv=0.4), marks=pytest.mark.slow)],

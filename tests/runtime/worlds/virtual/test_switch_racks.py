@@ -30,6 +30,7 @@ def run(policy: str, *, sizes: Sequence[int] = EQUAL, cv: float = 0.4, **options
     return switch.run(policy, steps=steps, cluster=cluster_of_racks(sizes), **options)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("sizes", [pytest.param(EQUAL, marks=pytest.mark.slow), UNEQUAL, (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("policy", ["switch:bsp/hier:bsp/ssp:0@5/bsp@12", "switch:hier:bsp/ssp:0/bsp@9"])
@@ -41,6 +42,7 @@ def test_racks_on_the_store_that_wait_for_all_change_nothing(policy: str, sizes:
     assert_same_parameters(workers_of(switched)[0], workers_of(plain)[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("outer", ["ssp:3", "asp,update=delta"])
 def test_racks_of_one_worker_are_single_workers_to_the_bit(outer: str) -> None:
     """In one loop: who asks first for a block of the next one is a matter of microseconds."""
@@ -54,6 +56,7 @@ def test_racks_of_one_worker_are_single_workers_to_the_bit(outer: str) -> None:
     assert hier.runs[0].parameters_sha256 == flat.runs[0].parameters_sha256
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "sizes", [UNEQUAL, *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (2, 2, 2)))], ids=str
 )

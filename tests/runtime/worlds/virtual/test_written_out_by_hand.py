@@ -162,6 +162,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("policy", "settle_at"),
     [
