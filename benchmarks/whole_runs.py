@@ -1,4 +1,4 @@
-"""Whole runs: device-hours that were reported, beside the fastest layout that a search finds.
+"""Whole runs: device-hours that were reported, beside the fastest layout with 18 bytes a parameter that a search finds.
 
 Where nobody published how many devices took part (7B, 13B and 33B, Llama 3), a number is assumed; nobody published the
 layouts. Sources: Touvron et al. 2023a, table 15; 2023b, table 2; the model card of Llama 3 (Meta 2024).

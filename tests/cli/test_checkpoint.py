@@ -151,6 +151,7 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
         ("checkpoint", "Missing command"),
         ("checkpoint shw", "No such command"),
         ("checkpoint show none", "there is no folder none"),
+        ("checkpoint show train.py", "train.py is no folder; write that of a checkpoint"),
         ("checkpoint show .", "has no checkpoints; run in it does"),
         ("checkpoint verify none", "there is no folder none"),
         ("checkpoint show run --json none/x.json", "there is no folder none"),

@@ -94,7 +94,7 @@ def test_a_search_shows_layouts_and_machines_and_writes_files(tmp_path: Path, ca
 def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert invoke(f"{LLAMA} --tp 8 --pp 4 --failures --out {tmp_path}".split()) == 0
     out = capsys.readouterr().out
-    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,000,000"):
+    for words in ("plain", "checkpoint and restart", "elastic", "local SGD, 64 groups", "1,048,576"):
         assert words in out, words
     values = json.loads((tmp_path / "estimate.json").read_text())
     ways = {way["name"]: way for way in values["failures"]["ways"]}
@@ -185,6 +185,19 @@ def test_a_layout_that_only_a_lean_program_can_run_says_so(capsys: pytest.Captur
     assert invoke([*line.split(), "--gradients", "fp32"]) == 2
     error = capsys.readouterr().err
     assert "needs 91.14 GiB on each h100, which has 80 GiB; write --gradients bf16 and --master-weight-remai" in error
+
+
+def test_a_search_tries_a_lean_program_where_that_is_left_open(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model nemotron-340b --cluster 128xh100 --tp 8 --pp 8 --vpp 12 --zero 1 --batch 32 --tokens 1T"
+    assert invoke([*line.split(), "--search", "--devices", "64"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "takes 443 days" in out
+    assert "The fastest layout is tp 8, pp 8, vpp 12, dp 2, zero 1, micro-batch 1, 14 bytes a parameter;" in out
+    assert "With 18 bytes a parameter it would need 91.1 GiB of a device's 80 GiB" in out
+    assert invoke([*line.split(), "--search", "--devices", "64", "--gradients", "fp32"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "takes 586 days" in out
+    assert "14 bytes" not in out
 
 
 def test_what_does_not_fit_is_estimated_only_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]):

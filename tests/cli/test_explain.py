@@ -145,6 +145,7 @@ def test_mistakes_are_one_line_that_says_what_works(comparison: Path, capsys: py
     )
     assert 'did you mean "adaptive"?' in complaint(["explain", here, "--policy", "adaptiv"], capsys)
     assert "does not exist" in complaint(["explain", f"{here}/none"], capsys)
+    assert "results.json/x/results.json does not exist" in complaint(["explain", f"{here}/results.json/x"], capsys)
     assert "there is no folder" in complaint(["explain", here, "--page", f"{here}/none/x.html"], capsys)
     assert "is a folder; write a file's name" in complaint(["explain", here, "--json", here], capsys)
     (comparison / "runs" / "run1" / "events.jsonl").unlink()

@@ -1,4 +1,4 @@
-"""Files that are written at once."""
+"""Files that are written at once, and why one cannot be read."""
 
 import contextlib
 import os
@@ -6,7 +6,16 @@ from pathlib import Path
 
 from plesio.core.errors import DataError
 
-__all__ = ["write_whole"]
+__all__ = ["reason_of", "write_whole"]
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, for a message that names the file.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "x.npz")), reason_of(EOFError("it ends early"))
+    ('No such file or directory', 'it ends early')
+    """
+    return getattr(error, "strerror", None) or str(error)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

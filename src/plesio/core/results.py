@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plesio.core.errors import DataError
-from plesio.core.files import write_whole
+from plesio.core.files import reason_of, write_whole
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -335,9 +335,11 @@ def read_results(path: Path) -> list[RunResult]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} does not exist; `plesio compare RECIPE --out DIR` writes DIR/results.json") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
+    except ValueError as error:
         raise DataError(f"{path} is not a results file: {error}") from error
     if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
         found = data.get("schema_version") if isinstance(data, dict) else None

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import DataError
+from plesio.core.files import reason_of
 
 __all__ = [
     "BLOCK_STEPS",
@@ -208,7 +209,7 @@ def read_trace(path: Path, *, kind: str | None = None) -> Trace:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(f"cannot read the trace {path}: {error}") from error
+        raise DataError(f"cannot read the trace {path}: {reason_of(error)}") from error
     try:
         header = json.loads(lines[0])
         version = header.pop("schema")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.core.files import reason_of
 from plesio.core.results import Environment
 from plesio.cost.cluster import Cluster
 from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_line
@@ -244,7 +245,7 @@ class Calibration:
         except FileNotFoundError:
             raise DataError(f"there is no calibration {path}; plesio calibrate writes one") from None
         except (OSError, ValueError) as error:
-            raise DataError(f"cannot read the calibration {path}: {error}") from None
+            raise DataError(f"cannot read the calibration {path}: {reason_of(error)}") from None
         if not isinstance(data, dict) or data.pop("schema", None) != CALIBRATION_SCHEMA_VERSION:
             raise DataError(
                 f"{path} is no calibration of schema {CALIBRATION_SCHEMA_VERSION}; plesio calibrate makes one"

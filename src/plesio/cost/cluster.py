@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from plesio.core.errors import ConfigError, nearest
+from plesio.core.files import reason_of
 from plesio.cost.cluster_file import read_cluster_text
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
@@ -283,7 +284,7 @@ class Cluster:
         except FileNotFoundError:
             raise ConfigError(f"there is no cluster file {path}; docs/cost.md has one to start from") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the cluster {path}: {error}") from None
+            raise ConfigError(f"cannot read the cluster {path}: {reason_of(error)}") from None
         return cls.from_toml(text, name=path.stem, where=str(path))
 
     @classmethod

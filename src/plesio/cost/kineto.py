@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import DataError
+from plesio.core.files import reason_of
 
 __all__ = ["KinetoTrace", "TracedCollective", "read_kineto"]
 
@@ -111,7 +112,7 @@ def read_kineto(path: Path) -> KinetoTrace:
         data = gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
         document = json.loads(data.decode(errors="replace"))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read the profiler trace {path}: {error}") from None
+        raise DataError(f"cannot read the profiler trace {path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error}); was it cut off?") from None
     events = document.get("traceEvents") if isinstance(document, dict) else None

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from plesio.core.errors import ConfigError, DataError, nearest
+from plesio.core.files import reason_of
 from plesio.core.units import parse_seconds
 
 __all__ = [
@@ -152,7 +153,7 @@ class EmpiricalTrace:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read the step-time trace {path}: {error}") from error
+            raise DataError(f"cannot read the step-time trace {path}: {reason_of(error)}") from error
         lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(text.splitlines(), start=1)]
         lines = [(number, line) for number, line in lines if line]
         if not lines:

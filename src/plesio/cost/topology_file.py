@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError
+from plesio.core.files import reason_of
 from plesio.cost.exchange_plan import Plan
 from plesio.cost.topology import PairMatrix, Topology
 
@@ -108,7 +109,7 @@ def read_topology(path: Path) -> Topology:
     except FileNotFoundError:
         raise ConfigError(f"there is no cluster file {path}; plesio probe --out {path} writes one") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the cluster {path}: {error}") from None
+        raise ConfigError(f"cannot read the cluster {path}: {reason_of(error)}") from None
     if "probe" not in document:
         raise ConfigError(f"{path} has no [probe]: it was not measured; plesio probe --out FILE writes one that was")
     try:

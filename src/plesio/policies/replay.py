@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 from plesio.core.errors import DataError, PolicySpecError, nearest
-from plesio.core.files import write_whole
+from plesio.core.files import reason_of, write_whole
 from plesio.core.records import from_values, to_values
 from plesio.policies.events import Action, Event, Steer
 from plesio.policies.policy import Machine, Policy
@@ -278,7 +278,7 @@ def read_log(path: Path) -> EventLog:
         if rest.exists():
             lines += _unpacked(rest).splitlines()
     except (OSError, UnicodeDecodeError, zlib.error) as error:
-        raise DataError(f"cannot read the event log {path}: {error}") from error
+        raise DataError(f"cannot read the event log {path}: {reason_of(error)}") from error
     policy, clock = _decode_header(path, lines[0] if lines else "")
     entries: list[Entry] = []
     num_whole = None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from plesio.core.errors import DataError
+from plesio.core.files import reason_of
 
 __all__ = ["read_cifar10_binary", "read_cifar10_python"]
 
@@ -41,7 +42,7 @@ def read_cifar10_binary(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error}") from error
+            raise DataError(f"cannot read {path}: {reason_of(error)}") from error
         if not content or len(content) % RECORD_BYTES:
             raise DataError(
                 f"{path} is cut short or no CIFAR-10 file: {len(content)} bytes are no whole number of records "
@@ -90,7 +91,7 @@ def _unpickle(path: Path) -> object:
             # The authors wrote it with Python 2: its texts are bytes.
             return _ArrayUnpickler(file, encoding="bytes").load()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
     except Exception as error:  # a damaged pickle can make the unpickler raise nearly anything
         raise DataError(f"{path} is no CIFAR-10 batch of the python version: {error}") from error
 

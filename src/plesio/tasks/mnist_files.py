@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from plesio.core.errors import DataError
+from plesio.core.files import reason_of
 
 __all__ = ["MAX_BYTES", "read_idx", "read_mnist"]
 
@@ -68,7 +69,7 @@ def read_idx(path: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
                 raise DataError(f"{path} claims to hold {num_bytes} bytes; its header is damaged")
             body = file.read(num_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
     if len(body) != num_bytes:
         length = "cut short" if len(body) < num_bytes else "too long"
         raise DataError(f"{path} is {length}: its header promises {num_bytes} bytes of values")

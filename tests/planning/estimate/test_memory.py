@@ -16,7 +16,8 @@ from plesio.planning.estimate import (
     parse_machine,
     search_layouts,
 )
-from plesio.planning.estimate.capacity import lean, that_fits
+from plesio.planning.estimate.capacity import that_fits
+from plesio.planning.estimate.layout import lean
 from plesio.planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
 
 GIB = 2**30

@@ -7,6 +7,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.planning.estimate import SOFTWARE, Layout, estimate_memory, estimate_step, find_model, parse_machine
+from plesio.planning.estimate.capacity import that_fits
 from plesio.planning.estimate.frontier import find_frontier, pareto_front
 from plesio.planning.estimate.search import RESERVE, Search, layouts_of, search_layouts
 from plesio.planning.estimate.training import estimate_training
@@ -58,6 +59,32 @@ def test_the_search_finds_what_brute_force_finds(searched: Search):
     steps_s = [candidate.step.total_s for candidate in searched.candidates]
     assert steps_s == pytest.approx(sorted(steps_s), rel=1e-9)
     assert searched.num_tried == len(searched.candidates) + searched.num_not_divisible + searched.num_too_large
+
+
+def test_no_layout_that_is_estimated_alone_beats_the_search():
+    """Alone one that does not fit is estimated with 14 bytes a parameter; so it is in a search."""
+    model, machine = find_model("nemotron-4-340b"), parse_machine("128xh100")
+    fixed = {"tp": 8, "pp": 8, "vpp": 12, "zero": 1}
+    alone = []
+    for layout in layouts_of(model, machine, global_batch=BATCH, fixed=fixed):
+        try:
+            taken = that_fits(model, layout, machine, global_batch=BATCH)
+        except ConfigError:
+            continue
+        memory = estimate_memory(model, taken, machine, global_batch=BATCH)
+        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+            alone.append((taken, estimate_step(model, taken, machine, global_batch=BATCH).total_s))
+    found = search_layouts(model, machine, global_batch=BATCH, may_be_lean=True, fixed=fixed)
+    assert {candidate.layout for candidate in found.candidates} == {layout for layout, _ in alone}
+    assert found.best.step.total_s == pytest.approx(min(step_s for _, step_s in alone), rel=1e-9)
+    assert found.best.layout.keeps_remainders
+    usual = search_layouts(model, machine, global_batch=BATCH, fixed=fixed)
+    assert found.best.step.total_s < 0.8 * usual.best.step.total_s
+    assert not any(candidate.layout.keeps_remainders for candidate in usual.candidates)
+    kept = {**fixed, "recomputation": "none"}
+    for may_be_lean, larger in ((False, "256xh100"), (True, "128xh100")):
+        with pytest.raises(ConfigError, match=f"fits into the memory of 64xh100 .*; write {larger}, or"):
+            search_layouts(model, parse_machine("64xh100"), global_batch=BATCH, may_be_lean=may_be_lean, fixed=kept)
 
 
 def test_layouts_that_take_as_long_are_shown_once():

@@ -4,7 +4,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.planning.studies import checkpointing
-from plesio.planning.studies.published_failures import most_checkpoint_s
+from plesio.planning.studies.published_failures import most_checkpoint_s, published_failures
 
 MINUTE = 60.0
 
@@ -60,6 +60,13 @@ def test_more_generations_are_safer():
     assert lost == sorted(lost, reverse=True)
     assert kept[1][0] == 0
     assert kept[2][0] == pytest.approx(0.1 * 0.9)
+
+
+def test_published_runs_are_compared_by_their_hosts():
+    rows = dict(published_failures().rows)
+    assert rows["BLOOM: a host fails every"] == "336 days"
+    assert rows["Llama 3: a host fails every"] == "264 days"
+    assert not any("node" in what for what in rows)
 
 
 def test_what_a_target_leaves_for_a_state():

@@ -146,6 +146,11 @@ def test_files_that_are_none_are_refused(tmp_path: Path):
             read_trajectory(path)
     with pytest.raises(DataError):
         read_trajectory(tmp_path / "results.json")
+    for name in ("none.npz", "none.jsonl"):
+        with pytest.raises(ConfigError if name.endswith(".npz") else DataError) as refused:
+            read_trajectory(tmp_path / name)
+        assert str(refused.value).count(name) == 1
+        assert f"{name}: No such file or directory" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def test_shares_add_up_and_agree_with_the_closed_form():
 
 def test_more_devices_do_a_smaller_share_of_work():
     by = goodput().by_devices
+    assert len(by) == 7
     for name in ("plain", "checkpoint and restart", "elastic", "local SGD, 8 groups"):
         shares = [share(ways, name) for _, ways in sorted(by.items())]
         assert shares == sorted(shares, reverse=True)
@@ -60,6 +61,28 @@ def test_the_order_of_a_million_chips_is_that_of_others():
     assert sixteen == pytest.approx(0.93, abs=0.02)
     # the figure of 8 groups says that of 16: a failure hits half as many
     assert 1 / (1 + cost_of_a_failure(0.88, num_groups=8) / 16) == pytest.approx(0.93, abs=0.01)
+
+
+@pytest.mark.parametrize(("num_devices", "working"), [(255, 128), (1000, 896), (1024, 1024)])
+def test_devices_that_are_left_over_of_whole_replicas_are_idle_in_every_way(num_devices: int, working: int):
+    answer = goodput(num_devices=num_devices, replica_devices=128, num_groups=(1, 7, 8, 64), simulated_failures=1000)
+    whole = {way.name: way for way in goodput(num_devices=working, num_groups=(1, 7, 8), simulated_failures=1000).ways}
+    assert [way.name for way in answer.ways] == [
+        *("plain", "checkpoint and restart", "elastic"),
+        *(f"local SGD, {groups} group{'s' * (groups > 1)}" for groups in (1, 7, 8) if groups * 128 <= working),
+    ]
+    for way in answer.ways:
+        assert way.parts.get("idle", 0) == pytest.approx(1 - working / num_devices)
+        assert math.fsum(way.parts.values()) == pytest.approx(1)
+        # as those that work do on a machine of their own, whose failures are fewer
+        assert way.share == pytest.approx(whole[way.name].share * working / num_devices)
+        assert way.exact == pytest.approx(whole[way.name].exact * working / num_devices, nan_ok=True)
+        assert way.work_ci95 == pytest.approx([end * working / num_devices for end in whole[way.name].work_ci95])
+
+
+def test_a_way_that_the_published_machine_is_too_small_for_has_no_share_there():
+    answer = goodput(num_devices=5_000_000, replica_devices=2_000_000, simulated_failures=100)
+    assert {row[0]: row[2] for row in answer.tables()[2].rows}["elastic"] == "–"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import pytest
 
+from plesio.cli.main import invoke
 from plesio.core.charts import LineChart
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio.planning.studies import pipeline
 from plesio.planning.studies.models.pipeline import Pipeline
 from plesio.planning.theory.parallelism import bubble_share, micro_batches_for
+from plesio.sim.pipeline_schedules import Schedule
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +115,30 @@ def test_impossible_inputs_are_refused(inputs: dict[str, float]):
 
 
 def test_chunks_are_whole_layers() -> None:
-    with pytest.raises(ConfigError, match="write one of 1, 2, 3, 4, 6, 12 chunks"):
+    with pytest.raises(ArgumentError, match=r"vpp is 64, .* 12 layers .* 96 over pp 8.*; write 6 or 12") as error:
         pipeline(vpp=64, schedule="interleaved")
+    assert error.value.parameters == ("vpp", "num_layers", "pp")
     uneven = pipeline(vpp=64)
     assert {point.schedule for point in uneven.points}.isdisjoint({"interleaved"})
-    with pytest.raises(ConfigError, match="write one of"):
+    with pytest.raises(ConfigError, match="write 4 or 6"):
         pipeline(vpp=5, schedule="interleaved", num_micro_batches=8)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "num_micro_batches", "instead"),
+    [
+        ("interleaved", 8, 9, "a multiple of 8"),
+        ("zbv", 8, 14, "15 or more"),
+        ("interleaved", 192, 96, "a smaller --pp"),
+    ],
+)
+def test_a_number_of_micro_batches_without_an_order_is_refused_by_its_option(
+    schedule: Schedule, pp: int, num_micro_batches: int, instead: str, capsys: pytest.CaptureFixture[str]
+):
+    line = f"study pipeline --schedule {schedule} --pp {pp} --micro-batches {num_micro_batches} --layers {2 * pp}"
+    assert invoke(line.split()) == 2
+    said = f"--micro-batches is {num_micro_batches}, for which {schedule} has no order with the {pp} of --pp"
+    assert f"{said}; write {instead}" in capsys.readouterr().err
 
 
 def test_of_many_micro_batches_only_those_asked_for_are_simulated() -> None:

@@ -104,3 +104,6 @@ def test_a_run_that_hardly_ever_ends_is_refused():
     check_run_ends(**times)
     with pytest.raises(ConfigError, match="write a longer cluster_mtbf_s"):
         check_run_ends(**times, restart_s=1000.0)
+    for restart_s in (1e4, 1e6):
+        with pytest.raises(ConfigError, match="more than a billion times"):
+            check_run_ends(**times, restart_s=restart_s)

@@ -7,12 +7,11 @@ is refused.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from plesio.core.errors import ArgumentError
 from plesio.planning.estimate.hardware import Machine
-from plesio.planning.estimate.layout import Layout
+from plesio.planning.estimate.layout import Layout, lean
 from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.search import (
@@ -23,7 +22,7 @@ from plesio.planning.estimate.search import (
     working_layouts,
 )
 
-__all__ = ["check_memory", "lean", "that_fits"]
+__all__ = ["check_memory", "that_fits"]
 
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1
@@ -69,11 +68,6 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     changes = {name: getattr(best.layout, name) for name in _FIELDS}
     helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value != getattr(layout, name))
     raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
-
-
-def lean(layout: Layout) -> Layout:
-    """The same with a program that keeps gradients in BF16 and master weights as remainders."""
-    return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
 
 
 def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Layout:

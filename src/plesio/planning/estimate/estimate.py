@@ -147,10 +147,11 @@ def estimate(
         kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
         given=degrees,
     )
+    may_be_lean = _may_be_lean(program)
     if search:
-        found = run.searched(machines, top=top or _TOP, on_progress=on_progress)
+        found = run.searched(machines, top=top or _TOP, may_be_lean=may_be_lean, on_progress=on_progress)
     else:
-        found = run.laid_out(machine, any_memory=any_memory, may_be_lean=_may_be_lean(program))
+        found = run.laid_out(machine, any_memory=any_memory, may_be_lean=may_be_lean)
         check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
     return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 
@@ -176,14 +177,27 @@ class _Run:
     kind: Mapping[str, Any]
 
     def searched(
-        self, machines: Sequence[Machine], *, top: int, on_progress: Callable[[str, int, int], None]
+        self,
+        machines: Sequence[Machine],
+        *,
+        top: int,
+        may_be_lean: bool,
+        on_progress: Callable[[str, int, int], None],
     ) -> Estimate:
-        """The fastest layout on the first machine, and the frontier of all."""
+        """The fastest layout on the first machine, and the frontier of all.
+
+        Args:
+            machines: What it runs on.
+            top: Layouts that are shown.
+            may_be_lean: Whether the program may keep less where nothing else fits.
+            on_progress: Called now and then.
+        """
         frontier = find_frontier(
             self.model,
             machines,
             global_batch=self._batch(machines[0], multiple_of=1),
             fixed=self.given,
+            may_be_lean=may_be_lean,
             on_progress=on_progress,
             tokens=self.tokens,
             conditions=self.conditions,

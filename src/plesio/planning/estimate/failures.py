@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from plesio.core.charts import Chart, Table
 from plesio.core.units import counted, format_seconds
 from plesio.planning.estimate.goodput_charts import by_devices_chart, by_devices_table, percent, ways_chart, ways_table
-from plesio.planning.estimate.goodput_ways import DEVICE_NUMBERS, FailingDevices, WayToGoOn, ways_to_go_on
+from plesio.planning.estimate.goodput_ways import FailingDevices, WayToGoOn, ways_by_devices, ways_to_go_on
 from plesio.planning.estimate.training import Training
 
 __all__ = ["RunOnFailingDevices", "run_on_failing_devices"]
@@ -23,7 +23,8 @@ class RunOnFailingDevices:
         devices: How they fail, and how long it takes to go on.
         num_devices: Of the run's machine.
         ways: Every way to go on, on that machine.
-        by_devices: Every way by number of devices, with the same layout of a replica and the same step.
+        by_devices: Every way by number of devices, the run's among them, with the same layout of a replica and the same
+            step.
     """
 
     devices: FailingDevices
@@ -60,16 +61,14 @@ class RunOnFailingDevices:
 
 def run_on_failing_devices(training: Training) -> RunOnFailingDevices:
     """Every way to go on, with the run's own times: its states, its step, its replicas."""
+    num_devices = training.machine.num_devices
+    by_devices = ways_by_devices(lambda number: ways_to_go_on(_failing(training, number), number), num_devices)
     return RunOnFailingDevices(
-        devices=_failing(training, training.machine.num_devices),
-        num_devices=training.machine.num_devices,
-        ways=_ways(training, training.machine.num_devices),
-        by_devices={number: _ways(training, number) for number in DEVICE_NUMBERS},
+        devices=_failing(training, num_devices),
+        num_devices=num_devices,
+        ways=by_devices[num_devices],
+        by_devices=by_devices,
     )
-
-
-def _ways(training: Training, num_devices: int) -> tuple[WayToGoOn, ...]:
-    return ways_to_go_on(_failing(training, num_devices), num_devices)
 
 
 def _failing(training: Training, num_devices: int) -> FailingDevices:

@@ -57,6 +57,7 @@ def find_frontier(
     tokens: float,
     precision: str = "bf16",
     software: Software = SOFTWARE["current"],
+    may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
     conditions: Conditions | None = None,
     constants: Constants = CONSTANTS,
@@ -71,6 +72,7 @@ def find_frontier(
         tokens: Tokens of all steps (or images).
         precision: Everywhere.
         software: Everywhere.
+        may_be_lean: Whether a layout that does not fit may keep less of a parameter instead.
         fixed: Attributes of `plesio.planning.estimate.layout.Layout` that are not searched, with their values.
         conditions: Failures, storage, prices; None is the defaults.
         constants: How close devices come to their data sheets.
@@ -88,6 +90,7 @@ def find_frontier(
                 global_batch=global_batch,
                 precision=precision,
                 software=software,
+                may_be_lean=may_be_lean,
                 fixed=fixed,
                 constants=constants,
                 on_progress=partial(on_progress, machine.name),

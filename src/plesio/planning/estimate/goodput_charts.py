@@ -22,8 +22,9 @@ def percent(share: float) -> str:
 
 
 def names_of(ways: Sequence[WayToGoOn]) -> list[str]:
-    """What the time goes into beside work, of all ways."""
-    return list(dict.fromkeys(part for way in ways for part in way.parts if part != "work"))
+    """What the time goes into beside work, of all ways; devices that are idle in all of them come last."""
+    names = dict.fromkeys(part for way in ways for part in way.parts if part != "work")
+    return sorted(names, key=lambda part: part == "idle")
 
 
 def ways_table(ways: Sequence[WayToGoOn], *, num_devices: int) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.files import reason_of
 from plesio.planning.estimate.model import Transformer
 
 __all__ = ["read_hugging_face"]
@@ -135,7 +136,7 @@ class _Config:
         except FileNotFoundError:
             raise ConfigError(f"there is no model file {path}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the model {path}: {error}") from None
+            raise ConfigError(f"cannot read the model {path}: {reason_of(error)}") from None
         except json.JSONDecodeError as error:
             raise ConfigError(f"{path} is no JSON: {error}") from None
         if not isinstance(values, dict):

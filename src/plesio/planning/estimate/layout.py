@@ -6,7 +6,7 @@ its groups from those of data (and context) parallelism and needs no devices of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from plesio.core.errors import ArgumentError, nearest
@@ -14,7 +14,7 @@ from plesio.cost.activations import Recomputation
 from plesio.planning.estimate.hardware import Machine
 from plesio.planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout"]
+__all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout", "lean"]
 
 SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021", "fsdp-2023", "deepspeed-2021"]
 
@@ -141,6 +141,16 @@ class Layout:
     def gradient_bytes(self) -> int:
         """Bytes of a gradient: the software's in mixed precision."""
         return 4 if self.full_precision else self.software.gradient_bytes
+
+    @property
+    def keeps_remainders(self) -> bool:
+        """Whether of a master weight only what its BF16 weight lacks is kept."""
+        return self.software.master_weight_remainders and not self.full_precision
+
+
+def lean(layout: Layout) -> Layout:
+    """The same with a program that keeps gradients in BF16 and master weights as remainders."""
+    return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
 
 
 def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> int:

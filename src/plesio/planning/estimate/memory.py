@@ -112,7 +112,7 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         buffers = _buffers(model, layout, stage)
     gradient_bytes = layout.gradient_bytes
     weight_bytes, state_bytes = (4, 8) if layout.full_precision else (2, 12)
-    if layout.software.master_weight_remainders and not layout.full_precision:
+    if layout.keeps_remainders:
         state_bytes -= 2
     activations *= weight_bytes / 2
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0

@@ -6,7 +6,8 @@ experts over replicas, replicas from what devices remain, micro-batches of power
 of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
 parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
 of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
-of them alike, so the fastest step is the fastest run.
+of them alike, so the fastest step is the fastest run. Who does not say what the program keeps of a parameter gets, as
+for a single layout (`plesio.planning.estimate.capacity`), the lean program where the usual one does not fit.
 """
 
 import math
@@ -19,7 +20,7 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.cost.activations import Recomputation
 from plesio.planning.estimate.constants import CONSTANTS, Constants
 from plesio.planning.estimate.hardware import Machine
-from plesio.planning.estimate.layout import SOFTWARE, Layout, Software
+from plesio.planning.estimate.layout import SOFTWARE, Layout, Software, lean
 from plesio.planning.estimate.memory import Memory, estimate_memory
 from plesio.planning.estimate.model import Convolutional, Model
 from plesio.planning.estimate.step import Step, estimate_step
@@ -193,6 +194,7 @@ def search_layouts(
     global_batch: int,
     precision: str = "bf16",
     software: Software = SOFTWARE["current"],
+    may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
     constants: Constants = CONSTANTS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -211,6 +213,8 @@ def search_layouts(
         global_batch: Sequences (or images) of a step, the same for all.
         precision: Precision of all of them.
         software: Software of all of them.
+        may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
+            (`plesio.planning.estimate.layout.lean`).
         fixed: Attributes of `Layout` that are not searched, with their values.
         constants: How close devices come to their data sheets.
         on_progress: Called now and then with the layouts tried, and all of them.
@@ -224,7 +228,7 @@ def search_layouts(
     space = tuple(
         layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
     )
-    outcomes = _Outcomes(fixed=frozenset(fixed or ()))
+    outcomes = _Outcomes(fixed=frozenset(fixed or ()), may_be_lean=may_be_lean)
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
@@ -233,7 +237,13 @@ def search_layouts(
     if not outcomes.candidates:
         if outcomes.num_too_large:
             larger = _larger_machine(
-                model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed
+                model,
+                machine,
+                global_batch=global_batch,
+                precision=precision,
+                software=software,
+                may_be_lean=may_be_lean,
+                fixed=fixed,
             )
             raise ArgumentError(
                 f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
@@ -256,6 +266,7 @@ class _Outcomes:
     """What came of the layouts so far; a refusal that is about what is fixed goes before others."""
 
     fixed: frozenset[str] = frozenset()
+    may_be_lean: bool = False
     candidates: list[Candidate] = field(default_factory=list)
     num_not_divisible: int = 0
     num_too_large: int = 0
@@ -266,6 +277,9 @@ class _Outcomes:
     ) -> None:
         try:
             memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+            if self.may_be_lean and not memory.fits:
+                layout = lean(layout)
+                memory = estimate_memory(model, layout, machine, global_batch=global_batch)
         except ConfigError as error:
             self.num_not_divisible += 1
             if self.refusal is None or self.fixed & set(getattr(error, "parameters", ())):
@@ -312,6 +326,7 @@ def _larger_machine(
     global_batch: int,
     precision: str,
     software: Software,
+    may_be_lean: bool,
     fixed: Mapping[str, Any] | None,
 ) -> str:
     """Half a sentence: the next machine, each twice the one before, on which something fits."""
@@ -321,8 +336,9 @@ def _larger_machine(
         for layout in layouts_of(
             model, machine, global_batch=global_batch, precision=precision, software=software, fixed=smallest
         ):
+            least = lean(layout) if may_be_lean else layout
             try:
-                memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+                memory = estimate_memory(model, least, machine, global_batch=global_batch)
             except ConfigError:
                 continue
             if _fits(memory):

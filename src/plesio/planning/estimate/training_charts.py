@@ -88,7 +88,7 @@ def format_gib(num_bytes: float) -> str:
 
 
 def format_layout(layout: Layout) -> str:
-    """The degrees that are not 1, ZeRO, micro-batch and recomputation.
+    """The degrees that are not 1, ZeRO, micro-batch, recomputation, and a program's that keeps less than the usual.
 
     >>> format_layout(Layout(tp=8, dp=4, zero=1, sequence_parallel=True, recomputation="full"))
     'tp 8, dp 4, zero 1, micro-batch 1, full recomputation'
@@ -98,7 +98,8 @@ def format_layout(layout: Layout) -> str:
     ]
     rest = [f"zero {layout.zero}", f"micro-batch {layout.micro_batch}"]
     recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation"]
-    return ", ".join(degrees + rest + recomputed)
+    kept = [f"{12 + layout.gradient_bytes} bytes a parameter"] if layout.keeps_remainders else []
+    return ", ".join(degrees + rest + recomputed + kept)
 
 
 def training_finding(training: Training, rows: Sequence[Sensitivity]) -> str:

@@ -1,4 +1,4 @@
-"""Two long runs whose failures were described: whether a node fails as often in both, and what they could afford.
+"""Two long runs whose failures were described: whether a host fails as often in both, and what they could afford.
 
 BLOOM: 384 A100, about a failure a week, 2.3 TB of state in 40 s (Scao et al. 2022). Llama 3 405B: 16 384 H100, 419
 interruptions in 54 days, over 90 % of the time effective (Grattafiori et al. 2024, section 3.3.4).
@@ -11,9 +11,9 @@ from plesio.planning.theory.reliability import best_interval_s, cluster_mtbf_s, 
 __all__ = ["most_checkpoint_s", "published_failures"]
 
 _DAY_S = 86400.0
-_DEVICES_PER_NODE = 8
-_LLAMA_NODES, _LLAMA_FAILURES, _LLAMA_S, _LLAMA_EFFECTIVE = 16384 // _DEVICES_PER_NODE, 419, 54 * _DAY_S, 0.9
-_BLOOM_NODES, _BLOOM_MTBF_S, _BLOOM_CHECKPOINT_S = 384 // _DEVICES_PER_NODE, 7 * _DAY_S, 40.0
+_DEVICES_PER_HOST = 8
+_LLAMA_HOSTS, _LLAMA_FAILURES, _LLAMA_S, _LLAMA_EFFECTIVE = 16384 // _DEVICES_PER_HOST, 419, 54 * _DAY_S, 0.9
+_BLOOM_HOSTS, _BLOOM_MTBF_S, _BLOOM_CHECKPOINT_S = 384 // _DEVICES_PER_HOST, 7 * _DAY_S, 40.0
 
 
 def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0) -> float:
@@ -37,8 +37,8 @@ def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0)
 def published_failures() -> Table:
     """What the model says of both runs, beside what was published."""
     llama_mtbf_s = _LLAMA_S / _LLAMA_FAILURES
-    bloom_node_s, llama_node_s = _BLOOM_MTBF_S * _BLOOM_NODES, llama_mtbf_s * _LLAMA_NODES
-    scaled_s = cluster_mtbf_s(part_mtbf_s=bloom_node_s, num_parts=_LLAMA_NODES)
+    bloom_host_s, llama_host_s = _BLOOM_MTBF_S * _BLOOM_HOSTS, llama_mtbf_s * _LLAMA_HOSTS
+    scaled_s = cluster_mtbf_s(part_mtbf_s=bloom_host_s, num_parts=_LLAMA_HOSTS)
     bloom = {"checkpoint_s": _BLOOM_CHECKPOINT_S, "mtbf_s": _BLOOM_MTBF_S}
     bloom_best_s = best_interval_s(**bloom)
     bloom_slowdown = expected_slowdown(interval_s=bloom_best_s, **bloom)
@@ -49,10 +49,10 @@ def published_failures() -> Table:
         for restart_s in (0.0, 300.0, 600.0)
     ]
     rows = [
-        ("BLOOM: a node fails every", f"{bloom_node_s / _DAY_S:.0f} days"),
-        ("Llama 3: a node fails every", f"{llama_node_s / _DAY_S:.0f} days"),
+        ("BLOOM: a host fails every", f"{bloom_host_s / _DAY_S:.0f} days"),
+        ("Llama 3: a host fails every", f"{llama_host_s / _DAY_S:.0f} days"),
         (
-            "Llama 3's time between failures from BLOOM's nodes",
+            "Llama 3's time between failures from BLOOM's hosts",
             f"{scaled_s / 3600:.2f} h, published {llama_mtbf_s / 3600:.2f} h ({error:+.0f} %)",
         ),
         (

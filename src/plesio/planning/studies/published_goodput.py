@@ -38,14 +38,15 @@ def published_goodput(ways: Sequence[WayToGoOn], *, mtbf_s: float) -> Table:
     """Published shares beside those of the same ways here.
 
     Args:
-        ways: On as many devices.
+        ways: On as many devices; of a way that is not among them stands "–".
         mtbf_s: Mean seconds between failures of that machine here.
     """
     here = {way.name: way.share for way in ways}
     rows = []
     for name, share in PUBLISHED_SHARES.items():
         cost = cost_of_a_failure(share, num_groups=_GROUPS.get(name, 1))
-        rows.append((name, f"{100 * share:.0f} %", percent(here[name]), f"{cost:.2f}", format_seconds(cost * mtbf_s)))
+        share_here = percent(here[name]) if name in here else "–"
+        rows.append((name, f"{100 * share:.0f} %", share_here, f"{cost:.2f}", format_seconds(cost * mtbf_s)))
     from_8 = 1 / (1 + cost_of_a_failure(PUBLISHED_SHARES["local SGD, 8 groups"], num_groups=8) / 16)
     rows.append(("16 groups, from the figure of 8", "93 %", f"{100 * from_8:.1f} %", "", ""))
     return Table(

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.errors import ConfigError
+from plesio.core.files import reason_of
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 
@@ -199,7 +200,9 @@ def _read_arrays(path: Path) -> Trajectory:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"cannot read {path}: {error}; write it by numpy.savez, with arrays of numbers") from None
+        raise ConfigError(
+            f"cannot read {path}: {reason_of(error)}; write it by numpy.savez, with arrays of numbers"
+        ) from None
     steps = arrays.pop("step", None)
     if not arrays or any(array.ndim == 0 for array in arrays.values()):
         raise ConfigError(f"{path}: every array must have the step as its first axis")

@@ -37,6 +37,7 @@ __all__ = [
 MOST_SLOWDOWN = 100.0
 """Seconds that a second of work may take; a run that takes longer is no plan."""
 _UNCOUNTABLE = 1e9
+"""A slowdown from here on is only said to be more: its digits tell nobody anything."""
 _MOST_EXPONENT = 600.0
 """Far enough below the 709 at which no float holds e^x."""
 
@@ -169,7 +170,7 @@ def slowdown_parts(
 
 
 def _times(slowdown: float) -> str:
-    return f"{slowdown:.3g} times" if slowdown < _UNCOUNTABLE else f"more than {_UNCOUNTABLE:.0e} times"
+    return f"{slowdown:.3g} times" if slowdown < _UNCOUNTABLE else "more than a billion times"
 
 
 def check_run_ends(

@@ -64,6 +64,8 @@ def catalogue(path: Path) -> list[Entry]:
     if entries:
         return entries
     if not path.is_dir():
+        if path.exists():
+            raise DataError(f"{path} is no folder; write that of a checkpoint, or of a run's checkpoints")
         raise DataError(f"there is no folder {path}")
     within = sorted(one.parent.name for one in path.glob("*/step-*"))
     hint = f"; {within[0]} in it does" if within else ""

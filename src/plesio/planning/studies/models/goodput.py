@@ -23,13 +23,13 @@ from plesio.planning.estimate.goodput_charts import (
     ways_table,
 )
 from plesio.planning.estimate.goodput_ways import (
-    DEVICE_NUMBERS,
     EXCHANGE_S,
     NUM_GROUPS,
     RECONFIGURE_S,
     REPAIR_S,
     FailingDevices,
     WayToGoOn,
+    ways_by_devices,
     ways_to_go_on,
 )
 from plesio.planning.estimate.training import DEVICE_MTBF_S
@@ -50,8 +50,8 @@ class UsefulTime(Answer):
         num_devices: Of the machine that was asked for.
         mtbf_s: Mean seconds between two failures of that machine.
         ways: Every way to go on, on that machine.
-        by_devices: Every way by number of devices.
-        published: Ways on as many devices as others have simulated.
+        by_devices: Every way by number of devices, that machine's among them.
+        published: Ways on as many devices as others have simulated; none where a replica does not fit there.
         published_mtbf_s: Mean seconds between two failures of such a machine.
     """
 
@@ -74,10 +74,13 @@ class UsefulTime(Answer):
         shares = ", ".join(f"{way.name} {percent(way.share)}" for way in self.ways)
         first, last = min(self.by_devices), max(self.by_devices)
         names = [max(self.by_devices[number], key=lambda way: way.share).name for number in (first, last)]
-        return (
+        found = (
             f"{self.num_devices:,} devices have a failure every {format_seconds(self.mtbf_s)}; of their time is work: "
-            f"{shares}. Of {first:,} devices {names[0]} makes the most, of {last:,} {names[1]}."
+            f"{shares}."
         )
+        if first == last:
+            return found
+        return f"{found} Of {first:,} devices {names[0]} makes the most, of {last:,} {names[1]}."
 
     @property
     def total(self) -> float:
@@ -133,8 +136,8 @@ def goodput(
         restart_s: Time from a failure until a run with spare hosts, or a group, goes on.
         repair_s: Time from a failure until the device is back, without spare hosts.
         reconfigure_s: Time that all replicas of an elastic run wait when one leaves or comes back.
-        replica_devices: Devices of a replica of an elastic run.
-        num_groups: Groups of local SGD, none of which waits for another.
+        replica_devices: Devices of a replica, in every way; what is left over of whole replicas is idle.
+        num_groups: Groups of local SGD, none of which waits for another; each has at least one replica.
         round_s: A group's steps between two exchanges.
         exchange_s: What is not hidden of an exchange.
         simulated_failures: Simulated for each way and machine.
@@ -162,11 +165,12 @@ def goodput(
     def ways(number: int, groups: Sequence[int]) -> tuple[WayToGoOn, ...]:
         return ways_to_go_on(devices, number, num_groups=groups, num_failures=simulated_failures, seed=seed)
 
+    by_devices = ways_by_devices(lambda number: ways(number, num_groups), num_devices)
     answer = UsefulTime(
         num_devices=num_devices,
         mtbf_s=device_mtbf_s / num_devices,
-        ways=ways(num_devices, num_groups),
-        by_devices={number: ways(number, num_groups) for number in DEVICE_NUMBERS},
+        ways=by_devices[num_devices],
+        by_devices=by_devices,
         published=ways(PUBLISHED_DEVICES, (8, 16)),
         published_mtbf_s=device_mtbf_s / PUBLISHED_DEVICES,
     )

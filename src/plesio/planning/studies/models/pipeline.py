@@ -34,10 +34,12 @@ from plesio.planning.studies.pipeline_stages import PipelinePoint, PipelineStage
 from plesio.planning.studies.study import Answer
 from plesio.planning.studies.tensor_cuts import check_heads
 from plesio.planning.theory.parallelism import micro_batches_for
-from plesio.sim.pipeline_schedules import Schedule, operations
+from plesio.sim.pipeline_schedules import Schedule, fewest_micro_batches
 
 __all__ = ["Pipeline", "pipeline"]
 
+_MOST_STAGES = 1024
+"""Of a pipeline, and of a device."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
 _SLOWER = 1.2
@@ -248,7 +250,7 @@ class Pipeline(Answer):
 
 def pipeline(
     *,
-    pp: Annotated[int, Within(1, 1024)] = 8,
+    pp: Annotated[int, Within(1, _MOST_STAGES)] = 8,
     num_micro_batches: Annotated[int, Within(1, _MOST_PLACES)] = 32,
     schedule: Schedule = "1f1b",
     recomputation: Recomputation = "selective",
@@ -256,7 +258,7 @@ def pipeline(
     backward_s: Annotated[float, DURATION] = 0.146,
     stage_weights: Annotated[tuple[float, ...], Within(1e-6, 1e6, most=1024)] = (1.0,),
     send_s: Annotated[float, DURATION_OR_0] = 0.0,
-    vpp: Annotated[int, Within(1, 1024)] = 2,
+    vpp: Annotated[int, Within(1, _MOST_STAGES)] = 2,
     num_layers: Annotated[int, Within(1, 100_000)] = 96,
     hidden_size: Annotated[int, Within(1, 10**6), Written(option="hidden")] = 12288,
     num_heads: Annotated[int, Within(1, 10**6)] = 96,
@@ -301,7 +303,7 @@ def pipeline(
     check_heads(num_heads, tp=tp, hidden_size=hidden_size)
     _check_chunks(schedule, num_stages=pp, num_chunks=vpp, num_layers=num_layers)
     _check_work(num_micro_batches, num_stages=pp)
-    operations(schedule, num_devices=pp, num_micro_batches=num_micro_batches, num_chunks=vpp)
+    _check_micro_batches(schedule, num_micro_batches, num_stages=pp)
     stages = PipelineStages.of_transformer(
         stage_weights * pp if len(stage_weights) == 1 else stage_weights,
         forward_s=forward_s,
@@ -357,8 +359,25 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
         )
     if schedule != "interleaved" or num_layers % (num_stages * num_chunks) == 0:
         return
-    good = [n for n in range(1, num_layers // num_stages + 1) if num_layers % (n * num_stages) == 0]
-    instead = f"one of {', '.join(map(str, good))} chunks" if good else f"stages that divide {num_layers}"
+    layers = num_layers // num_stages
+    divisors = [n for n in range(1, min(layers, _MOST_STAGES) + 1) if layers % n == 0]
+    nearby = sorted(sorted(divisors, key=lambda divisor: abs(divisor - num_chunks))[:2])
     raise ArgumentError(
-        f"{num_layers} layers in {num_stages} stages of {num_chunks} chunks are not whole layers; write {instead}"
+        f"`vpp` is {num_chunks}, which does not divide the {layers} layers of each stage (`num_layers` {num_layers} "
+        f"over `pp` {num_stages}); write {' or '.join(map(str, nearby))}"
+    )
+
+
+def _check_micro_batches(schedule: Schedule, num_micro_batches: int, *, num_stages: int) -> None:
+    """The schedule has an order for so many."""
+    fewest = fewest_micro_batches(schedule, num_devices=num_stages)
+    multiple_of = num_stages if schedule == "interleaved" else 1
+    if num_micro_batches >= fewest and num_micro_batches % multiple_of == 0:
+        return
+    instead = f"a multiple of {multiple_of}" if multiple_of > 1 else f"{fewest} or more"
+    if fewest * num_stages > _MOST_PLACES:
+        instead = "a smaller `pp`"
+    raise ArgumentError(
+        f"`num_micro_batches` is {num_micro_batches}, for which {schedule} has no order with the {num_stages} of `pp`; "
+        f"write {instead}"
     )
