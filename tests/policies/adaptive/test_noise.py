@@ -43,6 +43,8 @@ def test_noisy_gradients_make_local_steps_worth_less_and_the_noisiest_forbid_the
     advice = NoiseMonitor(NoiseConfig(window=1)).observe(reading(noise=noise))
     assert advice.slack == (math.inf if efficiency > 0.5 else 0)
     assert advice.efficiency == advice.inputs["efficiency"] == pytest.approx(efficiency)
+    assert advice.staleness == math.inf
+    assert advice.store_efficiency == (1.0 if efficiency > 0.5 else NoiseConfig().store_efficiency)
 
 
 def test_nothing_but_noise_is_worth_the_root_of_the_workers():
@@ -78,7 +80,7 @@ def test_between_few_workers_chance_is_larger():
     assert NoiseMonitor(NoiseConfig()).observe(of_data(between=1.75)) == NO_OBJECTION
 
 
-@pytest.mark.parametrize("wrong", [{"least_efficiency": 1.0}, {"window": 0}])
+@pytest.mark.parametrize("wrong", [{"least_efficiency": 1.0}, {"store_efficiency": 0.0}, {"window": 0}])
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         NoiseConfig(**wrong)  # type: ignore[arg-type]

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import random
 
@@ -299,7 +300,7 @@ def test_a_short_round_says_nothing_of_shares():
     assert dict(choice.inputs)["system.bsp_step_s"] == pytest.approx(0.021, rel=0.03)
 
 
-def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3) -> Setting:
+def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3, efficiency: float = 1.0) -> Setting:
     """Chosen where one step of any worker in twenty takes eight times as long."""
     monitor = SystemMonitor(SystemConfig())
     draw = random.Random(3)
@@ -307,7 +308,13 @@ def with_store(*, transfer_s: float, can_push: bool = True, slack: float = 3) ->
     reviews = bsp_reviews(compute_s, transfer_s=transfer_s)
     reviews = {worker: replace(it, can_push=can_push) for worker, it in reviews.items()}
     monitor.observe(reviews, setting=SYNCHRONOUS)
-    return monitor.choose(allowance=allow(slack), current=SYNCHRONOUS, shares=()).setting
+    allowance = dataclasses.replace(allow(slack), store_efficiency=efficiency)
+    return monitor.choose(allowance=allowance, current=SYNCHRONOUS, shares=()).setting
+
+
+def test_the_store_must_save_more_time_than_its_steps_lose_progress():
+    assert with_store(transfer_s=0.0005, efficiency=0.8).on_store
+    assert not with_store(transfer_s=0.0005, efficiency=0.6).on_store
 
 
 def test_the_store_is_for_stragglers_on_fast_links_where_its_servers_can_step():

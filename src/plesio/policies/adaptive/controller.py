@@ -194,6 +194,7 @@ class Controller:
             staleness=min((advice.staleness for advice in advices), default=math.inf),
             efficiency=min((advice.efficiency for advice in advices), default=1.0),
             rack_efficiency=min((advice.rack_efficiency for advice in advices), default=1.0),
+            store_efficiency=min((advice.store_efficiency for advice in advices), default=1.0),
         )
         return allowance if self._progress is None else replace(allowance, bears=self._progress.allows)
 

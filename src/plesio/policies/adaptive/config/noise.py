@@ -15,6 +15,8 @@ class NoiseConfig:
     Attributes:
         least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
             none.
+        store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
+            below ``least_efficiency``.
         window: Readings with figures, of which the noisiest counts.
         largest_spread: Variance between many workers over that within them, above which their data differ.
         spread_slack: What is allowed then.
@@ -24,12 +26,14 @@ class NoiseConfig:
     """
 
     least_efficiency: float = 0.5
+    store_efficiency: float = 0.6
     window: int = 2
     largest_spread: float = 1.6
     spread_slack: int = 1
 
     def __post_init__(self) -> None:
         require_number("adaptive noise", "least_efficiency", self.least_efficiency, above=0.0, below=1.0)
+        require_number("adaptive noise", "store_efficiency", self.store_efficiency, above=0.0, below=1.0)
         require_whole("adaptive noise", "window", self.window, minimum=1)
         require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
         require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)

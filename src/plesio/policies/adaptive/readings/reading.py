@@ -85,6 +85,7 @@ class Advice:
             ``slack`` too.
         efficiency: Progress of a step that a worker makes by itself, over that of a step with the mean gradient.
         rack_efficiency: The same of a step that a rack makes by itself.
+        store_efficiency: The same of a step on the store.
     """
 
     slack: float
@@ -94,6 +95,7 @@ class Advice:
     on_store: float | None = None
     efficiency: float = 1.0
     rack_efficiency: float = 1.0
+    store_efficiency: float = 1.0
 
     @property
     def drift(self) -> float:

@@ -19,6 +19,7 @@ class Allowance:
         staleness: The same on the store, and in low rank.
         efficiency: Progress of a step that a worker makes by itself, over that of one with the mean gradient.
         rack_efficiency: The same of a step that a rack makes by itself.
+        store_efficiency: The same of a step on the store.
         bears: Whether nothing else speaks against a setting.
     """
 
@@ -27,11 +28,14 @@ class Allowance:
     staleness: float = math.inf
     efficiency: float = 1.0
     rack_efficiency: float = 1.0
+    store_efficiency: float = 1.0
     bears: Callable[[Setting], bool] = field(default=lambda _: True)
 
     def progress(self, setting: Setting) -> float:
         """Of a step under ``setting``, over that of a step with the mean gradient."""
-        if setting.steps_together or setting.on_store:
+        if setting.on_store:
+            return self.store_efficiency
+        if setting.steps_together:
             return 1.0
         return self.rack_efficiency if setting.by_racks else self.efficiency
 

@@ -22,7 +22,10 @@ With 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between w
 
 *On the store* the servers normalise by the mean of a round (`plesio.runtime.server.interleaved`) and no worker steps
 by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
-under Adam that went to the store in its fifth step had not recovered after fifty.
+under Adam that went to the store in its fifth step had not recovered after fifty. It is priced, though: where gradients
+are so noisy that local steps are out of the question, a step on the store counts as ``store_efficiency`` of one. That
+transformer needs 1.3 to 1.7 times as many of them, whose gradients come a round late; nothing measured while it trains
+tells so, and a trial of a few reviews does not see it (`docs/log.md`, section 57).
 
 *Workers whose data differ.* Between workers gradients vary by the noise of their batches, and by what their data have
 of their own; within a worker, from one step to the next, by the noise alone and by how far the mean gradient moves. So
@@ -77,6 +80,7 @@ class NoiseMonitor:
             on_store=math.inf,
             efficiency=advice.efficiency,
             rack_efficiency=advice.rack_efficiency,
+            store_efficiency=advice.store_efficiency,
             reason=f"gradients differed {self._spread:.3g} times as much between workers as within: their data differ",
             inputs={"spread": self._spread},
         )
@@ -100,6 +104,7 @@ class NoiseMonitor:
             on_store=math.inf,
             efficiency=efficiency,
             rack_efficiency=by_racks,
+            store_efficiency=1.0 if efficiency >= least else self._config.store_efficiency,
             reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
             inputs=inputs,
         )
