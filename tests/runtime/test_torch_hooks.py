@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(180)
 PROGRAMS = Path(programs.__file__)
 WIDTH, DEPTH = 512, 3
 """More than one bucket of DDP."""
-MORE = 5
+MORE = 20
 """Steps."""
 SHAPE = {"optimizer": "SGD", "lr": 0.05, "momentum": 0.9}
 
