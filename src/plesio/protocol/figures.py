@@ -34,7 +34,7 @@ class Report:
     Attributes:
         clock: Steps that the worker has finished, late joiners' head start included.
         elapsed_s: Seconds of training.
-        recent_step_s: Median seconds of its latest steps.
+        recent_step_s: Median seconds of its latest steps, without the first of all; 0 before the second.
         bytes_sent: By class of link.
         losses: (clock, seconds of training, loss) of each step.
         blocked: (clock, seconds) of each collective.

@@ -30,6 +30,15 @@ def test_each_take_has_the_totals_and_only_the_news_of_lists():
     assert Heartbeat.of_body(json.loads(json.dumps(Heartbeat(report=second).body()))).report == second
 
 
+def test_the_first_step_says_nothing_of_how_long_steps_take():
+    """A worker that stopped after it would otherwise be waited for up to a minute."""
+    meter, seen = Meter(memory_bytes=1000), []
+    for clock, duration_s in enumerate((5.0, 0.1, 0.3, 0.2), start=1):
+        meter.step(clock=clock, samples=1, duration_s=duration_s, loss=None, at_s=0.0)
+        seen.append(meter.take().recent_step_s)
+    assert seen == [0.0, 0.1, 0.1, 0.2]
+
+
 def test_report_taken_does_not_change_afterwards():
     meter = Meter(memory_bytes=1000)
     meter.refuse("not_finite")

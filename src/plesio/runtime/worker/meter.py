@@ -61,7 +61,8 @@ class Meter:
         if loss is not None:
             self.latest = clock, at_s, loss
             totals.losses.append(self.latest)
-        self._recent.append(duration_s)
+        if totals.steps > 1:  # the first loads and compiles what all others need
+            self._recent.append(duration_s)
         if len(self._recent) > self.RECENT:
             del self._recent[0]
         if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
@@ -104,7 +105,7 @@ class Meter:
         losses, totals.losses = totals.losses, []
         blocked, totals.blocked = totals.blocked, []
         recent = sorted(self._recent)
-        totals.recent_step_s = recent[len(recent) // 2] if recent else 0.0
+        totals.recent_step_s = recent[(len(recent) - 1) // 2] if recent else 0.0
         memory_bytes = self._memory_bytes if self._gauges is None else self._gauges.peak_bytes()
         totals.peak_memory_bytes = max(totals.peak_memory_bytes, memory_bytes)
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
