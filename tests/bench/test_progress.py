@@ -18,15 +18,15 @@ RECIPE = """
 name = "digits"
 
 [run]
-policies = ["switch:bsp/asp@10/bsp@55"]
+policies = ["switch:bsp/asp@10/bsp@110"]
 seeds = [0]
-samples = 4096
+samples = 8000
 
 [workers]
 count = 2
 step_time = { kind = "constant", mean = "20 ms" }
 """
-NUM_SAMPLES, BATCH_SIZE, NUM_WORKERS = 4096, 32, 2
+NUM_SAMPLES, BATCH_SIZE, NUM_WORKERS = 8000, 32, 2
 
 
 class Heard:
