@@ -17,7 +17,7 @@ from plesio.core.errors import ConfigError, TransportError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 from plesio.runtime.worker.job_handle import ambient, within
-from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual import Progress, Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
 __all__ = ["simulate_script"]
@@ -95,18 +95,24 @@ def simulate_script(
             on_progress=on_progress,
             stop=stop,
         )
-    if simulation.runs and any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
+    if not simulation.runs:
+        simulation.values()
+        raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
+    return _runs_of(simulation, num_workers=workers.count)
+
+
+def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:
+    """Its runs; raises what ended one otherwise than by Ctrl-C, a lost worker, or a newcomer that came too late."""
+    if any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
         return [run if run.status == "finished" else _interrupted(run) for run in simulation.runs]
     too_late = {
         rank: f"worker {rank}: {type(it.error).__name__}: {it.error}"
         for rank, it in sorted(simulation.outcomes.items())
-        if simulation.runs and rank >= workers.count and isinstance(it.error, TransportError)
+        if rank >= num_workers and isinstance(it.error, TransportError)
     }
     others = {rank: it for rank, it in simulation.outcomes.items() if rank not in too_late}
-    if not (simulation.runs and any(isinstance(it.error, WorkerLostError) for it in others.values())):
+    if not any(isinstance(it.error, WorkerLostError) for it in others.values()):
         replace(simulation, outcomes=others).values()
-    if not simulation.runs:
-        raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
     *earlier, last = simulation.runs
     return [*earlier, replace(last, fallbacks=(*last.fallbacks, *too_late.values()))]
 
