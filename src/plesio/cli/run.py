@@ -22,18 +22,15 @@ Examples:
 Options of plesio come before the script; what follows it is the script's own.
 Every line the workers print has its worker's rank in front."""
 
+_DEFAULT_WORKERS = "1; with --join, a group where the job was started with --grid"
+
 
 def run(
     script: Annotated[Path, typer.Argument(help="The Python file to run.", show_default=False)],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers",
-            "-n",
-            metavar="N",
-            help="Processes to start. [default: 1; with --join, a group where the job was started with --grid]",
-        ),
+        typer.Option("--workers", "-n", metavar="N", help=f"Processes to start. [default: {_DEFAULT_WORKERS}]"),
     ] = None,
     grid: Annotated[
         str | None,
