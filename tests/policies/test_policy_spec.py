@@ -27,7 +27,7 @@ from plesio.policies import (
 )
 from plesio.policies.asynchronous import RATES
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision, PowerSgd, Qsgd, TopK
-from plesio.policies.policy import EXCHANGES, UPDATES
+from plesio.policies.policy import EXCHANGES, MOMENTS, UPDATES
 
 ANY_EXCHANGE = st.sampled_from(EXCHANGES)
 ANY_UPDATE = st.sampled_from(UPDATES)
@@ -72,7 +72,14 @@ def policies(draw: st.DrawFn) -> Policy:
             return LocalSGD(period=period, delay=delay, exchange=exchange)
         inner_rate = draw(st.floats(0, 1, exclude_min=True))
         momentum = draw(st.floats(0, 1, exclude_max=True))
-        return LocalSGD(period=period, delay=delay, inner_rate=inner_rate, momentum=momentum, compression=compression)
+        return LocalSGD(
+            period=period,
+            delay=delay,
+            inner_rate=inner_rate,
+            momentum=momentum,
+            moments=draw(st.sampled_from(MOMENTS)),
+            compression=compression,
+        )
     if name == "asp":
         return ASP(period=period, update=draw(ANY_UPDATE), weighting=draw(WEIGHTINGS), rate=draw(ANY_RATE))
     bound = draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf)))
@@ -116,6 +123,7 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("local_sgd:8,delay=4", LocalSGD(period=8, delay=4)),
         ("local_sgd:8,exchange=store,delay=1", LocalSGD(period=8, delay=1, exchange="store")),
         ("local_sgd:8,inner_rate=0.25,momentum=0.5", LocalSGD(period=8, inner_rate=0.25, momentum=0.5)),
+        ("local_sgd:4, Moments = mean", LocalSGD(period=4, moments="mean")),
         ("local_sgd:8,compress=topk:0.01", LocalSGD(period=8, compression=TopK(density=0.01))),
         ("bsp, compress = QSGD:8 + feedback", BSP(compression=Qsgd(bits=8, feedback=True))),
         ("bsp,compress=none", BSP()),

@@ -123,6 +123,8 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         learning_rate: Of the first parameter group.
         momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
+        shares_moments: Whether local steps can leave what it remembers as the mean gradient would (`LocalSGD.moments`);
+            left out of logs where they cannot.
         num_refused: Steps whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
@@ -147,6 +149,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         "summed_rate",
         "sparse_bytes",
         "low_rank_share",
+        "shares_moments",
     )
 
     worker: int
@@ -158,6 +161,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     learning_rate: float = 0.0
     momentum: float = 0.0
     normalises: bool = False
+    shares_moments: bool = False
     num_refused: int = 0
     num_clipped: int = 0
     gradients: tuple[tuple[float, ...], ...] = ()

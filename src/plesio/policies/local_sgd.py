@@ -14,6 +14,9 @@ share a of the learning rate, and what they come to on average is taken 1/a time
 2020, "SlowMo"). Training goes as fast, and replicas drift apart by less: see
 `plesio.runtime.worker.exchange.outer_step`.
 
+Where the optimizer divides by the size of its gradients, as Adam does, ``moments=mean`` keeps what it remembers what it
+would be if it had seen the mean gradient of all workers: `plesio.runtime.worker.exchange.mean_moments`.
+
 On the collective the deltas may be compressed (`plesio.policies.compression`), as in Basu et al. 2019,
 "Qsparse-local-SGD", whose error feedback is between exchanges, not between steps.
 """
@@ -25,7 +28,7 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.fields import require_one_of, require_sent_in_full, require_whole, write_spec
-from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import EXCHANGES, MOMENTS, ExchangeKind, Machine, MomentsKind, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -42,6 +45,8 @@ class LocalSGD(PeriodicSchedule):
         exchange: ``collective`` (default) or ``store``.
         inner_rate: Share of the learning rate that local steps take; what they come to counts 1/inner_rate times.
         momentum: Of the steps that are made of it, 0 to below 1.
+        moments: What Adam, AdamW, RMSprop or Adagrad remember: of a worker's ``own`` gradients (default), or what it
+            would be of the ``mean`` of all.
         compression: What is sent of a delta; on the store all of it.
 
     Raises:
@@ -62,6 +67,7 @@ class LocalSGD(PeriodicSchedule):
     exchange: ExchangeKind = "collective"
     inner_rate: float = 1.0
     momentum: float = 0.0
+    moments: MomentsKind = "own"
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
@@ -77,7 +83,12 @@ class LocalSGD(PeriodicSchedule):
             raise PolicySpecError(f"local_sgd: inner_rate is {self.inner_rate}; write a share above 0, at most 1")
         if not 0 <= self.momentum < 1:
             raise PolicySpecError(f"local_sgd: momentum is {self.momentum}; write a number from 0 to below 1")
+        require_one_of("local_sgd", "moments", self.moments, known=MOMENTS)
         if self.exchange == "store":
+            if self.moments != "own":
+                raise PolicySpecError(
+                    "local_sgd: on the store workers do not meet; leave moments out, or use exchange=collective"
+                )
             if self.has_outer_step:
                 raise PolicySpecError(
                     "local_sgd: the store adds up what workers come to; leave inner_rate and momentum out, or use "
@@ -103,6 +114,7 @@ class LocalSGD(PeriodicSchedule):
             "exchange": None if self.exchange == "collective" else self.exchange,
             "inner_rate": None if self.inner_rate == 1 else repr(self.inner_rate),
             "momentum": None if self.momentum == 0 else repr(self.momentum),
+            "moments": None if self.moments == "own" else self.moments,
             "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from plesio.policies.adaptive.config.review import ReviewConfig
     from plesio.policies.steered import Director
 
-__all__ = ["EXCHANGES", "UPDATES", "ExchangeKind", "Machine", "Policy", "UpdateKind"]
+__all__ = ["EXCHANGES", "MOMENTS", "UPDATES", "ExchangeKind", "Machine", "MomentsKind", "Policy", "UpdateKind"]
 
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
+MomentsKind = Literal["own", "mean"]
 EXCHANGES: tuple[ExchangeKind, ...] = ("collective", "store")
+MOMENTS: tuple[MomentsKind, ...] = ("own", "mean")
 UPDATES: tuple[UpdateKind, ...] = ("gradient", "delta")
 
 
@@ -126,6 +128,11 @@ class Policy(Protocol):
     @property
     def momentum(self) -> float:
         """Of the steps that are made of what local steps come to."""
+        ...
+
+    @property
+    def moments(self) -> MomentsKind:
+        """Of whose gradients an optimizer that normalises remembers what it does, in local steps."""
         ...
 
     @property

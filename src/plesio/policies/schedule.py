@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.policy import ExchangeKind, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, UpdateKind
 from plesio.policies.steered import Constant, Director
 from plesio.policies.torch_hook import TorchHook
 
@@ -82,6 +82,11 @@ class PeriodicSchedule:
     def momentum(self) -> float:
         """What local steps come to has none."""
         return 0.0
+
+    @property
+    def moments(self) -> MomentsKind:
+        """What workers' optimizers remember is their own."""
+        return "own"
 
     @property
     def has_outer_step(self) -> bool:

@@ -119,6 +119,7 @@ _FORMS = {
             "exchange": ("exchange", str),
             "inner_rate": ("inner_rate", _number),
             "momentum": ("momentum", _number),
+            "moments": ("moments", str),
             "compress": ("compression", parse_compression),
         },
     ),
@@ -160,8 +161,8 @@ POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for
 def parse_policy(text: str) -> Policy:
     """The policy that ``text`` describes.
 
-    >>> parse_policy("local_sgd:8,delay=4")
-    LocalSGD(period=8, delay=4, exchange='collective', inner_rate=1.0, momentum=0.0, compression=NoCompression())
+    >>> parse_policy("delayed:2")
+    Delayed(delay=2, compression=NoCompression())
 
     Raises:
         PolicySpecError: No such policy or key, or a value it cannot have.

@@ -279,6 +279,7 @@ class StepMonitor:
         learning_rate: float,
         momentum: float = 0.0,
         normalises: bool = False,
+        shares_moments: bool = False,
         parameters: Sequence[torch.Tensor] = (),
     ) -> Reviewed:
         """The review, and begin the next one."""
@@ -293,6 +294,7 @@ class StepMonitor:
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,
+            shares_moments=shares_moments,
             num_refused=len(self._losses) - len(losses),
             num_clipped=self._num_clipped - self._num_clipped_before,
             gradients=tuple(self._gradients),

@@ -15,6 +15,8 @@ class NoiseConfig:
     Attributes:
         least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
             none.
+        noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
+        noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none.
         store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
             below ``least_efficiency``.
         window: Readings with figures, of which the noisiest counts.
@@ -26,6 +28,8 @@ class NoiseConfig:
     """
 
     least_efficiency: float = 0.5
+    noisy_slack: int = 3
+    noisy_from: float = 0.25
     store_efficiency: float = 0.6
     window: int = 2
     largest_spread: float = 1.6
@@ -34,6 +38,8 @@ class NoiseConfig:
     def __post_init__(self) -> None:
         require_number("adaptive noise", "least_efficiency", self.least_efficiency, above=0.0, below=1.0)
         require_number("adaptive noise", "store_efficiency", self.store_efficiency, above=0.0, below=1.0)
+        require_whole("adaptive noise", "noisy_slack", self.noisy_slack, minimum=0)
+        require_number("adaptive noise", "noisy_from", self.noisy_from, above=0.0, below=1.0)
         require_whole("adaptive noise", "window", self.window, minimum=1)
         require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
         require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)

@@ -42,6 +42,7 @@ class Reading:
         num_workers: Whose gradients a mean is of.
         num_racks: That they are in.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
+        shares_moments: Whether what it remembers can be kept what it would be of the mean gradient, in local steps.
         num_refused: Steps, of all workers, whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
         gradient: None when no step was sampled.
@@ -61,6 +62,7 @@ class Reading:
     num_workers: int = 1
     num_racks: int = 1
     normalises: bool = False
+    shares_moments: bool = False
     num_refused: int = 0
     num_clipped: int = 0
     gradient: GradientFigures | None = None

@@ -146,7 +146,13 @@ class SystemMonitor:
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
-        self._ladder = ladder(self._config.largest_period, memory=memory, rounded=self._config.compress)
+        shares_moments = all(review.shares_moments for review in reviews.values())
+        self._ladder = ladder(
+            self._config.largest_period,
+            memory=memory,
+            rounded=self._config.compress,
+            moments="mean" if shares_moments else "own",
+        )
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
         self._normalises = any(review.normalises for review in reviews.values())

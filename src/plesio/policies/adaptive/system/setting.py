@@ -21,6 +21,7 @@ from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, PowerSgd, Qsgd
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.local_sgd import LocalSGD
+from plesio.policies.policy import MomentsKind
 from plesio.policies.ssp import SSP
 
 __all__ = [
@@ -112,10 +113,18 @@ class Setting:
     by_racks: bool = False
     inner_rate: float = field(default=1.0, compare=False)
     momentum: float = field(default=0.0, compare=False)
+    moments: MomentsKind = field(default="own", compare=False)
 
     @classmethod
     def of(
-        cls, *, period: int, delay: int, memory: float = math.inf, sent: Sent = Sent.FULL, by_racks: bool = False
+        cls,
+        *,
+        period: int,
+        delay: int,
+        memory: float = math.inf,
+        sent: Sent = Sent.FULL,
+        by_racks: bool = False,
+        moments: MomentsKind = "own",
     ) -> "Setting":
         """The setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
         inner_rate, momentum = step_sizes(period, memory=math.inf if by_racks else memory)
@@ -127,6 +136,7 @@ class Setting:
             by_racks=by_racks,
             inner_rate=inner_rate,
             momentum=momentum,
+            moments=moments,
         )
 
     @classmethod
@@ -160,6 +170,7 @@ class Setting:
             delay=self.delay,
             inner_rate=self.inner_rate,
             momentum=self.momentum,
+            moments=self.moments,
             compression=compression,
         )
 
@@ -187,16 +198,19 @@ RACKS_ON_THE_STORE = tuple(Setting.on_the_store(setting.bound, by_racks=True) fo
 
 
 @functools.lru_cache(maxsize=4)
-def ladder(largest_period: int, *, memory: float, rounded: bool = False) -> tuple[Setting, ...]:
+def ladder(
+    largest_period: int, *, memory: float, rounded: bool = False, moments: MomentsKind = "own"
+) -> tuple[Setting, ...]:
     """The settings on the collective, least slack first, and what is sent in full before what is rounded.
 
     Each period without and with half of it as delay, 1 with 1; rounded without delay, because the second half of
     such an exchange does not go on behind the steps.
     """
     periods = [2**k for k in range(int(math.log2(largest_period)) + 1)]
-    settings = {Setting.of(period=h, delay=d, memory=memory) for h in periods for d in {0, max(1, h // 2)}}
+    make = functools.partial(Setting.of, memory=memory, moments=moments)
+    settings = {make(period=h, delay=d) for h in periods for d in {0, max(1, h // 2)}}
     if rounded:
-        settings |= {Setting.of(period=h, delay=0, memory=memory, sent=Sent.ROUNDED) for h in periods}
+        settings |= {make(period=h, delay=0, sent=Sent.ROUNDED) for h in periods}
     return tuple(sorted(settings))
 
 

@@ -98,16 +98,25 @@ class NoiseMonitor:
         if 1 < racks < workers:
             inputs["rack_efficiency"] = by_racks = _efficiency(ratio, share=racks / workers, num_workers=workers)
         least = self._config.least_efficiency
+        noisy = efficiency < least
+        if reading.shares_moments:
+            slack, own = self._noisy_slack(reading.progress) if noisy else math.inf, 1.0
+        else:
+            slack, own = 0 if noisy else math.inf, efficiency
         return Advice(
-            slack=math.inf if efficiency >= least else 0,
+            slack=slack,
             by_racks=math.inf if by_racks >= least else 0,
             on_store=math.inf,
-            efficiency=efficiency,
+            efficiency=own,
             rack_efficiency=by_racks,
-            store_efficiency=1.0 if efficiency >= least else self._config.store_efficiency,
+            store_efficiency=self._config.store_efficiency if noisy else 1.0,
             reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
             inputs=inputs,
         )
+
+    def _noisy_slack(self, progress: float | None) -> int:
+        """What is allowed where gradients are nearly all noise, and local steps keep the mean's moments."""
+        return self._config.noisy_slack if progress is not None and progress >= self._config.noisy_from else 0
 
 
 def _efficiency(ratio: float, *, share: float, num_workers: int) -> float:

@@ -244,6 +244,7 @@ class AdaptiveExchange:
             learning_rate=rate,
             momentum=replica.momentum,
             normalises=replica.normalises,
+            shares_moments=replica.can_share_moments,
             parameters=list(replica.parameters.values()),
         )
 

@@ -5,6 +5,8 @@ behind the next d steps; when step c + d is done, what it found, mean(x) - x, is
 is kept (overlapped averaging, as in Wang et al. 2020, "Overlap Local-SGD", without their anchor model). Floating-point
 buffers are averaged with the parameters.
 
+Moments of the mean (`mean_moments`) need to know how far all came on average: then deltas are averaged as well.
+
 With a compression, or short local steps and an `OuterStep`, what is averaged is how far the parameters have come since
 the last mean (`replica_mean`). Buffers are averaged as they are, in full: a running average that is sent late and added
 up overshoots what it averages. At the end, or when another policy follows, everything is sent in full, so that nothing
@@ -22,6 +24,7 @@ from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.blame import takes_blame
 from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import Replica, State
@@ -47,6 +50,7 @@ class AveragingExchange:
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         make_reducer: Makes what compresses the parameters' deltas, for each dtype; None sends everything.
         inner_rate: Share of the learning rate that local steps take.
+        moments: Keeps the optimizer's state what it would be of the mean gradient; None leaves it alone.
         outer: What becomes of a mean of deltas, by dtype. None: nothing but the mean itself; and where nothing is
             compressed either, the parameters themselves are averaged.
     """
@@ -66,6 +70,7 @@ class AveragingExchange:
         make_reducer: ReducerMaker | None = None,
         inner_rate: float = 1.0,
         outer: Mapping[torch.dtype, OuterStep] | None = None,
+        moments: MeanMoments | None = None,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -84,9 +89,10 @@ class AveragingExchange:
         self._num_steps = 0
         """Since the last averaging was begun."""
         self._inner_rate = inner_rate
+        self._moments = moments
         self._records: CompressionRecords | None = None
         self._means: list[ReplicaMean] = []
-        if make_reducer is None and outer is None:
+        if make_reducer is None and outer is None and moments is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         else:
             self._average_deltas(make_reducer, outer=outer or {})
@@ -131,15 +137,24 @@ class AveragingExchange:
                     reducer=reducer,
                     outer=outer[dtype] if dtype in outer else OuterStep(inner_rate=1.0, momentum=0.0),
                     group=self._group,
+                    met=self._met,
                 )
             )
         if compressed:
             self._records = CompressionRecords(compressed, timeline=self._timeline)
 
+    def _met(self, named: Sequence[Named], progress: torch.Tensor) -> None:
+        """The workers have come so far on average since they met last."""
+        if self._moments is not None:
+            of = zip(named, parts(named, progress), strict=True)
+            self._moments.met({self._replica.parameters[name]: part for (name, _), part in of})
+
     def step(self, progress: Progress) -> None:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
             with self._replica.scaled_rate(self._inner_rate):
+                if self._moments is not None:
+                    self._moments.before_step()
                 self._replica.optimizer.step()
         else:
             self._refuse(progress.clock, self._replica.refusal(progress.loss))
@@ -168,6 +183,8 @@ class AveragingExchange:
         self._started_s = self._timeline.now_s()
         for mean in self._means:
             mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self._share, in_full=in_full)
+        if self._moments is not None:
+            self._moments.begun()
         self._num_steps = 0
         self._pending = progress
 

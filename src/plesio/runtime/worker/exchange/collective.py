@@ -20,6 +20,7 @@ from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
@@ -190,7 +191,24 @@ class CollectiveExchanges:
             make_reducer=_reducers_of(self._group, policy, seed=self._seed),
             inner_rate=policy.inner_rate,
             outer=self._outer_steps(policy),
+            moments=self._moments(policy),
         )
+
+    def _moments(self, policy: Policy) -> MeanMoments | None:
+        """What keeps the optimizer's state as that of the mean, where it is to be.
+
+        Raises:
+            ExchangeError: The optimizer has none that could be.
+        """
+        if policy.moments == "own":
+            return None
+        if not self._replica.can_share_moments:
+            raise ExchangeError(
+                f"{policy.spec}: moments=mean is for Adam, AdamW, RMSprop and Adagrad with dense gradients and without "
+                f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
+                "leave it out"
+            )
+        return MeanMoments(self._replica.optimizer, num_workers=self._group.size)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """That of a policy that cuts the replica; in the virtual world nothing is cut, and everything sent."""

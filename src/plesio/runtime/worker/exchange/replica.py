@@ -13,6 +13,7 @@ from torch.amp import GradScaler
 from plesio.core.errors import TaskError
 from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
+from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.loss_scaling import LossScaling
 
 __all__ = ["Buckets", "Cutter", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
@@ -212,6 +213,11 @@ class Replica:
         return any(
             key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
         )
+
+    @property
+    def can_share_moments(self) -> bool:
+        """Whether local steps can leave the optimizer's state as the mean gradient would (`mean_moments`)."""
+        return not self.sparse and can_share_moments(self.optimizer)
 
     def sparse_momentum(self) -> None:
         """Make SGD's momentum of sparse gradients sparse, as its own steps do: Nesterov's cannot add a dense one."""

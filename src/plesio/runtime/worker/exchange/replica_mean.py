@@ -19,7 +19,7 @@ A mean delta that is not finite is refused: it counts as zero, so that everybody
 trained since; a rank whose own delta was not finite, to the base itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -32,6 +32,7 @@ from plesio.runtime.worker.exchange.replica import all_finite
 __all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean", "parts"]
 
 Named = tuple[str, Tensor]
+Met = Callable[[Sequence[Named], Tensor], None]
 
 
 class ReplicaMean(Protocol):
@@ -148,6 +149,10 @@ class ParameterMean:
         return mean
 
 
+def _nothing(named: Sequence[Named], mean: Tensor) -> None:
+    """Nobody asks."""
+
+
 class DeltaMean:
     """The mean of how far the tensors have come since the last one.
 
@@ -156,9 +161,12 @@ class DeltaMean:
         reducer: Of their shapes.
         outer: What becomes of the mean.
         group: The ranks.
+        met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
     """
 
-    def __init__(self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group) -> None:
+    def __init__(
+        self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group, met: Met = _nothing
+    ) -> None:
         self.named = named
         self.kept_back = False
         self.refused = False
@@ -166,6 +174,7 @@ class DeltaMean:
         self.begin()
         self._reducer = reducer
         self._outer = outer
+        self._met = met
         self._num_steps = 0
         self._group = group
         self._own = self._mean = torch.empty(0)
@@ -196,6 +205,7 @@ class DeltaMean:
         if self.refused:
             self._mean.zero_()
         else:
+            self._met(self.named, self._mean)
             self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
             self._base.add_(self._mean)
         bases = parts(self.named, self._base)

@@ -1,0 +1,153 @@
+"""What Adam and its kin remember, where workers step on their own: as if their gradients were everybody's mean.
+
+Such an optimizer divides by the root of v, a mean of squared gradients. Under BSP these are of the mean gradient of N
+workers, s² + σ²/N with signal s and noise σ of a worker's batch, parameter by parameter. Of a worker's own gradient g
+they are s² + σ²: so local steps come out too short where noise is large, by up to the root of N, and so do synchronous
+ones afterwards, since v forgets in a thousand steps. A share for all of v does not mend that, for noise is large in one
+parameter and small in another. What the mean gradient's square would be, a worker can estimate by itself. With m a
+mean over time of its own gradients, which forgets by κ = 0.9 a step,
+
+    E g² = s² + σ²,     E m² = s² + λ σ²  with λ = (1 - κ) / (1 + κ) = 1/19
+
+    a g² + b m² = s² + σ²/N  in the mean, with  b = (1 - 1/N) / (1 - λ),  a = 1 - b
+
+(b is 1 at most, from 19 workers on: then v is of a mean of 19). So ``v <- β v + (1 - β) (a g² + b m²)``. The
+optimizer's own step adds (1 - β) g²; what is too much of it is taken off v before, so the step itself has it right.
+
+And *momentum*: each worker's is that of its own noisy gradients, which lead it away from the others. When the workers
+have met, their mean progress D over steps of the rates η says what the mean gradient was, with nothing more to send:
+each worker goes on with the momentum under which its own steps would have been D, and with m accordingly,
+
+    -D / Σ η = m / (sqrt(v̂) + ε)
+
+0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
+local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
+adaptive gradient method") sends v. What this is worth: docs/log.md, section 58.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["MeanMoments", "can_share_moments"]
+
+KEPT = 0.9
+"""Of the mean over time, a step."""
+LAMBDA = (1 - KEPT) / (1 + KEPT)
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+def can_share_moments(optimizer: Optimizer) -> bool:
+    """Whether it is Adam, AdamW, RMSprop or Adagrad, and nothing but v follows from the squares."""
+    groups = optimizer.param_groups
+    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        return not any(group["amsgrad"] or group["maximize"] for group in groups)
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return not any(group["centered"] or group["maximize"] for group in groups)
+    return isinstance(optimizer, torch.optim.Adagrad) and not any(
+        group["lr_decay"] or group["maximize"] for group in groups
+    )
+
+
+class MeanMoments:
+    """Keeps an optimizer's state, in local steps, what it would be if it had seen the mean gradient of all.
+
+    Args:
+        optimizer: One that `can_share_moments`, with dense gradients.
+        num_workers: N, whose mean it stands for.
+    """
+
+    def __init__(self, optimizer: Optimizer, *, num_workers: int) -> None:
+        self._optimizer = optimizer
+        self._of_mean = min(1.0, (1 - 1 / num_workers) / (1 - LAMBDA))
+        """b."""
+        self._means: dict[Tensor, Tensor] = {}
+        """m of each parameter."""
+        self._rates = [0.0] * len(optimizer.param_groups)
+        """Sum of each group's rates since the last meeting was begun."""
+        self._rates_met = self._rates
+        """Up to then, since the one before."""
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Take in the gradients that are there, which the optimizer is about to step with."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            self._rates[number] += float(group["lr"])
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            gradients = _penalised(parameters, group)
+            means = [self._mean(one, gradient, group) for one, gradient in zip(parameters, gradients, strict=True)]
+            torch._foreach_lerp_(means, gradients, 1 - KEPT)
+            key, kept = _squares(group)
+            states = [self._optimizer.state.get(parameter) or {} for parameter in parameters]
+            if not all(key in state for state in states):
+                continue  # a first step of all makes v of the gradient itself
+            part = self._of_mean * ((1 - kept) / kept if kept else 1.0)
+            squares = [state[key] for state in states]
+            torch._foreach_addcmul_(squares, gradients, gradients, -part)
+            torch._foreach_addcmul_(squares, means, means, part)
+
+    def begun(self) -> None:
+        """A meeting begins: what workers have come to up to here is averaged."""
+        self._rates_met, self._rates = self._rates, [0.0] * len(self._rates)
+
+    @torch.no_grad()
+    def met(self, progress_of: Mapping[Tensor, Tensor]) -> None:
+        """Go on with the mean's momentum.
+
+        Args:
+            progress_of: D by parameter: how far the workers came on average until the meeting was begun.
+        """
+        for group, rate in zip(self._optimizer.param_groups, self._rates_met, strict=True):
+            for parameter in group["params"]:
+                if not rate or parameter not in progress_of or parameter not in self._means:
+                    continue
+                state = self._optimizer.state[parameter]
+                direction = progress_of[parameter] / -rate
+                if group.get("decoupled_weight_decay"):
+                    direction.sub_(parameter, alpha=group["weight_decay"])
+                if "momentum_buffer" in state:
+                    state["momentum_buffer"].copy_(direction)
+                    direction.mul_(1 - group["momentum"])
+                mean = torch.mul(direction, _divisor(state, group), out=self._means[parameter])
+                if "exp_avg" in state:
+                    torch.mul(mean, 1 - group["betas"][0] ** float(state["step"]), out=state["exp_avg"])
+
+    def _mean(self, parameter: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        """The parameter's m, which begins with Adam's momentum or else with its first gradient."""
+        if parameter not in self._means:
+            state = self._optimizer.state.get(parameter) or {}
+            begins = gradient
+            if "exp_avg" in state and group["betas"][0]:
+                begins = state["exp_avg"] / (1 - group["betas"][0] ** float(state["step"]))
+            self._means[parameter] = begins.clone()
+        return self._means[parameter]
+
+
+def _penalised(parameters: Sequence[Tensor], group: Group) -> list[Tensor]:
+    """Their gradients as the optimizer takes them: with the coupled weight decay."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if group["weight_decay"] and not group.get("decoupled_weight_decay"):
+        return list(torch._foreach_add(gradients, list(parameters), alpha=group["weight_decay"]))
+    return gradients
+
+
+def _squares(group: Group) -> tuple[str, float]:
+    """The key of v in a parameter's state, and what a step keeps of it; 0 of Adagrad, which adds up."""
+    if "betas" in group:
+        return "exp_avg_sq", group["betas"][1]
+    return ("square_avg", group["alpha"]) if "alpha" in group else ("sum", 0.0)
+
+
+def _divisor(state: State, group: Group) -> Tensor:
+    """sqrt(v̂) + ε."""
+    key, kept = _squares(group)
+    correction = 1 - kept ** float(state["step"]) if "betas" in group else 1.0
+    root: Tensor = (state[key] / correction).sqrt_().add_(group["eps"])
+    return root
