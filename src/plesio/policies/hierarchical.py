@@ -37,7 +37,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import Compression
 from plesio.policies.local_sgd import LocalSGD
-from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, Machine, MomentsKind, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import Weighting
@@ -51,8 +51,8 @@ class Hierarchical(PeriodicSchedule):
 
     Args:
         inner: Within a rack: `BSP`.
-        outer: Between racks: `LocalSGD` with a period, a delay and a compression of what goes between racks; or `SSP`
-            or `ASP`, to which a rack is one worker.
+        outer: Between racks: `LocalSGD` with a period, a delay, moments (of the mean of all racks) and a compression of
+            what goes between racks; or `SSP` or `ASP`, to which a rack is one worker.
 
     Raises:
         PolicySpecError: Another policy at a level, or one with other options.
@@ -78,12 +78,12 @@ class Hierarchical(PeriodicSchedule):
             )
         outer = self.outer
         plain = isinstance(outer, LocalSGD) and outer == LocalSGD(
-            period=outer.period, delay=outer.delay, compression=outer.compression
+            period=outer.period, delay=outer.delay, moments=outer.moments, compression=outer.compression
         )
         if not plain and not isinstance(outer, SSP | ASP):
             raise PolicySpecError(
                 f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps a '
-                'delay and a compress, as in "hier:bsp/local_sgd:8,delay=4", or ssp or asp, as in "hier:bsp/ssp:4"'
+                'delay, moments and a compress, as in "hier:bsp/local_sgd:8,delay=4", or ssp or asp, as in "hier:bsp/ssp:4"'
             )
 
     @property
@@ -120,6 +120,11 @@ class Hierarchical(PeriodicSchedule):
     def compression(self) -> Compression:
         """What is sent of a rack's delta; within a rack, and to the store, everything is."""
         return self.outer.compression
+
+    @property
+    def moments(self) -> MomentsKind:
+        """Of whose gradients an optimizer that normalises remembers what it does: its rack's, or the mean of all."""
+        return self.outer.moments
 
     @property
     def bound(self) -> float:

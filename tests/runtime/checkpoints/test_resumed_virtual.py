@@ -95,7 +95,7 @@ def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, every: int, tmp
 
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4,moments=mean"])
 def test_adam_s_state_is_saved_too_and_plain_torch_reads_it(policy: str, tmp_path: Path):
     folder = tmp_path / "whole"
     whole = run(policy, folder=folder, optimizer="adamw", workers=2)

@@ -47,13 +47,12 @@ def test_squares_are_those_of_the_mean_gradient(name: str, num_workers: int):
     signal = torch.arange(NUM_NUMBERS) % 2
     parameter = nn.Parameter(torch.zeros(NUM_NUMBERS))
     optimizer = MAKES[name]([parameter])
-    moments = MeanMoments(optimizer, num_workers=num_workers)
+    MeanMoments(optimizer, num_replicas=num_workers)
     found = torch.zeros(2)
     for step in range(NUM_STEPS):
         with torch.no_grad():
             parameter.zero_()  # a decay of the parameters is no gradient
         parameter.grad = signal + torch.randn(NUM_NUMBERS)
-        moments.before_step()
         optimizer.step()
         if step >= NUM_STEPS // 2:
             squares = squares_of(optimizer, parameter)
@@ -68,12 +67,11 @@ def test_squares_are_those_of_the_mean_gradient(name: str, num_workers: int):
 def test_one_worker_is_everybody(name: str):
     parameters = [nn.Parameter(torch.zeros(8)) for _ in range(2)]
     plain, kept = (MAKES[name]([parameter]) for parameter in parameters)
-    moments = MeanMoments(kept, num_workers=1)
+    MeanMoments(kept, num_replicas=1)
     for step in range(20):
         gradient = torch.randn(8, generator=torch.Generator().manual_seed(step))
         for parameter in parameters:
             parameter.grad = gradient.clone()
-        moments.before_step()
         plain.step()
         kept.step()
     assert torch.equal(*parameters)
@@ -85,10 +83,9 @@ def test_after_meeting_each_goes_on_as_all_went_on_average(name: str):
     torch.manual_seed(0)
     parameter = nn.Parameter(torch.randn(50))
     optimizer = MAKES[name]([parameter])
-    moments = MeanMoments(optimizer, num_workers=8)
+    moments = MeanMoments(optimizer, num_replicas=8)
     for _ in range(30):
         parameter.grad = torch.randn(50)
-        moments.before_step()
         optimizer.step()
     moments.begun()
     progress = 30 * RATE * torch.randn(50)

@@ -76,6 +76,7 @@ from plesio.policies.adaptive.system.topology import RackTransfers, WorkerRacks,
 from plesio.policies.adaptive.system.transfers import each_step_s, now_and_then_s, with_store_s
 from plesio.policies.adaptive.system.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
+from plesio.policies.policy import MomentsKind
 
 __all__ = ["SystemMonitor"]
 
@@ -147,11 +148,12 @@ class SystemMonitor:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
         shares_moments = all(review.shares_moments for review in reviews.values())
+        moments: MomentsKind = "mean" if shares_moments else "own"
         self._ladder = ladder(
             self._config.largest_period,
             memory=memory,
             rounded=self._config.compress,
-            moments="mean" if shares_moments else "own",
+            moments=moments,
         )
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
@@ -184,9 +186,9 @@ class SystemMonitor:
                 self._transfer_s[kind, setting.sent] = statistics.fmean(seen)
         self._by_racks = self._rounded_by_racks = ()
         if self._topology is not None and self._racks is not None and self.knows_transfer:
-            self._by_racks = settings_by_racks(self._topology.largest_period)
+            self._by_racks = settings_by_racks(self._topology.largest_period, moments=moments)
             if self._config.compress:
-                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, rounded=True)
+                self._rounded_by_racks = settings_by_racks(self._topology.largest_period, rounded=True, moments=moments)
 
     @property
     def knows_transfer(self) -> bool:

@@ -162,7 +162,9 @@ class Setting:
             return Hierarchical(outer=ssp) if self.by_racks else ssp
         compression = self.sent.compression
         if self.by_racks:
-            return Hierarchical(outer=LocalSGD(period=self.period, delay=self.delay, compression=compression))
+            return Hierarchical(
+                outer=LocalSGD(period=self.period, delay=self.delay, moments=self.moments, compression=compression)
+            )
         if self.steps_together:
             return BSP(compression=compression)
         return LocalSGD(
@@ -215,7 +217,9 @@ def ladder(
 
 
 @functools.cache
-def settings_by_racks(largest_period: int, *, rounded: bool = False) -> tuple[Setting, ...]:
+def settings_by_racks(
+    largest_period: int, *, rounded: bool = False, moments: MomentsKind = "own"
+) -> tuple[Setting, ...]:
     """The settings by racks, least slack first: each period of 2 and more, without and with half of it as delay.
 
     Not with 1: between two merges there must be a step that shows what an exchange within the rack takes. What is
@@ -224,7 +228,7 @@ def settings_by_racks(largest_period: int, *, rounded: bool = False) -> tuple[Se
     periods = [2**k for k in range(1, int(math.log2(largest_period)) + 1)]
     return tuple(
         sorted(
-            Setting.of(period=h, delay=d, by_racks=True, sent=Sent.ROUNDED if rounded else Sent.FULL)
+            Setting.of(period=h, delay=d, by_racks=True, sent=Sent.ROUNDED if rounded else Sent.FULL, moments=moments)
             for h in periods
             for d in ((0,) if rounded else (0, h // 2))
         )

@@ -97,26 +97,26 @@ class NoiseMonitor:
         inputs = {"efficiency": efficiency}
         if 1 < racks < workers:
             inputs["rack_efficiency"] = by_racks = _efficiency(ratio, share=racks / workers, num_workers=workers)
-        least = self._config.least_efficiency
-        noisy = efficiency < least
-        if reading.shares_moments:
-            slack, own = self._noisy_slack(reading.progress) if noisy else math.inf, 1.0
-        else:
-            slack, own = 0 if noisy else math.inf, efficiency
+        shares = reading.shares_moments
         return Advice(
-            slack=slack,
-            by_racks=math.inf if by_racks >= least else 0,
+            slack=self._slack(efficiency, reading),
+            by_racks=self._slack(by_racks, reading),
             on_store=math.inf,
-            efficiency=own,
-            rack_efficiency=by_racks,
-            store_efficiency=self._config.store_efficiency if noisy else 1.0,
+            efficiency=1.0 if shares else efficiency,
+            rack_efficiency=1.0 if shares else by_racks,
+            store_efficiency=self._config.store_efficiency if efficiency < self._config.least_efficiency else 1.0,
             reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
             inputs=inputs,
         )
 
-    def _noisy_slack(self, progress: float | None) -> int:
-        """What is allowed where gradients are nearly all noise, and local steps keep the mean's moments."""
-        return self._config.noisy_slack if progress is not None and progress >= self._config.noisy_from else 0
+    def _slack(self, efficiency: float, reading: Reading) -> float:
+        """What is allowed to those whose own steps are so good."""
+        config = self._config
+        if efficiency >= config.least_efficiency:
+            return math.inf
+        if not reading.shares_moments or reading.progress is None or reading.progress < config.noisy_from:
+            return 0
+        return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
 
 
 def _efficiency(ratio: float, *, share: float, num_workers: int) -> float:

@@ -153,8 +153,6 @@ class AveragingExchange:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
             with self._replica.scaled_rate(self._inner_rate):
-                if self._moments is not None:
-                    self._moments.before_step()
                 self._replica.optimizer.step()
         else:
             self._refuse(progress.clock, self._replica.refusal(progress.loss))
@@ -269,6 +267,8 @@ class AveragingExchange:
         """Forget what is under way."""
         self._replica.held_by(None)
         self._pending = None
+        if self._moments is not None:
+            self._moments.close()
         if self._records is not None and self._latest is not None:
             self._records.close(self._latest.clock)
 

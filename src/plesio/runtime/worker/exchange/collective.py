@@ -191,10 +191,10 @@ class CollectiveExchanges:
             make_reducer=_reducers_of(self._group, policy, seed=self._seed),
             inner_rate=policy.inner_rate,
             outer=self._outer_steps(policy),
-            moments=self._moments(policy),
+            moments=self._moments(policy, num_replicas=self._group.size),
         )
 
-    def _moments(self, policy: Policy) -> MeanMoments | None:
+    def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
         """What keeps the optimizer's state as that of the mean, where it is to be.
 
         Raises:
@@ -208,7 +208,7 @@ class CollectiveExchanges:
                 f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
                 "leave it out"
             )
-        return MeanMoments(self._replica.optimizer, num_workers=self._group.size)
+        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """That of a policy that cuts the replica; in the virtual world nothing is cut, and everything sent."""
@@ -375,6 +375,7 @@ class CollectiveExchanges:
             snapshots=self._snapshots,
             gauge=self._gauge,
             make_reducer=_reducers_of(between, policy, seed=self._seed),
+            moments=self._moments(policy, num_replicas=len(racks.members)),
         )
         return HierarchicalExchange(self._inside(between.inside).build(inner), outer, racks=racks.members)
 

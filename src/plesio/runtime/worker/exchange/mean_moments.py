@@ -1,24 +1,26 @@
 """What Adam and its kin remember, where workers step on their own: as if their gradients were everybody's mean.
 
 Such an optimizer divides by the root of v, a mean of squared gradients. Under BSP these are of the mean gradient of N
-workers, s² + σ²/N with signal s and noise σ of a worker's batch, parameter by parameter. Of a worker's own gradient g
-they are s² + σ²: so local steps come out too short where noise is large, by up to the root of N, and so do synchronous
-ones afterwards, since v forgets in a thousand steps. A share for all of v does not mend that, for noise is large in one
-parameter and small in another. What the mean gradient's square would be, a worker can estimate by itself. With m a
-mean over time of its own gradients, which forgets by κ = 0.9 a step,
+workers, s² + σ²/N with signal s and noise σ of a worker's batch, number by number. Of a worker's own gradient g they
+are s² + σ²: local steps come out too short where noise is large, by up to the root of N, and so do synchronous ones
+afterwards, since v forgets in a thousand steps. One share for all of v does not mend that, for noise is large in one
+number and small in another. But a worker can estimate by itself what the mean gradient's square would be. With m a mean
+over time of its own gradients, of which a step keeps κ,
 
-    E g² = s² + σ²,     E m² = s² + λ σ²  with λ = (1 - κ) / (1 + κ) = 1/19
+    E g² = s² + σ²,     E m² = s² + λ σ²     with λ = (1 - κ) / (1 + κ)
+    a g² + b m² = s² + σ²/N  in the mean,    with b = (1 - 1/N) / (1 - λ), a = 1 - b
 
-    a g² + b m² = s² + σ²/N  in the mean, with  b = (1 - 1/N) / (1 - λ),  a = 1 - b
+and so v <- β v + (1 - β) (a g² + b m²). κ is 0.9 up to 19 workers, of which b is 1, and above so much that it stays 1;
+but 0.95 at most, because signals change: beyond 39 workers v is that of 39. The optimizer's own step adds (1 - β) g²;
+what is too much of it is taken off v before, so that the step itself has it right.
 
-(b is 1 at most, from 19 workers on: then v is of a mean of 19). So ``v <- β v + (1 - β) (a g² + b m²)``. The
-optimizer's own step adds (1 - β) g²; what is too much of it is taken off v before, so the step itself has it right.
-
-And *momentum*: each worker's is that of its own noisy gradients, which lead it away from the others. When the workers
-have met, their mean progress D over steps of the rates η says what the mean gradient was, with nothing more to send:
-each worker goes on with the momentum under which its own steps would have been D, and with m accordingly,
+And *momentum*: each worker's is that of its own noisy gradients, which leads it away from the others. When they have
+met, their mean progress D over steps of the rates η says what the mean gradient was, and nothing more need be sent:
+each goes on with the m, and the momentum, with which its own steps would have come to D,
 
     -D / Σ η = m / (sqrt(v̂) + ε)
+
+Where the workers of a rack step together, racks are what steps on its own, and N is their number.
 
 0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
 local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
@@ -34,9 +36,8 @@ from torch.optim import Optimizer
 
 __all__ = ["MeanMoments", "can_share_moments"]
 
-KEPT = 0.9
-"""Of the mean over time, a step."""
-LAMBDA = (1 - KEPT) / (1 + KEPT)
+LEAST_KEPT, MOST_KEPT = 0.9, 0.95
+"""Of the mean over time, in a step: κ."""
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -58,13 +59,15 @@ class MeanMoments:
     """Keeps an optimizer's state, in local steps, what it would be if it had seen the mean gradient of all.
 
     Args:
-        optimizer: One that `can_share_moments`, with dense gradients.
-        num_workers: N, whose mean it stands for.
+        optimizer: One that `can_share_moments`, with dense gradients. What it steps with is seen until `close`.
+        num_replicas: N, those that step on their own: workers, or racks.
     """
 
-    def __init__(self, optimizer: Optimizer, *, num_workers: int) -> None:
+    def __init__(self, optimizer: Optimizer, *, num_replicas: int) -> None:
         self._optimizer = optimizer
-        self._of_mean = min(1.0, (1 - 1 / num_workers) / (1 - LAMBDA))
+        self._kept = min(MOST_KEPT, max(LEAST_KEPT, (num_replicas - 1) / (num_replicas + 1)))
+        own_noise = (1 - self._kept) / (1 + self._kept)
+        self._of_mean = min(1.0, (1 - 1 / num_replicas) / (1 - own_noise))
         """b."""
         self._means: dict[Tensor, Tensor] = {}
         """m of each parameter."""
@@ -72,9 +75,14 @@ class MeanMoments:
         """Sum of each group's rates since the last meeting was begun."""
         self._rates_met = self._rates
         """Up to then, since the one before."""
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def close(self) -> None:
+        """See no more steps."""
+        self._hook.remove()
 
     @torch.no_grad()
-    def before_step(self) -> None:
+    def _before_step(self, *_: object) -> None:
         """Take in the gradients that are there, which the optimizer is about to step with."""
         for number, group in enumerate(self._optimizer.param_groups):
             self._rates[number] += float(group["lr"])
@@ -83,7 +91,7 @@ class MeanMoments:
                 continue
             gradients = _penalised(parameters, group)
             means = [self._mean(one, gradient, group) for one, gradient in zip(parameters, gradients, strict=True)]
-            torch._foreach_lerp_(means, gradients, 1 - KEPT)
+            torch._foreach_lerp_(means, gradients, 1 - self._kept)
             key, kept = _squares(group)
             states = [self._optimizer.state.get(parameter) or {} for parameter in parameters]
             if not all(key in state for state in states):
