@@ -111,11 +111,13 @@ class NoiseMonitor:
 
     def _slack(self, efficiency: float, reading: Reading) -> float:
         """What is allowed to those whose own steps are so good."""
-        config = self._config
-        if efficiency >= config.least_efficiency:
+        config, noisy = self._config, efficiency < self._config.least_efficiency
+        if not reading.shares_moments:
+            return 0 if noisy else math.inf
+        if reading.progress is None or reading.progress < config.noisy_from:
+            return 0 if noisy else config.noisy_slack
+        if not noisy:
             return math.inf
-        if not reading.shares_moments or reading.progress is None or reading.progress < config.noisy_from:
-            return 0
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
 
 
