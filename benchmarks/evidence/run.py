@@ -10,6 +10,7 @@
     python benchmarks/evidence/run.py straggler
     python benchmarks/evidence/run.py ablation
     python benchmarks/evidence/run.py changes                       # what changing the policy costs, under Adam
+    python benchmarks/evidence/run.py moments                       # what local steps do to what Adam remembers
     python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
     python benchmarks/evidence/run.py processes --seeds 3           # four real processes on shaped links; idle machine
 
@@ -17,6 +18,7 @@ Runs are kept in runs/evidence/; what is there is not done again, so a table can
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -61,6 +63,13 @@ CHANGES = (
     "switch:bsp/ssp:15@37",
 )
 """At a fiftieth, a half and a seventh of the run."""
+MOMENTS = (
+    "bsp",
+    *(f"local_sgd:4{moments}" for moments in ("", ",moments=mean")),
+    *(f"switch:bsp/local_sgd:{period}{moments}@61" for period in (2, 4, 8) for moments in ("", ",moments=mean")),
+)
+"""From the start, and after a quarter of the run."""
+TRANSITIONS = {"changes": CHANGES, "moments": MOMENTS}
 Runs = Mapping[str, Sequence[RunResult]]
 
 
@@ -187,10 +196,10 @@ def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
     return rows
 
 
-def changes_table() -> dict[str, Comparison]:
+def changes_table(name: str, policies: Sequence[str]) -> dict[str, Comparison]:
     """What a change of the policy costs where the optimizer normalises; on seeds that defaults may use."""
-    recipe = make("stdlib_lm", network="fast", stragglers="equal", policies=CHANGES, seeds=range(101, 105), short=True)
-    runs = do("stdlib_lm-changes", recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": 4})}))
+    recipe = make("stdlib_lm", network="fast", stragglers="equal", policies=policies, seeds=range(101, 105), short=True)
+    runs = do(f"stdlib_lm-{name}", recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": 4})}))
     rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
     show("stdlib_lm, one epoch, seeds 101 to 104", rows)
     return rows
@@ -265,7 +274,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "table",
-        choices=["main", "rates", "scenarios", "check", "straggler", "ablation", "changes", "sensitivity", "processes"],
+        choices=[
+            "main",
+            "rates",
+            "scenarios",
+            "check",
+            "straggler",
+            "ablation",
+            *TRANSITIONS,
+            "sensitivity",
+            "processes",
+        ],
     )
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, at most 10 (5)")
     parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
@@ -289,7 +308,7 @@ def main() -> None:
         "scenarios": lambda: scenario_tables(num_seeds=num_seeds, only=arguments.only),
         "straggler": lambda: straggler_table(num_seeds=num_seeds),
         "ablation": lambda: ablation_table(num_seeds=num_seeds),
-        "changes": changes_table,
+        **{name: functools.partial(changes_table, name, each) for name, each in TRANSITIONS.items()},
         "sensitivity": lambda: sensitivity_table(num_seeds=num_seeds),
         "processes": lambda: processes_table(num_seeds=num_seeds),
     }

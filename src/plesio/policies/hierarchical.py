@@ -82,8 +82,9 @@ class Hierarchical(PeriodicSchedule):
         )
         if not plain and not isinstance(outer, SSP | ASP):
             raise PolicySpecError(
-                f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps a '
-                'delay, moments and a compress, as in "hier:bsp/local_sgd:8,delay=4", or ssp or asp, as in "hier:bsp/ssp:4"'
+                f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps '
+                'delay, moments and compress, as in "hier:bsp/local_sgd:8,delay=4", or ssp or asp, as in '
+                '"hier:bsp/ssp:4"'
             )
 
     @property

@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.config.noise import NoiseConfig
-from plesio.policies.adaptive.readings.reading import NO_OBJECTION, GradientFigures, Reading
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, GradientFigures, Reading
 from plesio.policies.adaptive.training.noise import NoiseMonitor
 
 
@@ -59,6 +60,40 @@ def test_the_noisiest_of_the_last_figures_counts():
     assert [advice.slack for advice in advices] == [0, 0, 0, math.inf]
 
 
+def with_moments(noise: float, *, progress: float | None, num_workers: int = 16, num_racks: int = 1) -> Advice:
+    seen = reading(noise=noise, num_workers=num_workers)
+    seen = replace(seen, shares_moments=True, progress=progress, num_racks=num_racks)
+    return NoiseMonitor(NoiseConfig(window=1)).observe(seen)
+
+
+@pytest.mark.parametrize(
+    ("noise", "num_workers", "progress", "slack"),
+    [
+        (0.1, 16, 0.1, 3),
+        (0.1, 16, None, 3),
+        (0.1, 16, 0.3, math.inf),
+        (30.0, 16, 0.1, 0),
+        (30.0, 16, None, 0),
+        (30.0, 16, 0.3, 3),
+        (1000.0, 16, 0.3, 3),
+        (1000.0, 32, 0.3, 1),
+    ],
+)
+def test_with_the_mean_s_moments_noise_forbids_the_beginning_and_leaves_little_later(
+    noise: float, num_workers: int, progress: float | None, slack: float
+):
+    advice = with_moments(noise, num_workers=num_workers, progress=progress)
+    assert advice.slack == slack
+    assert advice.efficiency == 1.0, "a local step is as long as a synchronous one"
+    assert advice.inputs["efficiency"] < 1.0
+    assert advice.store_efficiency == (NoiseConfig().store_efficiency if noise > 1 else 1.0)
+
+
+def test_racks_are_less_noisy_with_the_mean_s_moments_too():
+    advice = with_moments(20.0, progress=0.3, num_racks=2)
+    assert (advice.slack, advice.drift, advice.rack_efficiency) == (3, math.inf, 1.0)
+
+
 def test_one_worker_is_on_its_own_anyhow():
     assert NoiseMonitor(NoiseConfig()).observe(reading(noise=9.0, num_workers=1)) == NO_OBJECTION
 
@@ -80,7 +115,10 @@ def test_between_few_workers_chance_is_larger():
     assert NoiseMonitor(NoiseConfig()).observe(of_data(between=1.75)) == NO_OBJECTION
 
 
-@pytest.mark.parametrize("wrong", [{"least_efficiency": 1.0}, {"store_efficiency": 0.0}, {"window": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"least_efficiency": 1.0}, {"store_efficiency": 0.0}, {"window": 0}, {"noisy_slack": -1}, {"noisy_from": 0.0}],
+)
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         NoiseConfig(**wrong)  # type: ignore[arg-type]

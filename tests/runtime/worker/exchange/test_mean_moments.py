@@ -15,7 +15,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments, can_share_moments
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from support.workers import workers_of
+from support.workers import cluster_of_racks, workers_of
 
 RATE = 0.01
 Make = Callable[[list[Tensor]], Optimizer]
@@ -134,10 +134,9 @@ def train(policy: str, job: VirtualJob, *, make: Make = MAKES["adam"], num_steps
     return squares_of(optimizer, model.weight).clone(), model.weight.detach().clone()
 
 
-def mean_square(policy: str) -> float:
-    simulation = simulate(
-        lambda job: train(policy, job), num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS)
-    )
+def mean_square(policy: str, cluster: Cluster | None = None) -> float:
+    where = Cluster.one_host(NUM_WORKERS) if cluster is None else cluster
+    simulation = simulate(lambda job: train(policy, job), num_workers=NUM_WORKERS, cluster=where)
     return float(torch.stack([squares for squares, _ in workers_of(simulation)]).mean())
 
 
@@ -146,6 +145,13 @@ def test_a_run_of_local_steps_ends_with_the_squares_of_synchronous_ones():
     assert mean_square(f"local_sgd:{PERIOD}") > 4 * synchronous, "or there is nothing to mend"
     assert mean_square(f"local_sgd:{PERIOD},moments=mean") == pytest.approx(synchronous, rel=0.25)
     assert mean_square(f"local_sgd:{PERIOD},delay=2,moments=mean") == pytest.approx(synchronous, rel=0.25)
+
+
+def test_racks_end_with_the_squares_of_synchronous_steps_too():
+    racks = cluster_of_racks([2, 2, 2, 2])
+    synchronous = mean_square("bsp", racks)
+    assert mean_square(f"hier:bsp/local_sgd:{PERIOD}", racks) > 2 * synchronous, "or there is nothing to mend"
+    assert mean_square(f"hier:bsp/local_sgd:{PERIOD},moments=mean", racks) == pytest.approx(synchronous, rel=0.25)
 
 
 @pytest.mark.parametrize("rest", ["", ",compress=qsgd:8", ",delay=2", ",inner_rate=0.5,momentum=0.4"])

@@ -13,6 +13,14 @@ more time than they lose progress. Below ``least_efficiency`` there are none, si
 network. It is that of the noisiest of the last figures, and until a window of them is there, nothing is allowed either:
 an untrained model's gradients are all signal, and tell little.
 
+*With the moments of the mean.* Adam, AdamW, RMSprop and Adagrad can remember, in local steps, what they would of the
+mean gradient (`LocalSGD.moments`). Then a local step is as long as a synchronous one and counts as a whole one. What is
+left is that gradients are taken where noise has led a replica, and that harms most at the beginning: a transformer that
+makes its local steps after the first quarter of its run ends as under BSP, and one that makes them from a twentieth on
+3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none below
+``least_efficiency``, and above it a slack of ``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
+1 below half of it, which only more than 16 workers come to; and above it whatever others allow.
+
 *By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
 as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
 
