@@ -30,7 +30,7 @@ def split_policies(text: str) -> list[str]:
     >>> split_policies("bsp,local_sgd:8,delay=4,adaptive")
     ['bsp', 'local_sgd:8,delay=4', 'adaptive']
     """
-    found = re.split(r",(?!\w+=)", text)
+    found = re.split(r",(?![\w.]+=)", text)
     names = [name for one in found for name in (STATICS if one == "statics" else [one])]
     return list(dict.fromkeys(parse_policy(name).spec for name in names))
 
