@@ -147,14 +147,9 @@ class SystemMonitor:
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
         memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
-        shares_moments = all(review.shares_moments for review in reviews.values())
-        moments: MomentsKind = "mean" if shares_moments else "own"
-        self._ladder = ladder(
-            self._config.largest_period,
-            memory=memory,
-            rounded=self._config.compress,
-            moments=moments,
-        )
+        moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
+        longest, rounded = self._config.largest_period, self._config.compress
+        self._ladder = ladder(longest, memory=memory, rounded=rounded, moments=moments)
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
         self._normalises = any(review.normalises for review in reviews.values())
