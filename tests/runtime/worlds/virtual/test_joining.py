@@ -258,6 +258,7 @@ FAULTS = st.lists(
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(faults=[join(at_s=0.0), join(at_s=0.0), join(at_s=0.25), join(at_s=0.296875)], policy="delayed:2")
+@example(faults=[lose(0, at_s=0.05)], policy="delayed:2")
 @example(faults=[lose(1, at_s=0.22)], policy="switch:bsp/asp@5/bsp@20")
 @given(faults=FAULTS, policy=st.sampled_from(["bsp", "local_sgd:8", "delayed:2", "adaptive", *CHANGING[1:4]]))
 def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy: str, faults: list[Fault]) -> None:

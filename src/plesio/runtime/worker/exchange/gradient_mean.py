@@ -32,7 +32,7 @@ from torch import Tensor
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.late_gradient import apply_late
@@ -96,13 +96,23 @@ class GradientMeanExchange(SynchronousExchange):
         """Whether something has been sent in part since everything was sent in full."""
         self._under_way: deque[_UnderWay] = deque()
         self._latest: Progress | None = None
+        self._began: int | None = None
+        """Clock of the last step before this exchange's first."""
         if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
             replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def stand(self) -> Stand | None:
+        """A step is in the replica when its mean is applied; those of the first d steps are not for long."""
+        if self._stepped is not None or self._began is None:
+            return super().stand()
+        return Stand(settled=self._began, counted=self._began)
 
     def step(self, progress: Progress) -> None:
         """Begin the mean of this step's gradient, and step the optimizer with the one that is due, if one is."""
         self.ready_s = None
         self._latest = progress
+        if self._began is None:
+            self._began = progress.clock - 1
         scaling = self._replica.scaling
         if self._delay and scaling is not None and scaling.overflowed:
             # known now, and not when the mean is there: the others' steps go on without this one
