@@ -92,6 +92,8 @@ class World:
         self.stage = policy.first
         self.on_store = False
         self.halted = False
+        self.under_way: set[int] = set()
+        """Who had credit for a step before the halt, and may have begun it or not."""
         self.loses = loses
         self.lost = False
         self.clocks = dict.fromkeys(range(NUM_WORKERS), 0)
@@ -126,6 +128,7 @@ class World:
             case Halt():
                 assert self.on_store
                 self.halted = True
+                self.under_way = {worker for worker, clock in self.clocks.items() if self.credit[worker] > clock}
             case Stay():
                 assert self.on_store
                 if self.standing:  # they are let in again
@@ -141,6 +144,7 @@ class World:
         if self.on_store:
             assert self.halted
             assert steer.clock == max(self.clocks.values())
+            assert self.lost or not self.stage.synchronous or steer.clock == min(self.clocks.values())
             self.clocks = dict.fromkeys(self.clocks, steer.clock)
         else:
             assert set(self.clocks.values()) <= {steer.clock, steer.clock - 1, steer.clock - 2}
@@ -204,7 +208,8 @@ class World:
         if not able:
             return
         worker = self.random.choice(able)
-        if self.credit[worker] > self.clocks[worker] and not (self.halted and self.random.random() < 0.5):
+        begins = not self.halted or (worker in self.under_way and self.random.random() < 0.5)
+        if self.credit[worker] > self.clocks[worker] and begins:
             self.clocks[worker] += 1
             self.clocks |= {mate: self.clocks[worker] for mate, speaker in self.mates.items() if speaker == worker}
             self.tell(Arrived(worker=worker, clock=self.clocks[worker], base_version=self.pulled[worker]))
@@ -221,6 +226,8 @@ SCHEDULES = [
     "switch:bsp/asp@5/bsp@12",
     "switch:ssp:2/local_sgd:4@7/asp@15/bsp@22",
     "switch:bsp/ssp:3@3/asp@9/bsp@14/ssp:1@16",
+    "switch:bsp/ssp:0@4/bsp@9",
+    "switch:ssp:0/ssp:2@5/ssp:0@11/hier:bsp/ssp:0@17/bsp@23",
     "switch:bsp/hier:bsp/ssp:4@20/bsp@30",
     "switch:hier:bsp/ssp:2/asp@6/hier:bsp/local_sgd:4@12/hier:bsp/asp@20/ssp:1@26/bsp@33",
 ]
@@ -236,6 +243,8 @@ def test_every_schedule_of_workers_ends_and_replays(text: str, seed: int, loses:
     assert replay(policy, world.events) == world.answers
     if not world.lost:
         assert [spec for _, spec in world.changes] == [stage.spec for stage in policy.policies[1:]]
+        strict = [at for at, stage in enumerate(policy.policies[:-1]) if stage.synchronous]
+        assert all(world.changes[at][0] == policy.clocks[at] for at in strict)  # on the very step that was named
     for (clock, _), due in zip(world.changes, policy.clocks, strict=False):
         assert clock >= due
     said = [action for actions in world.answers for action in actions if isinstance(action, Stay)]

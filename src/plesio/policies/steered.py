@@ -9,6 +9,8 @@ On a collective all workers have the same clock, so a change is named ahead: rev
 holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a
 `Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
 the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
+With a bound of 0 the `Halt` comes as a round completes, before the credit of the next: else it would reach a slow
+worker before a step that a fast one has made, and that round would be a mean of some.
 
 Invariants:
 
@@ -140,6 +142,7 @@ class SteeredMachine:
         "_coming",
         "_director",
         "_entering",
+        "_halting",
         "_holds",
         "_inner",
         "_live",
@@ -166,6 +169,8 @@ class SteeredMachine:
         """The policy in force is on the store, and not all workers have got there."""
         self._coming: Course | None = None
         """What follows the stage on the store; its workers are being stopped."""
+        self._halting = False
+        """They will be when the round that is open completes."""
         self._live: set[int] = set()
         self._resting: set[int] = set()
         self._short = False
@@ -231,9 +236,10 @@ class SteeredMachine:
         if event.reason is LeaveReason.RESTING:
             assert self._inner is not None, f"worker {worker} rests in a collective"
             self._resting.add(worker)
-            return actions + self._answer()
+            return self._with_halt(actions) + self._answer()
         self._live.discard(worker)
         self._resting.discard(worker)
+        actions = self._with_halt(actions)
         self._reviews.pop(worker, None)
         self._ready.pop(worker, None)
         if self._inner is not None and event.reason is not LeaveReason.REPLACED:
@@ -261,7 +267,7 @@ class SteeredMachine:
             assert self._coming is not None
             if self._coming.alarm:
                 reasons.append(f"{self._coming.reason}; that was called off, for worker {event.worker} was gone")
-            self._coming = None
+            self._coming, self._halting = None, False
             self._ready.clear()
         lost = event.reason is LeaveReason.LOST
         if not called_off and not (lost and first):
@@ -277,13 +283,28 @@ class SteeredMachine:
         assert self._inner is not None, "no update arrives anywhere: the exchange is collective"
         actions = self._inner.handle(event)
         course = None if self._coming is not None else self._director.over(event.clock)
-        return actions if course is None else actions + self._stop(course)
+        stop = () if course is None else self._stop(course)
+        return self._with_halt(actions) + stop
 
     def _stop(self, course: Course) -> tuple[Action, ...]:
+        """Stop all at their next exchange; where every step waits for everyone, all at the same one."""
         if self._short and course.policy.exchange == "collective":
             return ()
         self._coming = course
-        return (Halt(),)
+        self._halting = self._policy.synchronous and bool(self._at_work)
+        return () if self._halting else (Halt(),)
+
+    def _with_halt(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        """What the inner machine did, after the halt that waits for the end of its round if this was that end."""
+        if not self._halting or (self._at_work and not any(isinstance(action, Grant) for action in actions)):
+            return actions
+        self._halting = False
+        return (Halt(), *actions)
+
+    @property
+    def _at_work(self) -> set[int]:
+        """Those who make steps on the store, or speak for a rack that does."""
+        return self._live - self._resting - self._speakers.keys()
 
     def _take(self, event: Reviewed) -> tuple[Action, ...]:
         assert event.worker in self._live, f"worker {event.worker} has not joined"
@@ -370,6 +391,7 @@ class SteeredMachine:
         assert (self._inner is not None or self._entering) == (self._policy.exchange == "store"), self._policy
         assert not self._speakers or self._policy.exchange == "store", self._speakers
         assert self._coming is None or self._inner is not None, "only a stage on the store is stopped"
+        assert not self._halting or self._coming is not None
         assert not (self._short and self._coming is not None and self._coming.policy.exchange == "collective")
         if self._inner is not None:
             self._inner.validate()
