@@ -60,9 +60,13 @@ def test_the_noisiest_of_the_last_figures_counts():
     assert [advice.slack for advice in advices] == [0, 0, 0, math.inf]
 
 
-def with_moments(noise: float, *, progress: float | None, num_workers: int = 16, num_racks: int = 1) -> Advice:
+def with_moments(
+    noise: float, *, progress: float | None, num_workers: int = 16, num_racks: int = 1, num_steps: int = 640
+) -> Advice:
+    """Of a review in a run of so many steps."""
     seen = reading(noise=noise, num_workers=num_workers)
-    seen = replace(seen, shares_moments=True, progress=progress, num_racks=num_racks)
+    clock = round(num_steps * (progress or 0.1))
+    seen = replace(seen, clock=clock, shares_moments=True, progress=progress, num_racks=num_racks)
     return NoiseMonitor(NoiseConfig(window=1)).observe(seen)
 
 
@@ -87,6 +91,17 @@ def test_with_the_mean_s_moments_noise_forbids_the_beginning_and_leaves_little_l
     assert advice.efficiency == 1.0, "a local step is as long as a synchronous one"
     assert advice.inputs["efficiency"] < 1.0
     assert advice.store_efficiency == (NoiseConfig().store_efficiency if noise > 1 else 1.0)
+
+
+@pytest.mark.parametrize("progress", [0.1, 0.5])
+def test_in_a_short_run_they_are_not_relied_on(progress: float):
+    """Workers estimate them over as many steps as there are workers; here that is more than a tenth of the run."""
+    noisy = with_moments(30.0, progress=progress, num_steps=150)
+    assert (noisy.slack, noisy.efficiency) == (0, noisy.inputs["efficiency"])
+    calm = with_moments(0.5, progress=progress, num_steps=150)
+    assert calm.slack == math.inf
+    assert calm.efficiency == calm.inputs["efficiency"] < 1
+    assert with_moments(0.5, progress=progress, num_steps=170).efficiency == 1
 
 
 def test_racks_are_less_noisy_with_the_mean_s_moments_too():
@@ -117,7 +132,14 @@ def test_between_few_workers_chance_is_larger():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"least_efficiency": 1.0}, {"store_efficiency": 0.0}, {"window": 0}, {"noisy_slack": -1}, {"noisy_from": 0.0}],
+    [
+        {"least_efficiency": 1.0},
+        {"store_efficiency": 0.0},
+        {"window": 0},
+        {"noisy_slack": -1},
+        {"noisy_from": 0.0},
+        {"least_steps": -1},
+    ],
 )
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):

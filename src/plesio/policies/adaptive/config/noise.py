@@ -17,6 +17,7 @@ class NoiseConfig:
             none.
         noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
         noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none.
+        least_steps: Steps of a run per worker, below which local steps count as if the moments were not kept.
         store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
             below ``least_efficiency``.
         window: Readings with figures, of which the noisiest counts.
@@ -30,6 +31,7 @@ class NoiseConfig:
     least_efficiency: float = 0.5
     noisy_slack: int = 3
     noisy_from: float = 0.25
+    least_steps: int = 10
     store_efficiency: float = 0.6
     window: int = 2
     largest_spread: float = 1.6
@@ -40,6 +42,7 @@ class NoiseConfig:
         require_number("adaptive noise", "store_efficiency", self.store_efficiency, above=0.0, below=1.0)
         require_whole("adaptive noise", "noisy_slack", self.noisy_slack, minimum=0)
         require_number("adaptive noise", "noisy_from", self.noisy_from, above=0.0, below=1.0)
+        require_whole("adaptive noise", "least_steps", self.least_steps, minimum=0)
         require_whole("adaptive noise", "window", self.window, minimum=1)
         require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
         require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)

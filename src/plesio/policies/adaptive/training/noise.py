@@ -19,7 +19,9 @@ left is that gradients are taken where noise has led a replica, and that harms m
 makes its local steps after the first quarter of its run ends as under BSP, and one that makes them from a twentieth on
 3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none below
 ``least_efficiency``, and above it a slack of ``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
-1 below half of it, which only more than 16 workers come to; and above it whatever others allow.
+1 below half of it, which only more than 16 workers come to; and above it whatever others allow. Workers estimate those
+moments from their own gradients over about as many steps as there are workers (`mean_moments`), and a short run has few
+of these: one of fewer than ``least_steps`` steps for every worker is treated as if they were not kept.
 
 *By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
 as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
@@ -105,7 +107,7 @@ class NoiseMonitor:
         inputs = {"efficiency": efficiency}
         if 1 < racks < workers:
             inputs["rack_efficiency"] = by_racks = _efficiency(ratio, share=racks / workers, num_workers=workers)
-        shares = reading.shares_moments
+        shares = self._has_moments(reading)
         return Advice(
             slack=self._slack(efficiency, reading),
             by_racks=self._slack(by_racks, reading),
@@ -120,13 +122,19 @@ class NoiseMonitor:
     def _slack(self, efficiency: float, reading: Reading) -> float:
         """What is allowed to those whose own steps are so good."""
         config, noisy = self._config, efficiency < self._config.least_efficiency
-        if not reading.shares_moments:
+        if not self._has_moments(reading):
             return 0 if noisy else math.inf
         if reading.progress is None or reading.progress < config.noisy_from:
             return 0 if noisy else config.noisy_slack
         if not noisy:
             return math.inf
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
+
+    def _has_moments(self, reading: Reading) -> bool:
+        """Whether local steps keep the moments of the mean gradient, in a run that is long enough for it."""
+        if not reading.shares_moments or not reading.progress:
+            return reading.shares_moments
+        return reading.clock / reading.progress >= self._config.least_steps * reading.num_workers
 
 
 def _efficiency(ratio: float, *, share: float, num_workers: int) -> float:
