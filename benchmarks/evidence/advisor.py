@@ -36,7 +36,6 @@ from plesio.bench.advise_probe import probe_task
 from plesio.core.files import write_whole
 from plesio.planning.advisor import ModelSizes, Question, Situation, advise
 from plesio.planning.advisor.advice import Advice
-from plesio.planning.advisor.candidates import candidates
 from plesio.planning.advisor.price import price
 from plesio.planning.advisor.runs import Run
 
@@ -106,6 +105,7 @@ class Case:
                 costs=place.costs,
             ),
             has_store=probed.has_store,
+            shares_moments=probed.shares_moments,
             metric_name="points",
             metric_goal="max",
             target=tuned_of(seed).target,
@@ -127,12 +127,7 @@ class Case:
 
     def measured(self, level: float, *, known: dict[str, list[float]]) -> dict[str, list[float]]:
         """Seconds to the level by candidate, one a seed; those that are cut off or never come there have inf."""
-        at = self.question.at
-        specs = [
-            one.spec
-            for one in candidates(has_racks=at.has_racks, has_store=self.question.has_store, is_unequal=at.is_unequal)
-            if one.runs
-        ]
+        specs = [one.spec for one in self.question.candidates() if one.runs]
         base_s = price("bsp", self.question.at).step_s
         specs = [spec for spec in specs if price(spec, self.question.at).step_s <= DEAR * base_s]
         for spec in specs:

@@ -63,7 +63,21 @@ def test_what_a_task_keeps_is_counted():
     assert probed.activation_bytes > 4 * probed.batch_size * 64  # the first layer's inputs alone
     assert 0 < probed.block_bytes <= 4 * parameters
     assert probed.has_store
+    assert not probed.shares_moments
     assert probed.gradient_s > 0
+
+
+@pytest.mark.parametrize(("change", "shares"), [("", True), ("Sparse", False), ("amsgrad=True", False)])
+def test_who_can_keep_the_mean_s_moments_is_seen(script: Path, change: str, shares: bool):
+    text = SCRIPT.replace("SGD(model.parameters(), lr=0.01, momentum=0.9)", "Adam(model.parameters(), lr=0.01)")
+    if change == "Sparse":
+        text = text.replace(
+            "optimizer = torch", "model.extra = torch.nn.Embedding(2, 2, sparse=True)\noptimizer = torch"
+        )
+    elif change:
+        text = text.replace("lr=0.01", f"lr=0.01, {change}")
+    script.write_text(text)
+    assert probe_script(script, ["1"], count=2).shares_moments is shares
 
 
 def test_saved_tensors_are_counted_while_they_are_kept():

@@ -51,11 +51,13 @@ def question(
     failures: FailureModel | None = None,
     price_per_hour: float | None = None,
     tolerance: float = 0.5,
+    shares_moments: bool = False,
 ) -> Question:
     return Question(
         name="known",
         at=at,
         has_store=True,
+        shares_moments=shares_moments,
         metric_name="accuracy",
         metric_goal="max",
         target=target,

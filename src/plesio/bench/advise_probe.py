@@ -16,6 +16,7 @@ from plesio.bench.recipe import make_workers
 from plesio.bench.simulate import simulate_script
 from plesio.core.errors import ConfigError, ExchangeError
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
+from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worlds.virtual import Progress
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
@@ -40,6 +41,7 @@ class Probed:
         activation_bytes: Most that a step keeps for its backward pass.
         block_bytes: Parameters of the model's largest part.
         has_store: Whether the store's servers can run the optimizer.
+        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
         batch_size: Samples in a worker's step.
         gradient_s: Seconds of a step here.
         metric_s: Seconds of an evaluation; 0 is not known.
@@ -52,6 +54,7 @@ class Probed:
     activation_bytes: int
     block_bytes: int
     has_store: bool
+    shares_moments: bool
     batch_size: int
     gradient_s: float
     metric_s: float
@@ -97,6 +100,7 @@ def probe_task(task: Task) -> Probed:
         activation_bytes=saved.peak_bytes,
         block_bytes=largest_block_bytes(model),
         has_store=_has_store(optimizer),
+        shares_moments=_shares_moments(model, optimizer),
         batch_size=task.batch_size,
         gradient_s=gradient_s,
         metric_s=metric_s,
@@ -167,6 +171,7 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
         activation_bytes=saved.peak_bytes,
         block_bytes=largest_block_bytes(model),
         has_store=_has_store(optimizer),
+        shares_moments=_shares_moments(model, optimizer),
         batch_size=max(1, round(samples / steps)),
         gradient_s=max(1e-4, step_s - SIMULATED_STEP_S),
         metric_s=0.0,
@@ -180,6 +185,11 @@ def _has_store(optimizer: torch.optim.Optimizer) -> bool:
     except ExchangeError:
         return False
     return True
+
+
+def _shares_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    is_sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    return can_share_moments(optimizer) and not is_sparse
 
 
 @contextlib.contextmanager

@@ -303,6 +303,7 @@ class _Case:
             name=probed.name,
             at=at,
             has_store=probed.has_store,
+            shares_moments=probed.shares_moments,
             metric_name=rehearsal.metric_name,
             metric_goal=rehearsal.metric_goal,
             target=rehearsal.target if target is None else target,

@@ -35,7 +35,7 @@ def test_a_backup_worker_saves_the_wait_and_costs_a_workers_samples():
 
 def test_racks_are_priced_where_there_are_some():
     at = situation("2-racks", num_workers=16)
-    for one in candidates(has_racks=True, has_store=True):
+    for one in candidates(has_racks=True, has_store=True, shares_moments=True):
         assert 0 < price(one.spec, at).step_s < 10
 
 
@@ -46,7 +46,8 @@ def test_more_servers_take_what_meets_on_one():
 
 
 @pytest.mark.parametrize(
-    ("spec", "copies"), [("bsp", 3), ("delayed:1", 4), ("local_sgd:8", 4), ("local_sgd:8,delay=4", 5)]
+    ("spec", "copies"),
+    [("bsp", 3), ("delayed:1", 4), ("local_sgd:8", 4), ("local_sgd:8,delay=4", 5), ("local_sgd:8,moments=mean", 5)],
 )
 def test_memory_is_replica_optimizer_and_copies(spec: str, copies: int):
     at = situation()

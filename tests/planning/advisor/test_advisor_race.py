@@ -88,6 +88,16 @@ def test_the_choice_is_near_the_best_of_all(cluster: Cluster | str, costs: dict[
     assert world.clock.now <= 60.0 * 1.1
 
 
+def test_under_adam_local_steps_that_keep_the_mean_s_moments_are_asked_about_too():
+    names = candidates(has_racks=False, has_store=True, shares_moments=True)
+    needs = {one.spec: 1.0 if one.spec == "bsp" or "moments" in one.family else 3.0 for one in names}
+    chosen = ask(KnownWorld(situation(SLOW), Clock(), needs=needs), shares_moments=True).chosen
+    assert chosen.spec.endswith(",moments=mean")
+    world = KnownWorld(situation(SLOW), Clock(), needs=needs)
+    ask(world)
+    assert not any("moments" in policy for policy, _ in world.done)
+
+
 def test_bsp_is_named_where_all_others_need_more_samples_than_they_save():
     needs = {spec: 1.0 if spec == "bsp" else 20.0 for spec in learns()}
     advice = ask(KnownWorld(situation("4x1gbe"), Clock(), needs=needs))

@@ -42,6 +42,7 @@ class Question:
         name: Of the task or the script.
         at: Where, with which model.
         has_store: Whether the store's servers can run the optimizer.
+        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
         metric_name: What is timed: a metric, or ``training loss``.
         metric_goal: Whether more of it is better.
         target: Its value to reach; None is a level of bsp's own curve.
@@ -55,6 +56,7 @@ class Question:
     name: str
     at: Situation
     has_store: bool
+    shares_moments: bool
     metric_name: str
     metric_goal: Literal["max", "min"]
     target: float | None
@@ -63,6 +65,15 @@ class Question:
     failures: FailureModel | None
     price_per_hour: float | None
     measure_s: float
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What is asked about there, ``bsp`` first."""
+        return candidates(
+            has_racks=self.at.has_racks,
+            has_store=self.has_store,
+            shares_moments=self.shares_moments,
+            is_unequal=self.at.is_unequal,
+        )
 
     @property
     def sign(self) -> float:
@@ -202,7 +213,7 @@ def advise(
         ConfigError: Nobody comes to the target, nothing fits, or bsp cannot be run.
     """
     at = question.at
-    all_of_them = candidates(has_racks=at.has_racks, has_store=question.has_store, is_unequal=at.is_unequal)
+    all_of_them = question.candidates()
     prices = {one.spec: price(one.spec, at) for one in all_of_them}
     needs = {one.spec: memory_need(one.spec, at, servers=prices[one.spec].servers) for one in all_of_them}
     fits = {spec: at.memory_bytes is None or need.total <= at.memory_bytes for spec, need in needs.items()}

@@ -1,7 +1,8 @@
 """The strategies and settings that are asked about.
 
 `bsp` is what DDP does, and what all others are held against. What else there is depends on the cluster: settings by
-racks where there are racks, a store where optimizers can be run on it.
+racks where there are racks, a store where optimizers can be run on it; local steps that keep the moments of the mean
+gradient where the optimizer divides by them.
 """
 
 import math
@@ -45,6 +46,7 @@ _SCOUTS = frozenset(
         "local_sgd:2",
         "local_sgd:4,delay=2",
         "local_sgd:4,compress=qsgd:8",
+        "local_sgd:8,moments=mean",
         "local_sgd:16",
         "ssp:3",
         "asp",
@@ -52,6 +54,15 @@ _SCOUTS = frozenset(
     }
 )
 """One of each kind of slack, little and much of it: run before anything else is."""
+_MOMENTS = (
+    "local_sgd:2,moments=mean",
+    "local_sgd:4,moments=mean",
+    "local_sgd:8,moments=mean",
+    "local_sgd:8,delay=4,moments=mean",
+    "local_sgd:16,delay=8,moments=mean",
+)
+"""Under Adam and its kin."""
+_RACKS_WITH_MOMENTS = ("hier:bsp/local_sgd:8,delay=4,moments=mean",)
 _RACKS = (
     "hier:bsp/local_sgd:4",
     "hier:bsp/local_sgd:8",
@@ -80,7 +91,9 @@ class Candidate:
     runs: bool = True
 
 
-def candidates(*, has_racks: bool, has_store: bool, is_unequal: bool = False) -> tuple[Candidate, ...]:
+def candidates(
+    *, has_racks: bool, has_store: bool, shares_moments: bool = False, is_unequal: bool = False
+) -> tuple[Candidate, ...]:
     """All of them, `bsp` first.
 
     >>> [one.spec for one in candidates(has_racks=False, has_store=False)][:3]
@@ -89,10 +102,12 @@ def candidates(*, has_racks: bool, has_store: bool, is_unequal: bool = False) ->
     Args:
         has_racks: Whether workers are in several racks, and several in a rack.
         has_store: Whether the store's servers can run the optimizer.
+        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
         is_unequal: Whether some workers are slower than others, or stall.
     """
     store = (*_STORE, *(_UNEQUAL if is_unequal else ())) if has_store else ()
-    specs = [*_ALWAYS, *store, *(_RACKS if has_racks else ())]
+    moments = (*_MOMENTS, *(_RACKS_WITH_MOMENTS if has_racks else ())) if shares_moments else ()
+    specs = [*_ALWAYS, *store, *(_RACKS if has_racks else ()), *moments]
     if not has_store:
         specs = [spec for spec in specs if "/ssp" not in spec]
     return (*map(_candidate, specs), Candidate(spec=SHARDED, family="sharded", slack=0.0, runs=False))
@@ -105,7 +120,7 @@ def _candidate(spec: str) -> Candidate:
         case Hierarchical():
             outer = policy.outer
             is_store = isinstance(outer, SSP | ASP)
-            family = "racks on the store" if is_store else "racks"
+            family = "racks on the store" if is_store else "mean-moments racks" if policy.moments == "mean" else "racks"
             slack = outer.bound if is_store else float(outer.period - 1 + outer.delay)
         case BSP() if policy.backup:
             family, slack = "backup", 0.0
@@ -115,6 +130,7 @@ def _candidate(spec: str) -> Candidate:
             family, slack = "store", float(policy.bound)
         case LocalSGD():
             kind = "compressed " if "compress" in spec else "two-rate " if policy.momentum else ""
+            kind += "mean-moments " if policy.moments == "mean" else ""
             family = f"{kind}averaging"
         case _ if spec == ADAPTIVE:
             family = "adaptive"

@@ -4,7 +4,8 @@ A replica is parameters, gradients and what the optimizer keeps; a step adds act
 
     bsp               nothing: DDP's buckets are the gradients themselves
     delayed:d         the gradients of d rounds that are under way
-    local_sgd         the parameters of the last averaging; with a delay those under way, with an outer step a momentum
+    local_sgd         the parameters of the last averaging; with a delay those under way, with an outer step a momentum,
+                      with the mean's moments a mean of gradients
     ssp, asp          no optimizer on the worker, but a server's part of parameters and optimizer, and what is pushed
     compressed        what was not sent, where that is kept
     fsdp              an n-th of parameters, gradients and optimizer, and twice the largest block that is gathered
@@ -66,7 +67,7 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         return _need(at, optimizer_share=0.0, exchange=served + at.num_bytes)
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
-        copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0)
+        copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")
     copies += policy.compression.keeps_residual
     return _need(at, exchange=copies * at.num_bytes)
 
