@@ -88,6 +88,32 @@ def test_the_choice_is_near_the_best_of_all(cluster: Cluster | str, costs: dict[
     assert world.clock.now <= 60.0 * 1.1
 
 
+SHORT_OF_TIME = {"most_samples": 12_000.0, "sample_s": 1.5e-3}
+"""So that runs of one seed are shorter than the way to bsp's level."""
+
+
+def test_one_run_to_the_level_comes_before_further_ones_that_are_too_short():
+    world = KnownWorld(situation(SLOW), Clock(), needs=learns(), **SHORT_OF_TIME)  # type: ignore[arg-type]
+    advice = ask(world, target=None)
+    assert advice.chosen.spec != "bsp"
+    assert advice.chosen.time_s < 0.5 * advice.baseline.time_s
+    assert advice.raced.hope is None
+
+
+def test_that_runs_were_too_short_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("plesio.planning.advisor.race.SPENT_SHARE", 0.25)
+    monkeypatch.setattr("plesio.planning.advisor.race.EXPLORING", ((0.25, 0.02),))
+    world = KnownWorld(situation(SLOW), Clock(), needs=learns(), **SHORT_OF_TIME)  # type: ignore[arg-type]
+    advice = ask(world, target=None)
+    assert advice.raced.hope is not None
+    spec, expected_s = advice.raced.hope
+    assert expected_s < advice.baseline.time_s
+    verdict = sentences_of(advice)[0]
+    assert verdict.startswith("Stay with bsp (DDP) for now: ")
+    assert f"{spec} would be there in" in verdict
+    assert verdict.endswith("Give it more time with --measure.")
+
+
 def test_under_adam_local_steps_that_keep_the_mean_s_moments_are_asked_about_too():
     names = candidates(has_racks=False, has_store=True, shares_moments=True)
     needs = {one.spec: 1.0 if one.spec == "bsp" or "moments" in one.family else 3.0 for one in names}

@@ -121,7 +121,14 @@ class Race:
                 if not self._again(goal, seed):
                     break
         self._check(goal)
-        return Raced(goal=goal, entries=tuple(self._entries), lost=self._lost, spent_s=self._budget.spent_s)
+        hope = self._hope(goal)
+        return Raced(
+            goal=goal,
+            entries=tuple(self._entries),
+            lost=self._lost,
+            spent_s=self._budget.spent_s,
+            hope=None if hope is None else (hope.spec, self._expected_s(hope, goal)),
+        )
 
     # --- 1. the baseline
 
@@ -166,10 +173,27 @@ class Race:
 
     def _explore(self, goal: Goal, share: float, *, gain: float) -> None:
         while (entry := self._next(goal, gain=gain)) is not None:
-            until = self._allowed(entry, goal)
-            if until * self._sample_s > self._budget.left_s(share):
+            until, limit = self._allowed(entry, goal), share
+            if (hope := self._hope(goal)) is not None:  # one run to the level is worth more than a further short one
+                longer = self._allowed(hope, goal)
+                both_s = (until + longer) * self._sample_s
+                if until * self._sample_s > self._budget.left_s(share) or both_s > self._budget.left_s(SPENT_SHARE):
+                    entry, until, limit = hope, longer, SPENT_SHARE
+            if until * self._sample_s > self._budget.left_s(limit):
                 break
             self._do(entry, seed=0, until=until, within_s=2 * self._limit_s(goal))
+
+    def _hope(self, goal: Goal) -> Entry | None:
+        """As long as only bsp has come to the level: who of those whose runs were too short would be there first."""
+        others = [entry for entry in self._entries if entry.runs and entry is not self._baseline]
+        if math.isinf(goal.samples) or any(self._is_timed(entry, goal) for entry in others):
+            return None
+        sooner = [
+            entry
+            for entry in others
+            if self._is_open(entry, goal) and self._expected_s(entry, goal) < self._baseline.mean_s(goal.level)
+        ]
+        return min(sooner, key=lambda entry: self._expected_s(entry, goal), default=None)
 
     def _next(self, goal: Goal, *, gain: float) -> Entry | None:
         """A scout, or the most promising one that has not come to the level; None if no other could win."""

@@ -242,12 +242,14 @@ class Raced:
         entries: All candidates, `bsp` first; those that were not run have prices alone.
         lost: What the checked winners' final metric fell short of bsp's by, by spec; negative is better.
         spent_s: Seconds of this machine.
+        hope: Where only bsp came to the level, who of the others would sooner, by its too short run, and its seconds.
     """
 
     goal: Goal
     entries: tuple[Entry, ...]
     lost: Mapping[str, float]
     spent_s: float
+    hope: tuple[str, float] | None = None
 
     @property
     def num_runs(self) -> int:

@@ -41,6 +41,12 @@ def _verdict(advice: Advice) -> str:
     reached = f"{advice.question.metric_name} {advice.level:.4g} in {_time(chosen)}"
     if chosen.spec == BASELINE:
         rival = _best_other(advice)
+        if rival is None and advice.raced.hope is not None:
+            spec, expected_s = advice.raced.hope
+            return (
+                f"Stay with bsp (DDP) for now: {reached}. Other runs were too short to tell; as far as it came, {spec} "
+                f"would be there in {format_seconds(expected_s)}. Give it more time with --measure."
+            )
         if rival is None:
             return f"Stay with bsp (DDP): {reached}, and nothing else comes to it sooner."
         won = 1 - rival.time_s / base.time_s
