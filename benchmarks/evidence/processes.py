@@ -6,6 +6,8 @@ workers do not want more than two cores can give. What goes over the links is re
 
 import argparse
 import json
+import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -63,8 +65,10 @@ def run_on_hosts(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -
     ):
         written, results = Path(folder) / "recipe.json", Path(folder) / "results.jsonl"
         written.write_text(json.dumps(recipe), encoding="utf-8")
+        secret, master = secrets.token_hex(32), testbed.hosts[0]
         workers = [
-            _start(host, rank, written, results, master=testbed.hosts[0]) for rank, host in enumerate(testbed.hosts)
+            _start(host, rank, written, results, master=master, secret=secret)
+            for rank, host in enumerate(testbed.hosts)
         ]
         if any([worker.wait() for worker in workers]):  # noqa: C419 (all have to end before the hosts go)
             raise SystemExit("a worker failed; its output is above")
@@ -84,10 +88,11 @@ def _recipe(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -> dic
     }
 
 
-def _start(host: Host, rank: int, recipe: Path, results: Path, *, master: Host) -> subprocess.Popen[bytes]:
+def _start(host: Host, rank: int, recipe: Path, results: Path, *, master: Host, secret: str) -> subprocess.Popen[bytes]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(NUM_WORKERS), "--nproc-per-node", "1"]
     meet = ["--node-rank", str(rank), "--master-addr", master.address, "--master-port", str(PORT)]
-    return subprocess.Popen(host.command([*torchrun, *meet, __file__, str(recipe), str(results)]))
+    command = host.command([*torchrun, *meet, __file__, str(recipe), str(results)])
+    return subprocess.Popen(command, env={**os.environ, "PLESIO_SECRET": secret})
 
 
 def _work(recipe: Recipe, results: Path) -> None:
