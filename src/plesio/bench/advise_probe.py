@@ -17,6 +17,7 @@ from plesio.bench.simulate import simulate_script
 from plesio.core.errors import ConfigError, ExchangeError
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
+from plesio.runtime.worker.exchange.replica import makes_sparse_gradients
 from plesio.runtime.worlds.virtual import Progress
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
@@ -188,8 +189,7 @@ def _has_store(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _shares_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
-    is_sparse = any(getattr(module, "sparse", False) for module in model.modules())
-    return can_share_moments(optimizer) and not is_sparse
+    return can_share_moments(optimizer) and not any(map(makes_sparse_gradients, model.modules()))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.loss_scaling import LossScaling
 
-__all__ = ["Buckets", "Cutter", "Holder", "Replica", "State", "all_finite", "parameters_sha256"]
+__all__ = [
+    "Buckets",
+    "Cutter",
+    "Holder",
+    "Replica",
+    "State",
+    "all_finite",
+    "makes_sparse_gradients",
+    "parameters_sha256",
+]
 
 State = dict[str, torch.Tensor]
 """Tensors by name: parameters and buffers, detached, on the CPU."""
@@ -79,7 +88,7 @@ class Replica:
                 f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
                 "workers exchange once a step; use an optimizer that steps with the gradients that are there"
             )
-        embedded = {id(module.weight) for module in model.modules() if _makes_sparse_gradients(module)}
+        embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, as torch's modules say."""
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
@@ -283,7 +292,7 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def _makes_sparse_gradients(module: torch.nn.Module) -> bool:
+def makes_sparse_gradients(module: torch.nn.Module) -> bool:
     """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
 
