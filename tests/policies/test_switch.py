@@ -22,6 +22,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
+    Pause,
     Policy,
     Ready,
     Reviewed,
@@ -32,6 +33,7 @@ from plesio.policies import (
     parse_policy,
     replay,
 )
+from plesio.policies.interruptible import Interruptible
 from plesio.policies.steered import NEVER, Course, SteeredMachine
 
 NUM_WORKERS = 3
@@ -249,6 +251,19 @@ def test_every_schedule_of_workers_ends_and_replays(text: str, seed: int, loses:
         assert clock >= due
     said = [action for actions in world.answers for action in actions if isinstance(action, Stay)]
     assert bool(said) == world.lost
+
+
+def test_a_pause_lets_the_open_round_of_all_complete():
+    machine = Interruptible(policy=parse_policy("bsp,exchange=store")).start()
+    for worker in range(2):
+        machine.handle(Joined(worker=worker))
+    for worker in range(2):
+        machine.handle(Ready(worker=worker, clock=0))
+    machine.handle(Arrived(worker=0, clock=1, base_version=0))
+    assert machine.handle(Pause(reason="a checkpoint is due")) == ()
+    halt, *rest = machine.handle(Arrived(worker=1, clock=1, base_version=0))
+    assert halt == Halt()
+    assert [type(action) for action in rest] == [Apply, Grant, Grant]
 
 
 def test_reviews_come_only_where_a_stage_on_a_collective_ends() -> None:

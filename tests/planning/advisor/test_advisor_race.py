@@ -112,6 +112,7 @@ def test_that_runs_were_too_short_is_said(monkeypatch: pytest.MonkeyPatch):
     assert verdict.startswith("Stay with bsp (DDP) for now: ")
     assert f"{spec} would be there in" in verdict
     assert verdict.endswith("Give it more time with --measure.")
+    assert advice.to_json()["hope"] == [spec, expected_s]
 
 
 def test_under_adam_local_steps_that_keep_the_mean_s_moments_are_asked_about_too():

@@ -187,6 +187,7 @@ class Advice:
                 "chosen": self.chosen.spec,
                 "runs": self.raced.num_runs,
                 "spent_s": self.raced.spent_s,
+                "hope": self.raced.hope,
                 "ranking": self.rows,
                 "flips": self.flips,
             }
