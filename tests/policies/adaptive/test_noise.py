@@ -95,7 +95,7 @@ def test_with_the_mean_s_moments_noise_forbids_the_beginning_and_leaves_little_l
 
 @pytest.mark.parametrize("progress", [0.1, 0.5])
 def test_in_a_short_run_they_are_not_relied_on(progress: float):
-    """Of fewer than ten steps for every worker."""
+    """Of fewer than ten times as many steps as workers."""
     noisy = with_moments(30.0, progress=progress, num_steps=150)
     assert (noisy.slack, noisy.efficiency) == (0, noisy.inputs["efficiency"])
     calm = with_moments(0.5, progress=progress, num_steps=150)

@@ -17,7 +17,7 @@ class NoiseConfig:
             none.
         noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
         noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none.
-        least_steps: Steps of a run per worker, below which local steps count as if the moments were not kept.
+        least_steps: Steps of a run over its workers, below which local steps count as if the moments were not kept.
         store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
             below ``least_efficiency``.
         window: Readings with figures, of which the noisiest counts.

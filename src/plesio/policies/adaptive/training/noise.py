@@ -20,9 +20,9 @@ makes its local steps after the first quarter of its run ends as under BSP, and 
 3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none below
 ``least_efficiency``, and above it a slack of ``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
 1 below half of it, which only more than 16 workers come to; and above it whatever others allow. A worker's estimate of
-those moments is the noisier the more workers there are, and it takes steps until it is good (`mean_moments`): in runs
-of 4 to 8 steps for every worker local steps ended a point lower with it (`docs/log.md`, section 59). So where there are
-fewer than ``least_steps`` for each, local steps are treated as if the moments were not kept.
+those moments is the noisier the more workers there are, and it takes steps until it is good (`mean_moments`): runs with
+4 to 8 times as many steps as workers ended a point lower with it (`docs/log.md`, section 59). So in a run of fewer than
+``least_steps`` times as many, local steps are treated as if the moments were not kept.
 
 *By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
 as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
