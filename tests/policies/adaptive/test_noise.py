@@ -44,7 +44,6 @@ def test_noisy_gradients_make_local_steps_worth_less_and_the_noisiest_forbid_the
     advice = NoiseMonitor(NoiseConfig(window=1)).observe(reading(noise=noise))
     assert advice.slack == (math.inf if efficiency > 0.5 else 0)
     assert advice.efficiency == advice.inputs["efficiency"] == pytest.approx(efficiency)
-    assert advice.staleness == math.inf
     assert advice.store_efficiency == (1.0 if efficiency > 0.5 else NoiseConfig().store_efficiency)
 
 
@@ -91,6 +90,17 @@ def test_with_the_mean_s_moments_noise_forbids_the_beginning_and_leaves_little_l
     assert advice.efficiency == 1.0, "a local step is as long as a synchronous one"
     assert advice.inputs["efficiency"] < 1.0
     assert advice.store_efficiency == (NoiseConfig().store_efficiency if noise > 1 else 1.0)
+
+
+@pytest.mark.parametrize(("progress", "staleness"), [(0.1, 0), (None, 0), (0.24, 0), (0.25, math.inf), (0.9, math.inf)])
+@pytest.mark.parametrize("shares_moments", [False, True])
+def test_the_store_is_not_for_the_first_quarter(progress: float | None, staleness: float, *, shares_moments: bool):
+    """However clean gradients are, and also where workers draw from different data."""
+    for noise in (0.01, 30.0):
+        seen = replace(reading(noise=noise), progress=progress, shares_moments=shares_moments)
+        assert NoiseMonitor(NoiseConfig(window=1)).observe(seen).staleness == staleness
+    differing = replace(of_data(between=3.0, normalises=True), progress=progress, shares_moments=shares_moments)
+    assert NoiseMonitor(NoiseConfig(window=1)).observe(differing).staleness == staleness
 
 
 @pytest.mark.parametrize("progress", [0.1, 0.5])

@@ -16,7 +16,8 @@ class NoiseConfig:
         least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
             none.
         noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
-        noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none.
+        noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none, and
+            no store either.
         least_steps: Steps of a run over its workers, below which local steps count as if the moments were not kept.
         store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
             below ``least_efficiency``.

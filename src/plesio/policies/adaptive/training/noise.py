@@ -32,8 +32,10 @@ as large, with a noise of ν R/n: averaged over workers that holds for racks of 
 With 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
 
 *On the store* the servers normalise by the mean of a round (`plesio.runtime.server.interleaved`) and no worker steps
-by itself, as long as it exchanges at every step: there is no objection to that, but at the beginning. A transformer
-under Adam that went to the store in its fifth step had not recovered after fifty. It is priced, though: where gradients
+by itself, as long as it exchanges at every step: there is no objection to that, but in the first ``noisy_from`` of the
+run, or where nobody knows how long it is. A transformer under Adam that went to the store in its fifth step had not
+recovered after fifty, and two autoencoders that went there in their fortieth took 1.2 and 1.7 times as long as under
+BSP (`docs/log.md`, section 60). It is priced, though: where gradients
 are so noisy that local steps are out of the question, a step on the store counts as ``store_efficiency`` of one. That
 transformer needs 1.3 to 1.7 times as many of them, whose gradients come a round late; nothing measured while it trains
 tells so, and a trial of a few reviews does not see it (`docs/log.md`, section 57).
@@ -88,7 +90,7 @@ class NoiseMonitor:
             return advice
         return Advice(
             slack=self._config.spread_slack,
-            on_store=math.inf,
+            on_store=advice.staleness,
             efficiency=advice.efficiency,
             rack_efficiency=advice.rack_efficiency,
             store_efficiency=advice.store_efficiency,
@@ -112,7 +114,7 @@ class NoiseMonitor:
         return Advice(
             slack=self._slack(efficiency, reading),
             by_racks=self._slack(by_racks, reading),
-            on_store=math.inf,
+            on_store=0 if self._begins(reading) else math.inf,
             efficiency=1.0 if shares else efficiency,
             rack_efficiency=1.0 if shares else by_racks,
             store_efficiency=self._config.store_efficiency if efficiency < self._config.least_efficiency else 1.0,
@@ -125,11 +127,15 @@ class NoiseMonitor:
         config, noisy = self._config, efficiency < self._config.least_efficiency
         if not self._has_moments(reading):
             return 0 if noisy else math.inf
-        if reading.progress is None or reading.progress < config.noisy_from:
+        if self._begins(reading):
             return 0 if noisy else config.noisy_slack
         if not noisy:
             return math.inf
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
+
+    def _begins(self, reading: Reading) -> bool:
+        """Whether the beginning of the run is not known to be over."""
+        return reading.progress is None or reading.progress < self._config.noisy_from
 
     def _has_moments(self, reading: Reading) -> bool:
         """Whether local steps keep the moments of the mean gradient, in a run that is long enough for it."""
