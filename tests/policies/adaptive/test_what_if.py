@@ -57,3 +57,13 @@ def test_on_the_store_too_settings_that_are_predicted_together_take_what_each_ta
     settings = (*SETTINGS[:3], *ON_THE_STORE)
     together = predict_steps_s(compute_s, transfer_s=lambda _: 0.02, settings=settings)
     assert together == {one: predict_step_s(compute_s, transfer_s=0.02, setting=one) for one in settings}
+
+
+def test_where_the_mean_s_moments_are_kept_nothing_is_delayed():
+    for own, mean in (
+        (ladder(8, memory=1.0, rounded=True), ladder(8, memory=1.0, rounded=True, moments="mean")),
+        (settings_by_racks(8), settings_by_racks(8, moments="mean")),
+    ):
+        assert any(setting.delay for setting in own)
+        assert not any(setting.delay for setting in mean)
+        assert {setting.period for setting in mean} == {setting.period for setting in own}
