@@ -77,6 +77,10 @@ def with_moments(
         (0.1, 16, 0.3, math.inf),
         (30.0, 16, 0.1, 0),
         (30.0, 16, None, 0),
+        (2.9, 4, 0.1, 3),
+        (3.1, 4, 0.1, 0),
+        (1000.0, 4, 0.1, 0),
+        (1000.0, 4, 0.3, math.inf),
         (30.0, 16, 0.3, 3),
         (1000.0, 16, 0.3, 3),
         (1000.0, 32, 0.3, 1),
@@ -89,7 +93,23 @@ def test_with_the_mean_s_moments_noise_forbids_the_beginning_and_leaves_little_l
     assert advice.slack == slack
     assert advice.efficiency == 1.0, "a local step is as long as a synchronous one"
     assert advice.inputs["efficiency"] < 1.0
-    assert advice.store_efficiency == (NoiseConfig().store_efficiency if noise > 1 else 1.0)
+    priced = noise > 4 and num_workers > 4
+    assert advice.store_efficiency == (NoiseConfig().store_efficiency if priced else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("progress", "allowed"),
+    [(0.1, [0, 0, 3, 3]), (None, [0, 0, 3, 3]), (0.5, [math.inf, math.inf, math.inf, math.inf])],
+)
+def test_a_rate_that_rises_forbids_the_beginning(progress: float | None, allowed: list[float]):
+    """However clean gradients are; a rate that stays, or is back at what it was, does not rise."""
+    monitor = NoiseMonitor(NoiseConfig(window=1))
+    seen = replace(reading(noise=0.1), clock=64, shares_moments=True, progress=progress)
+    monitor.observe(replace(seen, learning_rate=0.1))
+    advices = [monitor.observe(replace(seen, learning_rate=rate)) for rate in (0.2, 0.3, 0.3, 0.25)]
+    assert [advice.slack for advice in advices] == allowed
+    assert ("while the rate rises" in advices[0].reason) == (allowed[0] == 0)
+    assert monitor.observe(replace(seen, learning_rate=0.3)).slack == allowed[-1]
 
 
 @pytest.mark.parametrize(("progress", "staleness"), [(0.1, 0), (None, 0), (0.24, 0), (0.25, math.inf), (0.9, math.inf)])

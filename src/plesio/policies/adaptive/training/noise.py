@@ -17,12 +17,17 @@ an untrained model's gradients are all signal, and tell little.
 mean gradient (`LocalSGD.moments`). Then a local step is as long as a synchronous one and counts as a whole one. What is
 left is that gradients are taken where noise has led a replica, and that harms most at the beginning: a transformer that
 makes its local steps after the first quarter of its run ends as under BSP, and one that makes them from a twentieth on
-3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none below
-``least_efficiency``, and above it a slack of ``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
+3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none where
+a replica's own step is progress by less than ``least_efficiency``, however few share the noise, and else a slack of
+``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
 1 below half of it, which only more than 16 workers come to; and above it whatever others allow. A worker's estimate of
 those moments is the noisier the more workers there are, and it takes steps until it is good (`mean_moments`): runs with
 4 to 8 times as many steps as workers ended a point lower with it (`docs/log.md`, section 59). So in a run of fewer than
 ``least_steps`` times as many, local steps are treated as if the moments were not kept.
+
+*While the rate rises*, in that first part of a run, there are no local steps: gradients are cleaner in a warm-up than
+they soon will be. With four workers ν of that transformer was 0.5 to 2 in step 33, far above 10 after the warm-up, and
+local steps from step 40 on ended 9 % above BSP (`docs/log.md`, section 61).
 
 *By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
 as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
@@ -59,6 +64,9 @@ from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, Read
 
 __all__ = ["NoiseMonitor"]
 
+ROUNDING = 1e-6
+"""Share of a learning rate by which one that stays may seem to rise."""
+
 
 class NoiseMonitor:
     """Objects to slack where an optimizer that normalises would learn noise; the module's head has the rule.
@@ -67,12 +75,14 @@ class NoiseMonitor:
         config: Its parameters.
     """
 
-    __slots__ = ("_config", "_ratios", "_spread")
+    __slots__ = ("_config", "_highest_rate", "_ratios", "_spread")
 
     def __init__(self, config: NoiseConfig) -> None:
         self._config = config
         self._ratios: deque[float] = deque(maxlen=config.window)
         """ν of the last readings with figures."""
+        self._highest_rate = 0.0
+        """The learning rate at most, so far."""
         self._spread = 0.0
         """The largest variance between workers over that within them that was too large, so far."""
 
@@ -99,39 +109,51 @@ class NoiseMonitor:
         )
 
     def _of_noise(self, reading: Reading) -> Advice:
-        figures = reading.gradient
+        figures, rises = reading.gradient, self._rises(reading.learning_rate)
         if figures is not None and math.isfinite(figures.between) and math.isfinite(figures.mean_norm_sq):
             signal = figures.mean_norm_sq
             self._ratios.append(figures.between / signal if signal > 0 else math.inf)
         if len(self._ratios) < self._config.window:
             return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
+        if rises and self._begins(reading):
+            return Advice(slack=0, reason="how noisy a worker's gradient will be, is not known while the rate rises")
         ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
-        efficiency = by_racks = _efficiency(ratio, share=1.0, num_workers=workers)
+        by_racks = racks / workers if 1 < racks < workers else 1.0
+        efficiency = _efficiency(ratio, share=1.0, num_workers=workers)
+        rack_efficiency = _efficiency(ratio, share=by_racks, num_workers=workers)
         inputs = {"efficiency": efficiency}
-        if 1 < racks < workers:
-            inputs["rack_efficiency"] = by_racks = _efficiency(ratio, share=racks / workers, num_workers=workers)
-        shares = self._has_moments(reading)
+        if by_racks < 1:
+            inputs["rack_efficiency"] = rack_efficiency
+        has_moments = self._has_moments(reading)
         return Advice(
-            slack=self._slack(efficiency, reading),
-            by_racks=self._slack(by_racks, reading),
+            slack=self._slack(ratio, share=1.0, reading=reading),
+            by_racks=self._slack(ratio, share=by_racks, reading=reading),
             on_store=0 if self._begins(reading) else math.inf,
-            efficiency=1.0 if shares else efficiency,
-            rack_efficiency=1.0 if shares else by_racks,
+            efficiency=1.0 if has_moments else efficiency,
+            rack_efficiency=1.0 if has_moments else rack_efficiency,
             store_efficiency=self._config.store_efficiency if efficiency < self._config.least_efficiency else 1.0,
             reason=f"steps of this optimizer on one worker's noisy gradient are {efficiency:.0%} as good",
             inputs=inputs,
         )
 
-    def _slack(self, efficiency: float, reading: Reading) -> float:
-        """What is allowed to those whose own steps are so good."""
-        config, noisy = self._config, efficiency < self._config.least_efficiency
-        if not self._has_moments(reading):
-            return 0 if noisy else math.inf
-        if self._begins(reading):
+    def _slack(self, ratio: float, *, share: float, reading: Reading) -> float:
+        """What is allowed to replicas of that share of the workers, at this ν of one worker."""
+        config, has_moments = self._config, self._has_moments(reading)
+        if has_moments and self._begins(reading):
+            noisy = _efficiency(ratio, share=share, num_workers=math.inf) < config.least_efficiency
             return 0 if noisy else config.noisy_slack
-        if not noisy:
+        efficiency = _efficiency(ratio, share=share, num_workers=reading.num_workers)
+        if efficiency >= config.least_efficiency:
             return math.inf
+        if not has_moments:
+            return 0
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
+
+    def _rises(self, rate: float) -> bool:
+        """Whether the learning rate is above all before it."""
+        rises = 0 < self._highest_rate < rate * (1 - ROUNDING)
+        self._highest_rate = max(self._highest_rate, rate)
+        return rises
 
     def _begins(self, reading: Reading) -> bool:
         """Whether the beginning of the run is not known to be over."""
@@ -144,8 +166,11 @@ class NoiseMonitor:
         return reading.clock / reading.progress >= self._config.least_steps * reading.num_workers
 
 
-def _efficiency(ratio: float, *, share: float, num_workers: int) -> float:
-    """The module's head has the formula; ``ratio`` is ν, ``share`` the number of replicas over that of workers."""
+def _efficiency(ratio: float, *, share: float, num_workers: float) -> float:
+    """The module's head has the formula; ``ratio`` is ν, ``share`` the number of replicas over that of workers.
+
+    Of infinitely many workers it is the share of a replica's own step that is progress.
+    """
     return math.sqrt(
         1 / (share * num_workers) if ratio == math.inf else (1 + ratio / num_workers) / (1 + ratio * share)
     )
