@@ -11,6 +11,7 @@
     python benchmarks/evidence/run.py ablation
     python benchmarks/evidence/run.py changes                       # what changing the policy costs, under Adam
     python benchmarks/evidence/run.py moments                       # what local steps do to what Adam remembers
+    python benchmarks/evidence/run.py few                           # the same with four workers on slow links
     python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
     python benchmarks/evidence/run.py processes --seeds 3           # four real processes on shaped links; idle machine
 
@@ -67,9 +68,19 @@ MOMENTS = (
     "bsp",
     *(f"local_sgd:4{moments}" for moments in ("", ",moments=mean")),
     *(f"switch:bsp/local_sgd:{period}{moments}@61" for period in (2, 4, 8) for moments in ("", ",moments=mean")),
+    *(f"switch:bsp/local_sgd:{steps},moments=mean@104/bsp@208" for steps in ("2", "1,delay=1", "4,delay=2")),
 )
-"""From the start, and after a quarter of the run."""
+"""From the start, after a quarter of the run, and in the middle of it: the last with delays."""
 TRANSITIONS = {"changes": CHANGES, "moments": MOMENTS}
+ROUNDED = "bsp,compress=qsgd:8"
+FEW = (
+    "bsp",
+    ROUNDED,
+    f"switch:{ROUNDED}/local_sgd:4,moments=mean,compress=qsgd:8@40/{ROUNDED}@872",
+    f"switch:{ROUNDED}/local_sgd:8,moments=mean,compress=qsgd:8@256/{ROUNDED}@872",
+    "adaptive",
+)
+"""Local steps from a twenty-fifth and from a quarter of the run on."""
 Runs = Mapping[str, Sequence[RunResult]]
 
 
@@ -205,6 +216,16 @@ def changes_table(name: str, policies: Sequence[str]) -> dict[str, Comparison]:
     return rows
 
 
+def few_table() -> dict[str, Comparison]:
+    """When few workers begin local steps where the optimizer normalises; on seeds that defaults may use."""
+    seeds = range(100, 106)
+    recipe = make("stdlib_lm", network="slow", stragglers="equal", policies=FEW, seeds=seeds, num_workers=4, short=True)
+    runs = do("stdlib_lm-few", recipe)
+    rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
+    show("stdlib_lm, four workers, one epoch, seeds 100 to 105", rows)
+    return rows
+
+
 def processes_table(*, num_seeds: int) -> dict[str, Comparison]:
     """Four real processes."""
     rows = {}
@@ -282,6 +303,7 @@ def main() -> None:
             "straggler",
             "ablation",
             *TRANSITIONS,
+            "few",
             "sensitivity",
             "processes",
         ],
@@ -309,6 +331,7 @@ def main() -> None:
         "straggler": lambda: straggler_table(num_seeds=num_seeds),
         "ablation": lambda: ablation_table(num_seeds=num_seeds),
         **{name: functools.partial(changes_table, name, each) for name, each in TRANSITIONS.items()},
+        "few": few_table,
         "sensitivity": lambda: sensitivity_table(num_seeds=num_seeds),
         "processes": lambda: processes_table(num_seeds=num_seeds),
     }

@@ -16,8 +16,9 @@ class NoiseConfig:
         least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
             none.
         noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
-        noisy_from: Share of the run from which on that is; before it, as where nobody knows how long it is, none, and
-            no store either.
+        noisy_from: Share of the run from which on that is. Before it, as where nobody knows how long it is, there is no
+            store, and there are no local steps while the learning rate rises or where a replica's own step is progress
+            by less than ``least_efficiency``.
         least_steps: Steps of a run over its workers, below which local steps count as if the moments were not kept.
         store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
             below ``least_efficiency``.
