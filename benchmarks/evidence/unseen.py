@@ -17,7 +17,7 @@ from pathlib import Path
 from campaign import Campaign, run_campaign
 from scenario import SETS, Scenario, draw
 from settings import STATICS
-from verdicts import rows_of, show
+from verdicts import rows_of, show, show_alone
 
 from plesio.policies import parse_policy
 
@@ -90,6 +90,8 @@ def main() -> None:
             if policy != "bsp" and (rows := rows_of(campaign, policy=policy)):
                 print(f"\n`{policy}` ({label})\n")
                 show(rows)
+        print()
+        show_alone(campaign)
 
 
 if __name__ == "__main__":
