@@ -119,13 +119,13 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         samples: Samples of each step since then.
         compute_s: Seconds that each of these steps computed.
         blocked_s: Seconds that each of them stood still in an exchange.
-        loss: Mean over the steps; NaN without one.
+        loss: Mean over the steps that had a finite one; infinite if none had, NaN if there is none.
         learning_rate: Of the first parameter group.
         momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
         shares_moments: Whether local steps can leave what it remembers as the mean gradient would (`LocalSGD.moments`);
             left out of logs where they cannot.
-        num_refused: Steps whose gradient was not finite.
+        num_refused: Steps whose gradient or loss was not finite.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
         exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker

@@ -9,6 +9,7 @@ The answer must be there when it is wanted, or somebody waits. It can be given o
     setting period H, delay d         review                   holds
     no delay                          two steps before         after an averaging: everybody has been in it
     delay d                           at an averaging's start  when it is merged: it is complete, so all have reported
+    delay 1                           a step before that       the same: an answer takes two steps
 
 So a review makes nobody wait for anybody that the setting in force does not make wait already.
 """

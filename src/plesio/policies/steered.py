@@ -70,7 +70,7 @@ class Course:
         policy: The static policy; on the store `SSP` or `ASP`, of workers or of racks.
         shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
         keep: The state is worth keeping.
-        restore: The workers go back to the state that they kept last.
+        restore: The workers go back to the older of the two states that they kept last.
         alarm: Training diverged, and this is what is done about it.
         reason: A sentence.
         inputs: The figures behind it, by name.

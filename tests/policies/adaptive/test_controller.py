@@ -149,3 +149,32 @@ def test_a_leap_in_the_first_reviews_is_bsps_own_where_the_run_has_been_bsp_all_
     assert (leap.alarm, leap.restore) == (alarmed, alarmed)
     if not alarmed:  # and levels are learned from there
         assert not any(run.review(5.0 - 0.1 * review).alarm for review in range(20))
+
+
+def test_after_going_back_it_is_the_older_state_that_is_left():
+    """The workers have dropped the newer one: training that is below its loss, and not below the older's, goes back."""
+    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    run.settle()
+    run.controller._kept_losses.extend([1.0, 0.5])
+    assert run.review(50.0).restore
+    assert list(run.controller._kept_losses) == [1.0]
+
+
+def test_a_reason_names_nobody_who_objects_to_nothing():
+    """Slack would save time, but not enough for its price; what components allow is more than that."""
+    run = Run("adaptive,gradient=off,noise=off,phase=off,system.compress=off,system.store=off,system.price=0.9")
+    reason = run.settle().reason
+    assert reason.startswith("no slack saves enough")
+    assert "allows" not in reason
+
+
+def test_a_reason_names_what_has_failed():
+    run = Run("adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off,progress.back_off=99,system.store=off")
+    loose = run.settle().setting
+    assert loose.slack > 0
+    assert run.controller._progress is not None
+    run.controller._progress.changed(SYNCHRONOUS, loose)
+    run.review(50.0)
+    while "training shows" in (reason := run.review(50.0).reason):
+        pass
+    assert reason.endswith("is barred, since a trial of its kind has failed")

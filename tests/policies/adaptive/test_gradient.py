@@ -186,12 +186,13 @@ def test_erratic_figure_needs_more_than_the_trigger():
     assert tripped <= above / 3
 
 
-def test_missing_figures_are_no_objection():
+def test_missing_figures_are_no_objection_and_do_not_end_one():
     monitor = GradientMonitor(strict(hold_reviews=2, regrow_reviews=1, largest_slack=1))
     empty = reading(with_figures=False)
     assert slacks(monitor, [empty] * 3) == [INF] * 3
     slacks(monitor, [reading(between=math.nan)] * 8)
-    assert slacks(monitor, [JUMPS["squared norm"], empty, empty, empty]) == [0, 0, 1, INF]
+    assert slacks(monitor, [JUMPS["squared norm"], empty, empty, empty]) == [0, 0, 0, 0]
+    assert slacks(monitor, [reading(between=math.nan), empty]) == [1, INF]
 
 
 def test_one_worker_has_no_between():

@@ -156,6 +156,15 @@ def test_workers_whose_data_differ_are_kept_together_but_may_use_the_store():
     assert monitor.observe(of_data(between=1.0)).slack == 1  # data stay what they are
 
 
+def test_racks_whose_data_differ_are_kept_together_too():
+    """Where single workers are already, since their gradients are too noisy."""
+    noise = NoiseMonitor(NoiseConfig(window=1, least_efficiency=0.8))
+    figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=0.4, between=1.0, noise_scale=9.0)
+    seen = of_data(between=1.0, normalises=True)
+    advice = noise.observe(replace(seen, gradient=figures, num_racks=2))
+    assert (advice.slack, advice.drift, round(advice.rack_efficiency, 2)) == (0, 1, 0.97)
+
+
 def test_between_few_workers_chance_is_larger():
     assert NoiseMonitor(NoiseConfig()).observe(of_data(between=1.75)) == NO_OBJECTION
 

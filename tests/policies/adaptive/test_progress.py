@@ -14,8 +14,10 @@ from plesio.policies.adaptive.training.progress import Failure, ProgressJudge
 
 BSP = Setting.of(period=1, delay=0)
 LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=4)
+LONGER = Setting.of(period=8, delay=0)
 STORE = Setting.on_the_store(7)
 RACKS = Setting.of(period=8, delay=0, by_racks=True)
+ROUNDED, ROUNDED_LOCAL = (Setting.of(period=period, delay=0, sent=Sent.ROUNDED) for period in (1, 8))
 ROUNDED_RACKS = Setting.of(period=8, delay=0, by_racks=True, sent=Sent.ROUNDED)
 
 
@@ -133,6 +135,37 @@ def test_where_racks_are_barred_they_do_not_round_either():
     run.see(*[1.0] * 5)
     assert not run.judge.allows(RACKS)
     assert not run.judge.allows(ROUNDED_RACKS)
+
+
+@pytest.mark.parametrize(
+    ("before", "barred", "allowed"),
+    [
+        (BSP, [LONGER, ROUNDED_LOCAL], [ROUNDED]),
+        (ROUNDED, [LONGER, ROUNDED_LOCAL], [ROUNDED]),
+        (LONGER, [ROUNDED_LOCAL], [LONGER, ROUNDED]),
+    ],
+    ids=["bsp", "rounded", "local"],
+)
+def test_of_rounded_local_steps_that_fail_what_is_new_is_barred(
+    before: Setting, barred: list[Setting], allowed: list[Setting]
+):
+    run = Run(ProgressConfig(rest=0, back_off=100))
+    run.see(*fall(4))
+    run.judge.changed(before, ROUNDED_LOCAL)
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 20)
+    assert not any(run.judge.allows(setting) for setting in barred)
+    assert all(run.judge.allows(setting) for setting in allowed)
+
+
+def test_where_rounding_has_failed_local_steps_do_not_round_either():
+    run = Run(ProgressConfig(rest=0, back_off=100))
+    run.see(*fall(4))
+    run.judge.changed(BSP, ROUNDED)
+    assert run.see(5.0)[0] is not None
+    run.see(*[1.0] * 20)
+    assert not run.judge.allows(ROUNDED_LOCAL)
+    assert run.judge.allows(LOCAL)
 
 
 def test_rounding_no_longer_is_not_on_trial():

@@ -191,6 +191,19 @@ def test_slack_that_is_not_needed_is_given_back_at_once():
     assert monitor.choose(allowance=allow(math.inf), current=loose, shares=()).setting == BSP
 
 
+def test_less_slack_must_be_wanted_in_two_reviews_running():
+    """Not in two with one between them that is content."""
+    quiet, busy = (bsp_reviews([[0.02] * 32] * 4, transfer_s=transfer_s) for transfer_s in (0.002, 0.014))
+    monitor = SystemMonitor(SystemConfig(compress=False))
+    current = Setting.of(period=1, delay=1)
+
+    def choose(reviews: dict[int, Reviewed]) -> Setting:
+        monitor.observe(reviews, setting=BSP)
+        return monitor.choose(allowance=allow(math.inf), current=current, shares=()).setting
+
+    assert [choose(seen) for seen in (quiet, busy, quiet, quiet)] == [current, current, current, BSP]
+
+
 def test_what_is_sent_rounded_for_nothing_is_sent_in_full_from_the_second_review_on():
     monitor = SystemMonitor(SystemConfig())
     rounded = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)

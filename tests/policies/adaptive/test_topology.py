@@ -429,3 +429,13 @@ def test_the_text_form_reads_back(text: str):
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(PolicySpecError, match=next(iter(wrong))):
         TopologyConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_where_workers_are_lost_and_no_racks_are_left_it_steps_by_single_workers():
+    system, current = SystemMonitor(SystemConfig(compress=False), topology=TopologyConfig()), by_racks(4, 2)
+    system.observe(reviews((0, 0, 1), blocked_s=0.4), setting=SYNCHRONOUS)
+    system.observe(reviews((0, 0, 1), blocked_s=0.0005, clock=24, exchanges=((20.0, 0.4),)), setting=current)
+    assert choose(system, current, slack=0, drift=3).setting.by_racks
+    for left in ((0, 0), (0, 1)):
+        system.observe(reviews(left, blocked_s=0.0005, clock=40, exchanges=((36.0, 0.4),)), setting=current)
+        assert not choose(system, current).setting.by_racks

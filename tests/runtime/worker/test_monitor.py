@@ -192,6 +192,29 @@ def test_what_is_not_finite_is_said_and_left_to_be_refused(value: float):
     assert step(monitor, 4, [[]])
 
 
+@pytest.mark.parametrize("loss", [1.0, math.nan, None])
+def test_a_step_whose_gradient_is_not_finite_is_reported_once_whatever_its_loss(loss: float | None):
+    monitor = monitor_of(GuardConfig())
+    ok, broken = [torch.ones(4)], [torch.tensor([1.0, math.nan])]
+    step(monitor, 1, [ok, ok])
+    step(monitor, 2, [broken, broken, ok], loss=loss)
+    step(monitor, 3, [ok])
+    review = monitor.take(3, learning_rate=0.1)
+    assert (review.num_refused, review.loss) == (1, 1.0)
+    step(monitor, 4, [ok])
+    assert monitor.take(4, learning_rate=0.1).num_refused == 0
+
+
+def test_a_review_without_a_finite_loss_says_that_it_is_infinite_and_one_without_a_loss_that_it_is_unknown():
+    monitor = monitor_of(GuardConfig())
+    for clock, loss in enumerate([math.nan, math.inf], start=1):
+        step(monitor, clock, [[torch.ones(4)]], loss=loss)
+    review = monitor.take(2, learning_rate=0.1)
+    assert (review.num_refused, review.loss) == (2, math.inf)
+    step(monitor, 3, [[torch.ones(4)]], loss=None)
+    assert math.isnan(monitor.take(3, learning_rate=0.1).loss)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype):
     monitor = monitor_of(GuardConfig())

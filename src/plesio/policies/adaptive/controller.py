@@ -48,7 +48,7 @@ class Decision:
         setting: Period and delay.
         shares: By rank; empty is equal shares.
         keep: The state is worth keeping.
-        restore: The workers go back to the state that they kept last.
+        restore: The workers go back to the older of the two states that they kept last.
         alarm: Training diverged, and this is what is done about it.
         reason: A sentence.
         inputs: The figures behind it, by name.
@@ -162,6 +162,8 @@ class Controller:
         if keep and not on_the_way:
             self._has_kept = True
             self._kept_losses.append(reading.loss)
+        if restore and len(self._kept_losses) > 1:
+            self._kept_losses.pop()  # the older state is all that the workers have then
         tightens = self._tightens(choice.setting)
         if restore or tightens:
             self._movement.forget()
@@ -232,8 +234,12 @@ class Controller:
 
     def _objection(self, choice: Choice, advices: Mapping[str, Advice]) -> str:
         """Who keeps training from what the system side wants, as the rest of a sentence; empty where nobody does."""
-        if not advices or self._system.drift(choice.setting) >= self._system.drift(choice.least):
+        wanted, by_racks = self._system.drift(choice.least), choice.least.by_racks
+        if not advices or self._system.drift(choice.setting) >= wanted:
             return ""
+        if wanted <= min(advice.drift if by_racks else advice.slack for advice in advices.values()):
+            barred = self._progress is not None and not self._progress.allows(choice.least)
+            return f"; {choice.least.spec} is barred, since a trial of its kind has failed" if barred else ""
         of_racks = min(advices, key=lambda name: advices[name].drift)
         if (choice.setting.by_racks or choice.least.by_racks) and advices[of_racks].drift < math.inf:
             strictest, slack = of_racks, self._system.slack_by_racks(advices[of_racks].drift)

@@ -145,6 +145,9 @@ class StepMonitor:
         self._num_pieces = 0
         self._factor = 1.0
         """The least that a piece of this step's gradient was multiplied by."""
+        self._is_finite = True
+        """Whether what is known of this step's gradient and loss is finite."""
+        self._num_refused = 0
         self._num_clipped = 0
         self._num_clipped_before = 0
         self._first_clipped = 0
@@ -198,6 +201,7 @@ class StepMonitor:
             for part in sparse:
                 self._sketch.add_rows(part)
         if not math.isfinite(norm_sq):
+            self._is_finite = False
             return False
         if self._guard is not None:
             place = self._num_pieces, sum(part.numel() for part in parts)
@@ -233,6 +237,9 @@ class StepMonitor:
         if progress.loss is not None:
             self._losses.append(progress.loss)
             self._suspect = self._spikes_in_loss is not None and self._spikes_in_loss.judge(progress.loss) < 1.0
+            self._is_finite = self._is_finite and math.isfinite(progress.loss)
+        self._num_refused += not self._is_finite
+        self._is_finite = True
         self._num_pieces = 0
         if self._factor < 1.0:
             self._clipped(progress.clock)
@@ -290,12 +297,12 @@ class StepMonitor:
             samples=tuple(self._samples),
             compute_s=tuple(self._compute_s),
             blocked_s=tuple(self._blocked_s),
-            loss=sum(losses) / len(losses) if losses else math.nan,
+            loss=sum(losses) / len(losses) if losses else math.inf if self._losses else math.nan,
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,
             shares_moments=shares_moments,
-            num_refused=len(self._losses) - len(losses),
+            num_refused=self._num_refused,
             num_clipped=self._num_clipped - self._num_clipped_before,
             gradients=tuple(self._gradients),
             exchanges=tuple(self._exchanges),
@@ -308,7 +315,7 @@ class StepMonitor:
             low_rank_share=self._low_rank_share,
         )
         self.forget()
-        self._num_clipped_before = self._num_clipped
+        self._num_clipped_before, self._num_refused = self._num_clipped, 0
         self._losses, self._gradients, self._exchanges, self._sparse_bytes = [], [], [], []
         self._summed_rate = 0.0
         return review

@@ -57,9 +57,13 @@ def run(
     poison: Mapping[int, int] | None = None,
     leap: int | None = None,
     loader_workers: int = 0,
+    broken: tuple[int, int] | None = None,
     trace: Path | None = None,
 ) -> Simulation[Worker]:
-    """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on, ``leap`` all rates."""
+    """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on, ``leap`` all rates.
+
+    ``broken`` names one whose gradients are no numbers from a clock on, though its losses are.
+    """
 
     def work(job: VirtualJob) -> Worker:
         rank = job.place.rank
@@ -84,6 +88,8 @@ def run(
                 if leap is not None and session.clock == leap:
                     optimizer.param_groups[0]["lr"] *= 30
                 loss.backward()
+                if broken and broken[0] == rank and session.clock >= broken[1]:
+                    next(iter(model.parameters())).grad.fill_(torch.nan)
                 session.step(loss)
         saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
         return saw
@@ -387,6 +393,11 @@ def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
     assert restored
     assert restored[0]["policy"] == "bsp"
     assert any("last good state" in line for line in result.fallbacks)
+
+
+def test_gradients_that_are_no_numbers_are_an_alarm_though_losses_are_finite() -> None:
+    [result] = run("adaptive", broken=(1, 60)).runs
+    assert any("gradients in" in line and "were not finite" in line for line in result.fallbacks)
 
 
 def final_loss(simulation: Simulation[Worker]) -> float:

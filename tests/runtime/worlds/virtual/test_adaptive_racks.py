@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
@@ -89,6 +90,7 @@ def run(
     sizes: Sequence[int] = (2, 2),
     steps: Sequence[StepTime] | None = None,
     links: Mapping[str, float] | None = None,
+    faults: Sequence[Fault] = (),
     **options: Any,
 ) -> Simulation[Worker]:
     """Train on virtual workers in racks of these sizes."""
@@ -97,7 +99,7 @@ def run(
         rank = job.place.rank
         return train(policy, job=job, step=STEP if steps is None else steps[rank], rank=rank, **options)[0]
 
-    return simulate(work, num_workers=sum(sizes), cluster=cluster(sizes, **(links or {})))
+    return simulate(work, num_workers=sum(sizes), cluster=cluster(sizes, **(links or {})), faults=faults)
 
 
 def racks(period: int, delay: int = 0, **flags: Any) -> Decision:
@@ -319,6 +321,18 @@ def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) 
     assert (at_s[end] - at_s[begin]) / (end - begin) == pytest.approx(predicted_s, rel=0.03)
     [bsp] = run("bsp", steps=steps, **LARGE).runs
     assert result.bytes_sent_cross_rack < 0.27 * bsp.bytes_sent_cross_rack
+
+
+def test_where_a_loss_leaves_one_rack_or_racks_of_one_worker_it_goes_on_without_racks() -> None:
+    """Of racks of two and one, whichever worker is lost."""
+    policy = f"{SYSTEM_ALONE},system.store=off,system.compress=off"
+    [whole] = run(policy, sizes=(2, 1), **LARGE).runs
+    assert isinstance(parse_policy(whole.decisions[0]["policy"]), Hierarchical)
+    for lost in (0, 2):
+        at_s = whole.wall_s * 0.7
+        [result] = run(policy, sizes=(2, 1), faults=[Fault(at_s=at_s, worker=lost, kind="lose")], **LARGE).runs
+        assert (result.status, result.error, result.lost_workers) == ("finished", None, (lost,))
+        assert not isinstance(parse_policy(result.decisions[-1]["policy"]), Hierarchical)
 
 
 VERY_SLOW = {"uplink_bytes_per_s": 1e5}

@@ -38,13 +38,12 @@ class BoundTunerConfig:
     norm_jump: float = 3.0
 
     def __post_init__(self) -> None:
-        owner = "adaptive bound"
-        require_whole(owner, "first_slack", self.first_slack, minimum=0)
-        require_whole(owner, "largest_slack", self.largest_slack, minimum=0)
-        require_whole(owner, "patience", self.patience, minimum=1)
-        require_whole(owner, "back_off", self.back_off, minimum=1)
-        require_whole(owner, "window", self.window, minimum=2 * RECENT)
-        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
-        require_number(owner, "loss_rise", self.loss_rise, above=0.0)
-        require_number(owner, "metric_fall", self.metric_fall, above=0.0)
-        require_number(owner, "norm_jump", self.norm_jump, above=1.0)
+        require_whole("adaptive", "feedback.first_slack", self.first_slack, minimum=0)
+        require_whole("adaptive", "feedback.largest_slack", self.largest_slack, minimum=0)
+        require_whole("adaptive", "feedback.patience", self.patience, minimum=1)
+        require_whole("adaptive", "feedback.back_off", self.back_off, minimum=1)
+        require_whole("adaptive", "feedback.window", self.window, minimum=2 * RECENT)
+        require_number("adaptive", "feedback.noise_factor", self.noise_factor, above=0.0)
+        require_number("adaptive", "feedback.loss_rise", self.loss_rise, above=0.0)
+        require_number("adaptive", "feedback.metric_fall", self.metric_fall, above=0.0)
+        require_number("adaptive", "feedback.norm_jump", self.norm_jump, above=1.0)

@@ -19,7 +19,7 @@ class GradientMonitorConfig:
         release: Times its moving average below which a figure is ordinary again: the hysteresis.
         window: Readings with figures in the moving average; nothing is said before half of them are there.
         noise_factor: Standard deviations of its own noise (of its logarithm) that a figure must exceed as well.
-        hold_reviews: Reviews for which the slack is 0, at least.
+        hold_reviews: Reviews for which the slack is ``tight_slack``, at least.
         regrow_reviews: Reviews for which each larger slack is kept after that.
         tight_slack: What is allowed when something is out of the ordinary. Not 0: bursts of variance are common once
             the loss is small, and where the network is slow every strict step costs several.
@@ -40,18 +40,17 @@ class GradientMonitorConfig:
     largest_slack: int = 15
 
     def __post_init__(self) -> None:
-        owner = "gradient monitor"
-        require_number(owner, "release", self.release, above=0.0)
-        require_number(owner, "trigger", self.trigger, above=1.0)
-        require_number(owner, "norm_trigger", self.norm_trigger, above=1.0)
-        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
-        require_whole(owner, "window", self.window, minimum=4)
-        require_whole(owner, "hold_reviews", self.hold_reviews, minimum=1)
-        require_whole(owner, "regrow_reviews", self.regrow_reviews, minimum=1)
-        require_whole(owner, "tight_slack", self.tight_slack, minimum=0)
-        require_whole(owner, "largest_slack", self.largest_slack, minimum=max(1, self.tight_slack))
+        require_number("adaptive", "gradient.release", self.release, above=0.0)
+        require_number("adaptive", "gradient.trigger", self.trigger, above=1.0)
+        require_number("adaptive", "gradient.norm_trigger", self.norm_trigger, above=1.0)
+        require_number("adaptive", "gradient.noise_factor", self.noise_factor, above=0.0)
+        require_whole("adaptive", "gradient.window", self.window, minimum=4)
+        require_whole("adaptive", "gradient.hold_reviews", self.hold_reviews, minimum=1)
+        require_whole("adaptive", "gradient.regrow_reviews", self.regrow_reviews, minimum=1)
+        require_whole("adaptive", "gradient.tight_slack", self.tight_slack, minimum=0)
+        require_whole("adaptive", "gradient.largest_slack", self.largest_slack, minimum=max(1, self.tight_slack))
         if self.release > min(self.trigger, self.norm_trigger**2):
             raise PolicySpecError(
-                f"{owner}: release is {self.release:g}, above what triggers "
+                f"adaptive: gradient.release is {self.release:g}, above what triggers "
                 f"({min(self.trigger, self.norm_trigger**2):g}); write less"
             )

@@ -40,11 +40,11 @@ class NoiseConfig:
     spread_slack: int = 1
 
     def __post_init__(self) -> None:
-        require_number("adaptive noise", "least_efficiency", self.least_efficiency, above=0.0, below=1.0)
-        require_number("adaptive noise", "store_efficiency", self.store_efficiency, above=0.0, below=1.0)
-        require_whole("adaptive noise", "noisy_slack", self.noisy_slack, minimum=0)
-        require_number("adaptive noise", "noisy_from", self.noisy_from, above=0.0, below=1.0)
-        require_whole("adaptive noise", "least_steps", self.least_steps, minimum=0)
-        require_whole("adaptive noise", "window", self.window, minimum=1)
-        require_number("adaptive noise", "largest_spread", self.largest_spread, above=1.0)
-        require_whole("adaptive noise", "spread_slack", self.spread_slack, minimum=0)
+        require_number("adaptive", "noise.least_efficiency", self.least_efficiency, above=0.0, below=1.0)
+        require_number("adaptive", "noise.store_efficiency", self.store_efficiency, above=0.0, below=1.0)
+        require_whole("adaptive", "noise.noisy_slack", self.noisy_slack, minimum=0)
+        require_number("adaptive", "noise.noisy_from", self.noisy_from, above=0.0, below=1.0)
+        require_whole("adaptive", "noise.least_steps", self.least_steps, minimum=0)
+        require_whole("adaptive", "noise.window", self.window, minimum=1)
+        require_number("adaptive", "noise.largest_spread", self.largest_spread, above=1.0)
+        require_whole("adaptive", "noise.spread_slack", self.spread_slack, minimum=0)

@@ -13,7 +13,7 @@ RECENT = 4
 def require_number(owner: str, field: str, value: object, *, above: float, below: float = math.inf) -> None:
     """Return when ``value`` is a number with ``above < value < below``.
 
-    >>> require_number("guard", "jump", 3.0, above=1.0)
+    >>> require_number("adaptive", "guard.norm_jump", 3.0, above=1.0)
 
     Raises:
         PolicySpecError: It is not.

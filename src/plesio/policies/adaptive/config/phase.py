@@ -54,13 +54,12 @@ class PhaseConfig:
     setback_noise: float = 6.0
 
     def __post_init__(self) -> None:
-        owner = "phase"
-        require_one_of(owner, "direction", self.direction, known=get_args(Direction))
-        require_whole(owner, "slack", self.slack, minimum=0)
-        require_whole(owner, "start_steps", self.start_steps, minimum=1)
-        require_number(owner, "rise", self.rise, above=1.0)
-        require_number(owner, "setback", self.setback, above=0.0)
-        require_number(owner, "setback_noise", self.setback_noise, above=0.0)
+        require_one_of("adaptive", "phase.direction", self.direction, known=get_args(Direction))
+        require_whole("adaptive", "phase.slack", self.slack, minimum=0)
+        require_whole("adaptive", "phase.start_steps", self.start_steps, minimum=1)
+        require_number("adaptive", "phase.rise", self.rise, above=1.0)
+        require_number("adaptive", "phase.setback", self.setback, above=0.0)
+        require_number("adaptive", "phase.setback_noise", self.setback_noise, above=0.0)
         for share in (
             "jump_budget",
             "final_share",
@@ -72,4 +71,4 @@ class PhaseConfig:
             "straightness",
             "noise_share",
         ):
-            require_number(owner, share, getattr(self, share), above=0.0, below=1.0)
+            require_number("adaptive", f"phase.{share}", getattr(self, share), above=0.0, below=1.0)

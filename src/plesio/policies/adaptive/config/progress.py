@@ -39,13 +39,12 @@ class ProgressConfig:
     rest: int = 2
 
     def __post_init__(self) -> None:
-        owner = "adaptive progress"
-        require_whole(owner, "warm_up", self.warm_up, minimum=0)
-        require_whole(owner, "window", self.window, minimum=2)
-        require_whole(owner, "trial", self.trial, minimum=1)
-        require_whole(owner, "back_off", self.back_off, minimum=1)
-        require_whole(owner, "rest", self.rest, minimum=0)
-        require_number(owner, "keeps", self.keeps, above=0.0, below=1.0)
-        require_number(owner, "most_kept", self.most_kept, above=0.0, below=1.0)
-        require_number(owner, "noise_factor", self.noise_factor, above=0.0)
-        require_number(owner, "least_rise", self.least_rise, above=0.0)
+        require_whole("adaptive", "progress.warm_up", self.warm_up, minimum=0)
+        require_whole("adaptive", "progress.window", self.window, minimum=2)
+        require_whole("adaptive", "progress.trial", self.trial, minimum=1)
+        require_whole("adaptive", "progress.back_off", self.back_off, minimum=1)
+        require_whole("adaptive", "progress.rest", self.rest, minimum=0)
+        require_number("adaptive", "progress.keeps", self.keeps, above=0.0, below=1.0)
+        require_number("adaptive", "progress.most_kept", self.most_kept, above=0.0, below=1.0)
+        require_number("adaptive", "progress.noise_factor", self.noise_factor, above=0.0)
+        require_number("adaptive", "progress.least_rise", self.least_rise, above=0.0)

@@ -8,7 +8,7 @@ __all__ = ["ReviewConfig"]
 
 
 _FIRST_INTERVAL = 4
-"""Steps between the first reviews, while half of the steps so far are fewer than `ReviewConfig.every`."""
+"""Steps between two reviews, at least: between the first ones half of the steps so far are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

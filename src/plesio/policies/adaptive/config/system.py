@@ -51,9 +51,7 @@ class TopologyConfig:
     """How racks are used.
 
     Args:
-        tolerance: Settings by racks this much slower than the best setting count as equally good. It is more than among
-            single workers, whose replicas drift farther: on the digits a slack of 7 to 23 of 16 workers took 13 to 57 %
-            more epochs than BSP to the same accuracy (docs/log.md, section 17).
+        tolerance: Settings by racks this much slower than the best setting count as equally good.
         largest_period: Longest period between racks to consider.
 
     Raises:

@@ -46,7 +46,7 @@ class Choice:
 
     Attributes:
         setting: The one to go on with.
-        least: What it would be if training could afford any slack.
+        least: What it would be if training could afford any slack at its price, and nothing were barred.
         shares: By rank, adding up to 1; empty is equal shares.
         reason: Why, as a clause.
         inputs: The figures behind it, by name.

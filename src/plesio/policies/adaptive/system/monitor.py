@@ -15,8 +15,8 @@ The *choice* is the setting of the least slack among those that training can aff
 ``tolerance`` of the best of them. Slack is taken to cost a share of a step's progress (``price``), and more where local
 steps make less of it than steps with the mean gradient (`noise`): what counts is the time over what is left of it. A
 change must promise ``gain``; one that only gives slack back must promise nothing but is made when two reviews running
-agree. For every time that a setting was left it must promise twice as much, or be wanted by twice as many reviews, so
-that nothing swings between two that are about equal.
+agree. For every time that a setting was left, up to `MOST_DOUBLINGS`, it must promise twice as much (at most half of a
+step), or be wanted by twice as many reviews more than one, so that nothing swings between two that are about equal.
 
 *Rounded* to 8 bits (`Sent.ROUNDED`), every setting without delay is there a second time. Until such an exchange has
 been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
@@ -171,8 +171,7 @@ class SystemMonitor:
             reviews = begun_under_this_setting(reviews)
         self._before = setting
         if setting.by_racks:
-            assert self._racks is not None or setting.on_store, f"{setting.spec} without racks"
-            if self._racks is not None:
+            if self._racks is not None:  # else those that are left are of one rack, or rest
                 self._rack_transfers.observe(reviews, racks=self._racks, setting=setting)
         else:
             kind = _kind(setting)
@@ -269,7 +268,7 @@ class SystemMonitor:
             self._less_wanted = (None, 0)
         return Choice(
             setting=setting,
-            least=self._cheapest(settings, predicted, current=current),
+            least=self._cheapest(settings, priced, current=current),
             shares=() if setting.on_store else new_shares,
             reason=reason_of(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
@@ -289,7 +288,10 @@ class SystemMonitor:
 
     def _is_better(self, wanted: Setting, current: Setting, predicted: Mapping[Setting, float]) -> bool:
         """Whether to change: for a gain, or for less slack if two reviews agree; more where it was left before."""
-        if not self.knows_transfer or wanted == current:
+        if not self.knows_transfer:
+            return False
+        if wanted == current:
+            self._less_wanted = (None, 0)
             return False
         less = self._rung(wanted) < self._rung(current)
         times = min(self._times_left[wanted], MOST_DOUBLINGS)

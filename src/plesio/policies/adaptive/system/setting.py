@@ -181,11 +181,6 @@ class Setting:
         """The policy's text."""
         return self.policy.spec
 
-    @property
-    def cycle(self) -> int:
-        """Steps after which the setting repeats itself."""
-        return self.period
-
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 IN_LOW_RANK = Setting(slack=1, period=1, delay=0, sent=Sent.LOW_RANK)

@@ -5,9 +5,9 @@ The figures are those of `plesio.policies.adaptive.readings.gradient_figures`.
 The monitor. A figure is *out of the ordinary* when it exceeds ``trigger`` times its moving average (of the last
 ``window`` readings) carried on by its trend, and its own noise as well. So a figure that grows or decays by a steady
 share does not trip it, nor one that is always erratic. The advice is then ``tight_slack`` for ``hold_reviews`` reviews;
-after that, and once the figure is back below ``release`` times its average, the next of 1, 3, 7 ... every
-``regrow_reviews``, and no objection beyond ``largest_slack``. An extraordinary figure enters the average cut to the
-trigger's value: one outlier moves it little, a new level becomes the ordinary one within a window.
+after that, and while every figure was below ``release`` times its average when it was last seen, the next of 1, 3, 7
+... every ``regrow_reviews``, and no objection beyond ``largest_slack``. An extraordinary figure enters the average cut
+to the trigger's value: one outlier moves it little, a new level becomes the ordinary one within a window.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class GradientMonitor:
     [inf, inf, inf, inf, inf, 3]
     """
 
-    __slots__ = ("_advice", "_averages", "_config", "_since")
+    __slots__ = ("_advice", "_averages", "_config", "_ratios", "_since")
 
     def __init__(self, config: GradientMonitorConfig) -> None:
         self._config = config
@@ -47,24 +47,25 @@ class GradientMonitor:
             "norm_sq": _MovingAverage(config, trigger=config.norm_trigger**2),
         }
         self._advice = NO_OBJECTION
+        self._ratios: dict[str, float] = {}
+        """Of each figure, the last one over its average."""
         self._since = 0
         """Reviews since the slack was last changed."""
 
     def observe(self, reading: Reading) -> Advice:
         """Take the figures of a review, if it has any; say what the gradient allows from now on."""
         self._since += 1
-        ratios: dict[str, float] = {}
         tripped: dict[str, float] = {}
         if reading.gradient is not None:
             for name, average in self._averages.items():
                 value = getattr(reading.gradient, name)
                 if not math.isnan(value):
-                    ratios[name], trips = average.take(value)
+                    self._ratios[name], trips = average.take(value)
                     if trips:
-                        tripped[name] = ratios[name]
+                        tripped[name] = self._ratios[name]
         if tripped:
             self._trip(tripped)
-        elif self._advice.slack < math.inf and all(ratio <= self._config.release for ratio in ratios.values()):
+        elif self._advice.slack < math.inf and all(ratio <= self._config.release for ratio in self._ratios.values()):
             self._relax()
         return self._advice
 
@@ -89,7 +90,7 @@ class GradientMonitor:
         if grown > config.largest_slack:
             self._advice = NO_OBJECTION
         else:
-            self._advice = Advice(slack=grown, reason="gradient is ordinary again", inputs={"slack": grown})
+            self._advice = Advice(slack=grown, reason="gradient is ordinary again")
 
 
 class _MovingAverage:

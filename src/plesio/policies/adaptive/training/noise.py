@@ -96,10 +96,12 @@ class NoiseMonitor:
             if spread > self._config.largest_spread * chance:
                 self._spread = max(self._spread, spread)
         advice = self._of_noise(reading) if reading.normalises else NO_OBJECTION
-        if not self._spread or advice.slack <= self._config.spread_slack:
+        most = self._config.spread_slack
+        if not self._spread or max(advice.slack, advice.drift) <= most:
             return advice
         return Advice(
-            slack=self._config.spread_slack,
+            slack=min(advice.slack, most),
+            by_racks=min(advice.drift, most),
             on_store=advice.staleness,
             efficiency=advice.efficiency,
             rack_efficiency=advice.rack_efficiency,

@@ -54,7 +54,7 @@ import math
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.readings.reading import Advice, Reading
 from plesio.policies.adaptive.training.rate_cycles import RateCycles
-from plesio.policies.adaptive.training.starts import Level, Start
+from plesio.policies.adaptive.training.starts import Start, UsualLoss
 from plesio.policies.adaptive.training.verdict import STRICT, Phase, Verdict
 
 __all__ = ["PhaseDetector"]
@@ -78,14 +78,14 @@ class PhaseDetector:
     final 0 the learning rate is down to 5 % of its peak
     """
 
-    __slots__ = ("_config", "_ends", "_level", "_rate", "_start", "_verdict")
+    __slots__ = ("_config", "_ends", "_rate", "_start", "_usual_loss", "_verdict")
 
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
         self._ends = False
         """The last steps have begun, as far as it is known how many there are."""
         self._rate = RateCycles(config)
-        self._level = Level(config)
+        self._usual_loss = UsualLoss(config)
         self._start: Start | None = Start(config)
         """The one that is not over."""
         self._verdict = Verdict(phase="critical", reason="training has just begun", inputs={})
@@ -123,21 +123,21 @@ class PhaseDetector:
         if verdict is None:
             return self._verdict if self.phase == "final" else None
         self._start = None
-        self._level.forget()
+        self._usual_loss.forget()
         return verdict
 
     def _by_figures(self, reading: Reading) -> Verdict:
         """What loss, gradient and metric say."""
         if self._start is None:
-            setback = self._level.observe(reading)
+            setback = self._usual_loss.observe(reading)
             if setback is None:
                 return Verdict(phase="stable", reason="the learning rate rises no more", inputs={})
             self._start = Start(self._config)
-            for outlier in self._level.outliers:
+            for outlier in self._usual_loss.outliers:
                 self._start.observe(outlier)
-            self._level.forget()
+            self._usual_loss.forget()
             return setback
-        self._level.notice(reading.loss)
+        self._usual_loss.notice(reading.loss)
         verdict = self._start.observe(reading)
         if self._start.is_over:
             self._start = None

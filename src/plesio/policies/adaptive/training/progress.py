@@ -200,14 +200,15 @@ class ProgressJudge:
         return None
 
     def _bar(self, trial: _Trial) -> None:
-        kinds = _kinds(trial.after)
+        kinds, before = _kinds(trial.after), _kinds(trial.before)
         self._trial = None
         self._points.clear()
         self._resting_at, self._rest_until = trial.before, self._reviews + max(self._config.rest, self._reviews)
         if not kinds:
             return
-        self._bar_kind(kinds[-1], trial.after.slack)
-        if kinds[-1] == "racks":
+        blamed = ([kind for kind in kinds if kind not in before] or kinds)[-1]
+        self._bar_kind(blamed, trial.after.slack)
+        if blamed == "racks":
             self._bar_kind("local", 0)
 
     def _bar_kind(self, kind: Kind, slack: int) -> None:
@@ -224,14 +225,14 @@ _KINDS_TOGETHER: Mapping[Sent, tuple[Kind, ...]] = {
 
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
-    """What makes the setting looser than BSP; the last is to blame where it fails, and empty where nothing does."""
+    """What makes the setting looser than BSP; of what is new the last is to blame where it fails; may be empty."""
     if setting.on_store:
         return ("racks on the store",) if setting.by_racks else ("store",)
     if setting.steps_together:
         return _KINDS_TOGETHER[setting.sent]
     if setting.by_racks:
         return ("racks", "rounded racks") if setting.sent is Sent.ROUNDED else ("racks",)
-    return ("local",)
+    return ("rounded", "local") if setting.sent is Sent.ROUNDED else ("local",)
 
 
 def _looser(after: Setting, before: Setting) -> bool:

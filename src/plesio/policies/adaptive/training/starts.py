@@ -13,7 +13,7 @@ from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.training.verdict import LARGEST, USUAL_READINGS, Verdict
 
-__all__ = ["Level", "Start"]
+__all__ = ["Start", "UsualLoss"]
 
 _RECENT_SHARE = 1 / 3
 _MIDDLE_WIDTH = 0.1
@@ -134,7 +134,7 @@ class _Fall:
         return (middle - self.recent) / self.depth
 
 
-class Level:
+class UsualLoss:
     """The usual level of the loss: notices when it is left upwards for good."""
 
     __slots__ = ("_config", "_highest", "_usual", "outliers")
