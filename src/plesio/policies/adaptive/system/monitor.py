@@ -231,7 +231,7 @@ class SystemMonitor:
         if only is None and current in RACKS_ON_THE_STORE and self._racks is None:
             reason = "racks rest, and those that work are too few to compare"
             return Choice(setting=current, least=current, shares=(), reason=reason, inputs=())
-        rounds = SYNCHRONOUS if current.on_store else current
+        rounds = SYNCHRONOUS if current.on_store or (current.by_racks and self._racks is None) else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
         compute_s = with_shares(pace_s, new_shares)

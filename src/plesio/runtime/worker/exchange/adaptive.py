@@ -387,12 +387,14 @@ class AdaptiveExchange:
         assert steer is not None, "a policy that changes says how all go on"
         self._snapshots += self._current.snapshots()
         self._current.close()
+        self._current, self._collective = NoGroup(), None  # if they are cut off again before the next is built
         self._exchanges.regrouped(self._rounds.global_samples)
         if memory is not None:
             self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
             if self._late and memory["figures"] is not None:
                 self._resumed = Standstill.joined(steer, self._rounds, figures=memory["figures"])
         self._late = False
+        self._exchanges.agree_on_scale()
         before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._shares = steer.shares

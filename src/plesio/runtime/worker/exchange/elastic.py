@@ -65,9 +65,11 @@ class ElasticExchange:
         """Drop what was under way, and go on in the new group; replicas are equal."""
         self._snapshots += self._current.snapshots()
         self._current.close()
+        self._current = NoGroup(self._rounds.num_workers)  # if they are cut off again before the next is built
         self._exchanges.regrouped(self._rounds.global_samples)
         if memory is not None:
             self._exchanges.take_own(memory["exchanges"])
+        self._exchanges.agree_on_scale()
         self._current = self._exchanges.build(self._policy)
 
     def accumulating(self) -> AbstractContextManager[None]:

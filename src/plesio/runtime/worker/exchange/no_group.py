@@ -13,9 +13,16 @@ __all__ = ["AwaitedGroup", "NoGroup"]
 
 
 class NoGroup:
-    """Cuts off whatever needs the others, so that it is done again in the group that is formed then."""
+    """Cuts off whatever needs the others, so that it is done again in the group that is formed then.
+
+    Args:
+        size: Workers that have come to one state, and to whom an exchange has yet to be given; 0 where none have.
+    """
 
     ready_s: float | None = None
+
+    def __init__(self, size: int = 0) -> None:
+        self._size = size
 
     def step(self, progress: Progress) -> NoReturn:
         """There is nobody to exchange with yet."""
@@ -38,8 +45,8 @@ class NoGroup:
         return None
 
     def units(self) -> list[int]:
-        """There is nobody."""
-        return []
+        """All that there are have the same."""
+        return [0] * self._size
 
     def count_as(self, share: float) -> None:
         """In nothing."""
