@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from plesio.core.clock import Clock, MonotonicClock
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.core.trace import TraceWriter
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
@@ -45,6 +45,7 @@ __all__ = ["join"]
 _log = logging.getLogger(__name__)
 
 _PLAIN = JoinOptions()
+_LOST_AT_START = "a worker was lost before the first step, while all took over rank 0's parameters; start the job again"
 
 
 def join(
@@ -339,7 +340,11 @@ class _Run:
                 if place.late:
                     world.withdraw()
                     raise
-                world.close(status="failed", error=str(error), in_rack=policy.racks_share_store)
+                lost = world.cuts_off(error)
+                text = _LOST_AT_START if lost else str(error)
+                world.close(status="failed", error=text, in_rack=policy.racks_share_store)
+                if lost:
+                    raise WorkerLostError(text, ranks=()) from error
                 raise
 
     def _num_servers(self, *, num_hosts: int) -> int:

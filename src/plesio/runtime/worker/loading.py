@@ -113,6 +113,8 @@ class SynchronousBatches:
 
     def remainder(self) -> Remainder:
         """What nobody has trained on."""
+        if self.turned:
+            self._begin()
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
 
     def wait(self) -> bool:

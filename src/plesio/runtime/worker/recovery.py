@@ -71,7 +71,7 @@ class Regroupable(Protocol):
         ...
 
     def memory(self) -> dict[str, Any]:
-        """What it remembers beside the replica, as plain values."""
+        """What those who join need beside the replica, as plain values: what it remembers is ``own``."""
         ...
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
@@ -79,7 +79,7 @@ class Regroupable(Protocol):
 
         Args:
             steer: How, under a policy that changes.
-            memory: The leader's, where it is still true; None if what was remembered is not.
+            memory: The leader's, where somebody joins; ``own`` is None if what was remembered is true no more.
         """
         ...
 
@@ -257,8 +257,9 @@ class Recovery:
         said = json.loads(tell_text(said, group=group, source=place))
         memory = None
         if None in positions:
-            told = self._tell(group, leader=place)
-            memory = None if said["how"].startswith("mean") else told["exchange"]
+            memory = self._tell(group, leader=place)["exchange"]
+            if said["how"].startswith("mean"):
+                memory["own"] = None  # it was of one worker's steps
         applies = self._stage(group, how=said["how"], leader=place, weight=self._weight(regroup, group.rank))
         clock, plan = common_clock(positions), common_plan(positions)
         left = Unfinished(

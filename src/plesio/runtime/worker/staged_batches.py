@@ -80,8 +80,9 @@ class StagedBatches:
         self._current = self._begin(figures.whole())
 
     def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
-        if self._stages.on_store:
-            return self._lease()
+        return self._lease() if self._stages.on_store else self._in_rounds(remainder)
+
+    def _in_rounds(self, remainder: Remainder) -> SynchronousBatches:
         return SynchronousBatches(
             remainder,
             batch_size=self.figures.batch_size,
@@ -122,6 +123,13 @@ class StagedBatches:
         if turn.steer is not None:
             self._current = self._begin(self.figures.whole() if turn.remainder is None else turn.remainder)
         return True
+
+    def regrouped(self) -> None:
+        """The workers were cut off, perhaps on their way to the store: what is left is dealt in rounds again."""
+        if not isinstance(self._current, SynchronousBatches):
+            self._current.close()
+            self._current = self._in_rounds(self.figures.whole())
+            self._moved = True
 
     def to_leases(self) -> Remainder:
         """From now on samples are leased; returns what is left for that."""

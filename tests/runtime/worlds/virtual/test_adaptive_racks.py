@@ -335,6 +335,17 @@ def test_where_a_loss_leaves_one_rack_or_racks_of_one_worker_it_goes_on_without_
         assert not isinstance(parse_policy(result.decisions[-1]["policy"]), Hierarchical)
 
 
+def test_where_a_loss_leaves_no_racks_shares_are_weighed_as_under_bsp() -> None:
+    """Two are lost while racks of two step together, one after the other, and the rest have unequal paces."""
+    steps = [Constant(mean_s=mean_s) for mean_s in (0.02, 0.02, 0.02, 0.06)]
+    policy = f"{SYSTEM_ALONE},system.store=off,system.compress=off"
+    [whole] = run(policy, steps=steps, **LARGE).runs
+    assert any(one["policy"].startswith("hier") for one in whole.decisions)
+    faults = [Fault(at_s=whole.wall_s * at, worker=lost, kind="lose") for at, lost in ((0.5, 0), (0.501, 1))]
+    [result] = run(policy, steps=steps, faults=faults, **LARGE).runs
+    assert (result.status, result.error, result.lost_workers) == ("finished", None, (0, 1))
+
+
 VERY_SLOW = {"uplink_bytes_per_s": 1e5}
 """An exchange between racks lasts half a second, 25 steps: what slack training may have does not hide it."""
 FEW_STEPS = f"{SYSTEM_ALONE},system.largest_period=2,topology.largest_period=4"

@@ -15,6 +15,7 @@ from plesio.core.errors import WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
+from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.policies import read_log, verify
 from plesio.protocol.figures import RunInfo
@@ -163,6 +164,22 @@ def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
 @pytest.mark.parametrize("at_s", [0.15, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.24, 0.33))])
 def test_a_rack_goes_on_without_one_of_its_workers(policy: str, lost: int, at_s: float) -> None:
     assert_went_on(run(policy, lose(lost, at_s=at_s), racks=(2, 2)), lost)
+
+
+def test_a_loss_before_the_first_step_says_so() -> None:
+    """While rank 0's parameters are on their way to the others, over a slow link."""
+    slow = Link(latency_s=50e-6, bytes_per_s=1e5)
+
+    def work(job: VirtualJob) -> Worker:
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
+        return train("bsp", pacer, trace=None, evaluates=False)
+
+    cluster = cluster_of_racks((2, 2, 2), nic=slow)
+    simulation = simulate(work, num_workers=6, cluster=cluster, faults=[lose(5, at_s=0.02)])
+    assert simulation.runs[0].status == "failed"
+    assert "before the first step" in str(simulation.runs[0].error)
+    errors = [outcome.error for rank, outcome in simulation.outcomes.items() if rank != 5]
+    assert all(isinstance(error, WorkerLostError) for error in errors)
 
 
 def test_where_it_is_turned_off_a_loss_ends_the_run() -> None:

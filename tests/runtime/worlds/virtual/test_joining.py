@@ -260,6 +260,15 @@ FAULTS = st.lists(
 @example(faults=[join(at_s=0.0), join(at_s=0.0), join(at_s=0.25), join(at_s=0.296875)], policy="delayed:2")
 @example(faults=[lose(0, at_s=0.05)], policy="delayed:2")
 @example(faults=[lose(1, at_s=0.22)], policy="switch:bsp/asp@5/bsp@20")
+@example(  # cut off on the way to the store, with what is left of the samples in leases already
+    faults=[join(at_s=0.0), join(at_s=0.21875), lose(0, at_s=0.125), lose(1, at_s=0.26087)], policy="switch:bsp/asp@6"
+)
+@example(  # who joins where another is lost goes to the store at once
+    faults=[join(at_s=0.0789), lose(1, at_s=0.1128), join(at_s=0.268)], policy="switch:local_sgd:4,delay=2/ssp:2@6"
+)
+@example(  # nobody is left to be joined
+    faults=[lose(1, at_s=0.1554), lose(2, at_s=0.2513), lose(0, at_s=0.4371), join(at_s=0.4443)], policy=CHANGING[1]
+)
 @given(faults=FAULTS, policy=st.sampled_from(["bsp", "local_sgd:8", "delayed:2", "adaptive", *CHANGING[1:4]]))
 def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy: str, faults: list[Fault]) -> None:
     ordered = sorted(faults, key=lambda fault: fault.at_s)

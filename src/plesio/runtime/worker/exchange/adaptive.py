@@ -389,8 +389,11 @@ class AdaptiveExchange:
         self._current.close()
         self._current, self._collective = NoGroup(), None  # if they are cut off again before the next is built
         self._exchanges.regrouped(self._rounds.global_samples)
+        if self._batches is not None:
+            self._batches.regrouped()
         if memory is not None:
-            self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
+            if memory["own"] is not None:
+                self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
             if self._late and memory["figures"] is not None:
                 self._resumed = Standstill.joined(steer, self._rounds, figures=memory["figures"])
         self._late = False

@@ -59,7 +59,7 @@ class ElasticExchange:
 
     def memory(self) -> dict[str, Any]:
         """The momentum of steps that are made of means."""
-        return {"exchanges": self._exchanges.own()}
+        return {"own": self._exchanges.own()}
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
         """Drop what was under way, and go on in the new group; replicas are equal."""
@@ -67,8 +67,8 @@ class ElasticExchange:
         self._current.close()
         self._current = NoGroup(self._rounds.num_workers)  # if they are cut off again before the next is built
         self._exchanges.regrouped(self._rounds.global_samples)
-        if memory is not None:
-            self._exchanges.take_own(memory["exchanges"])
+        if memory is not None and memory["own"] is not None:
+            self._exchanges.take_own(memory["own"])
         self._exchanges.agree_on_scale()
         self._current = self._exchanges.build(self._policy)
 

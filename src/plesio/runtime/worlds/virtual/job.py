@@ -1,5 +1,6 @@
 """A virtual worker's membership in its job: what `plesio.runtime.job.Job` is on real sockets."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,6 +30,9 @@ from plesio.runtime.worlds.virtual.links import VirtualLinks
 from plesio.runtime.worlds.virtual.scheduler import Turn
 
 __all__ = ["VirtualJob"]
+
+LATE_S = 60.0
+"""How long a worker that comes late waits for the run that it joins: as long as in real time (`plesio.runtime.job`)."""
 
 
 class VirtualClock:
@@ -153,11 +157,11 @@ class VirtualJob:
         turn: Its thread's.
     """
 
-    meet_s = float("inf")
     world: World = "virtual"
 
     def __init__(self, deployment: Deployment, place: Place, turn: Turn) -> None:
         self.place = place
+        self.meet_s = LATE_S if place.late else math.inf
         self._deployment = deployment
         self._turn = turn
         self._host = deployment.host_of(place.rank)
