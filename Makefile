@@ -52,10 +52,10 @@ format: $(STAMP)
 bench: $(STAMP)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
-# Four campaigns, about an hour and a half on two idle cores; see docs/reliability.md.
+# Five campaigns, about an hour and a half on two idle cores; see docs/reliability.md.
 stress: $(STAMP)
 	status=0; \
-	for script in stress stress_machines stress_checkpoints stress_processes; do \
+	for script in stress stress_machines stress_virtual stress_checkpoints stress_processes; do \
 		$(BIN)/python benchmarks/$$script.py || status=1; \
 	done; \
 	exit $$status

@@ -340,12 +340,20 @@ class _Run:
                 if place.late:
                     world.withdraw()
                     raise
-                lost = world.cuts_off(error)
-                text = _LOST_AT_START if lost else str(error)
-                world.close(status="failed", error=text, in_rack=policy.racks_share_store)
-                if lost:
-                    raise WorkerLostError(text, ranks=()) from error
+                self._fail(world, error)
                 raise
+
+    def _fail(self, world: DistributedWorld, error: BaseException) -> None:
+        """End the run that could not begin.
+
+        Raises:
+            WorkerLostError: Because a worker was lost.
+        """
+        lost = world.cuts_off(error)
+        text = _LOST_AT_START if lost else str(error)
+        world.close(status="failed", error=text, in_rack=self.policy.racks_share_store)
+        if lost:
+            raise WorkerLostError(text, ranks=()) from error
 
     def _num_servers(self, *, num_hosts: int) -> int:
         """As asked for; else one a host, so that links are shared, and fewer for a small model."""

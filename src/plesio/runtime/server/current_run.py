@@ -128,7 +128,8 @@ class CurrentRun:
         if self._coordinator is None and isinstance(message, Join) and worker is not None:
             if self._ending.under_way:
                 return
-            if self._folders is not None and message.folder is not None and message.folder not in self._folders:
+            allowed = self._folders is None or message.folder is None or message.folder in self._folders
+            if not allowed or worker >= message.num_workers:  # whoever comes late begins no run: there may be none more
                 self._early[peer] = message
                 return
             self._begin(message)
