@@ -247,6 +247,17 @@ def test_nobody_joins_where_workers_form_no_new_group() -> None:
     assert simulation.runs[0].status == "finished"
 
 
+def test_who_comes_when_the_run_is_over_leaves_its_records_alone(tmp_path: Path) -> None:
+    lost = [lose(1, at_s=0.1554), lose(2, at_s=0.2513), lose(0, at_s=0.4371)]
+    simulation = run("bsp", *lost, join(at_s=0.4443), trace=tmp_path)
+    [result] = simulation.runs
+    assert set(result.lost_workers) == {0, 1, 2}
+    assert isinstance(simulation.outcomes[3].error, TransportError)
+    log = read_log(tmp_path / "events.jsonl")
+    assert log.entries
+    assert verify(log) is None
+
+
 FAULTS = st.lists(
     st.one_of(
         st.builds(lambda at_s: join(at_s=at_s), st.floats(0, 0.45)),
@@ -265,6 +276,9 @@ FAULTS = st.lists(
 )
 @example(  # who joins where another is lost goes to the store at once
     faults=[join(at_s=0.0789), lose(1, at_s=0.1128), join(at_s=0.268)], policy="switch:local_sgd:4,delay=2/ssp:2@6"
+)
+@example(  # cut off again while the exchange of the new group is built
+    faults=[join(at_s=0.09), lose(2, at_s=0.1084)], policy="switch:local_sgd:4/ssp:2@9/bsp@16"
 )
 @example(  # nobody is left to be joined
     faults=[lose(1, at_s=0.1554), lose(2, at_s=0.2513), lose(0, at_s=0.4371), join(at_s=0.4443)], policy=CHANGING[1]
