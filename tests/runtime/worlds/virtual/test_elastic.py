@@ -166,6 +166,13 @@ def test_a_rack_goes_on_without_one_of_its_workers(policy: str, lost: int, at_s:
     assert_went_on(run(policy, lose(lost, at_s=at_s), racks=(2, 2)), lost)
 
 
+def test_at_the_end_of_a_stage_without_steps_all_have_the_shared_state_to_the_bit() -> None:
+    """Nobody asks the others for it, who may have said goodbye or be lost by then."""
+    last = workers_of(run("bsp", racks=(2, 1)))[0].clock
+    result = assert_went_on(run(f"switch:bsp/hier:bsp/local_sgd:4@{last}", racks=(2, 1)))
+    assert result.decisions[-1]["clock"] == last
+
+
 def test_a_loss_before_the_first_step_says_so() -> None:
     """While rank 0's parameters are on their way to the others, over a slow link."""
     slow = Link(latency_s=50e-6, bytes_per_s=1e5)

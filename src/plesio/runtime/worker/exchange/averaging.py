@@ -234,9 +234,10 @@ class AveragingExchange:
     def shared(self) -> State | None:
         """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay.
 
-        Right after an averaging all replicas are equal to the bit, and what rank 0 has is the mean.
+        Before the first step, and right after an averaging, all replicas are equal to the bit, and what rank 0 has is
+        the mean: at a run's end nobody waits here for one that is lost.
         """
-        if self._latest is not None and self._latest.clock == self._averaged_clock:
+        if self._latest is None or self._latest.clock == self._averaged_clock:
             return self._replica.state() if self._leads else None
         means = [torch.cat([tensor.reshape(-1) for _, tensor in mean.named]) for mean in self._means]
         for flat in means:
