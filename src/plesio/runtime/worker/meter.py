@@ -1,5 +1,6 @@
 """A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`)."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from plesio.runtime.worker.history import History
 
 __all__ = ["Meter"]
 
+_log = logging.getLogger(__name__)
 
 _TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "communicate_s", "peak_memory_bytes")
 
@@ -79,6 +81,12 @@ class Meter:
     def hand_on(self, to: Callable[[Report], None]) -> None:
         """Have ``to`` take what is new whenever there is much of it, where no heartbeat does."""
         self._hand_on = to
+
+    def warn(self, line: str) -> None:
+        """Tell the user once, in the log and among the result's ``fallbacks``, what is not as the script asks."""
+        if line not in self.totals.fallbacks:
+            _log.warning(line)
+            self.totals.fallbacks.append(line)
 
     def refuse(self, reason: str, *, num_returned: int = 0) -> None:
         """An update of this worker was refused; samples that are given back are not trained on."""
