@@ -10,12 +10,10 @@
     session.close()
 
 A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
-deals out samples, the `Timeline` takes down where the time went. Time is split at two marks in every step: the end of
-the last one (computing begins) and the moment the gradient is complete (exchanging begins).
+deals out samples, `StepTimes` takes down where the time went.
 """
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,13 +21,13 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
-from plesio.core.results import Evaluation, RunResult
+from plesio.core.results import RunResult
 from plesio.policies import Policy
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState
-from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
+from plesio.runtime.worker.evaluation import Evaluator
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress
+from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.keeper import Keeper, Stateful, register
 from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
@@ -38,6 +36,7 @@ from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepTimes
 from plesio.runtime.worker.timeline import Timeline
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import World
@@ -45,8 +44,6 @@ from plesio.runtime.worker.world import World
 __all__ = ["Session"]
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -83,13 +80,12 @@ class Session:
         self._steps = steps
         self._began = steps.finished
         self._timeline = timeline
-        self._pacer = pacer
         self._recovery = recovery
         self._now_s = timeline.now_s
         self._past = Past() if past is None else past
         self._saver = saver
-        self._training = TrainingClock(timeline.clock, already_s=self._past.training_s or world.elapsed_s)
-        self._marked_s: float | None = None
+        self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
+        self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
         self._batches: BatchSource | None = None
         self._batch_samples = 0
         self._global_samples: int | None = self._past.samples
@@ -97,7 +93,7 @@ class Session:
         self._finished = self._closed = False
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
-            keeper.adds(lambda: self._past.values(training_s=self._training.elapsed_s()))
+            keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s))
 
     @property
     def clock(self) -> int:
@@ -107,7 +103,7 @@ class Session:
     @property
     def elapsed_s(self) -> float:
         """Training time of the run so far: evaluation does not count."""
-        return self._training.elapsed_s()
+        return self._times.elapsed_s
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
         """This worker's batches: over all live workers, each sample of the data set once an epoch.
@@ -136,12 +132,12 @@ class Session:
             loader,
             source=source,
             now_s=self._now_s,
-            on_waited=self._waited_for_samples,
+            on_waited=lambda begun_s, ended_s: self._times.waited(begun_s, ended_s, clock=self.clock),
             on_begun=lambda: self._begun(plan),
         )
         try:
             while True:
-                self._mark()
+                self._times.begin()
                 if not source.turned:  # else a new loader begins first, and draws a random number
                     self._take_checkpoint()
                 item = next(batches, None)
@@ -161,11 +157,6 @@ class Session:
     def _take_checkpoint(self) -> None:
         if self._saver is not None:
             self._saver.take()
-
-    def _waited_for_samples(self, begun_s: float, ended_s: float) -> None:
-        """What the worker had done until then is in the records: what it still handed in, and its last step."""
-        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=self.clock)
-        self._marked_s = ended_s
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
         """For gradient accumulation: backward passes in this context are kept on the worker until the next `step`.
@@ -190,41 +181,17 @@ class Session:
         self._ensure_open()
         self._take_checkpoint()
         self._replica.check_as_joined()
-        entered_s, clock = self._now_s(), self.clock + 1
-        began_s = entered_s if self._marked_s is None else self._marked_s
-        ready_s = max(began_s, self._exchange.ready_s or entered_s)
-        timeline = self._timeline
-        timeline.ready(entered_s, clock=clock)
-        timeline.compute(began_s, ready_s, clock=clock)
-        if ready_s < entered_s:
-            timeline.blocked(ready_s, entered_s, clock=clock)
-        if self._pacer is not None:
-            size = self._world.rounds.relative_size
-            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=size)
-            paced_s = self._now_s()
-            timeline.compute(entered_s, paced_s, clock=clock)
+        times, clock = self._times, self.clock + 1
+        times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
         samples, self._batch_samples = self._batch_samples, 0
         if self._batches is not None and samples:
             self._global_samples = self._batches.trained(samples)
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
-        at_s = self._training.elapsed_s()
-        progress = Progress(clock, samples, self._global_samples, value, at_s)
-        stepping_s, exchanged_s = self._now_s(), timeline.exchanged_s
-        if not self._exchange_step(progress):
-            self._marked_s = self._now_s()
+        if not self._exchange_step(Progress(clock, samples, self._global_samples, value, times.elapsed_s)):
+            times.repeat()
             return
-        # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
-        timeline.worked((self._now_s() - stepping_s) - (timeline.exchanged_s - exchanged_s))
         at_clock(clock)
-        self._marked_s = self._now_s()
-        _log.debug("a step of %d samples took %.6f s", samples, self._marked_s - began_s)
-        timeline.step(
-            clock=clock,
-            samples=samples,
-            duration_s=self._marked_s - began_s,
-            loss=value,
-            at_s=self._training.elapsed_s(),
-        )
+        times.stepped(clock, samples=samples, loss=value)
 
     def _exchange_step(self, progress: Progress) -> bool:
         """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
@@ -278,43 +245,14 @@ class Session:
         if self._past.knows_metric:
             return self._past.metric()
         begun_s = self._now_s()
-        with self._stopped_clock():
+        with self._times.stopped():
             try:
-                return self._past.evaluated(self._together(lambda: self._evaluate(metric)))
+                return self._past.evaluated(self._together(lambda: self._evaluated(metric)))
             finally:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
-    @contextlib.contextmanager
-    def _stopped_clock(self) -> Iterator[None]:
-        """What happens in this context is no training."""
-        self._training.pause()
-        try:
-            with self._timeline.beside_steps():
-                yield
-        finally:
-            self._training.resume()
-            self._marked_s = None if self._marked_s is None else self._now_s()
-
-    def _evaluate(self, metric: Callable[[], float]) -> float | None:
-        state = self._exchange.shared()
-        value = None
-        if state is not None:
-            present = SharedState(self._samples_done(), self._training.elapsed_s(), state)
-            points = [self._measure(metric, shared) for shared in [*self._exchange.snapshots(), present]]
-            self._world.evaluated(points, parameters_sha256=None)
-            value = points[-1].metric
-        return self._sharing.share_metric(value)
-
-    def _samples_done(self) -> int:
-        return self._global_samples if self._global_samples is not None else self._world.result().samples
-
-    def _measure(self, metric: Callable[[], float], shared: SharedState) -> Evaluation:
-        training = self.model.training
-        with self._replica.loaded(shared.state), torch.no_grad():
-            self.model.eval()
-            value = float(metric())
-            self.model.train(training)
-        return Evaluation(samples=shared.samples, at_s=shared.at_s, metric=value)
+    def _evaluated(self, metric: Callable[[], float]) -> float | None:
+        return self._evaluator.evaluate(metric, samples=self._global_samples, at_s=self._times.elapsed_s)
 
     def finish(self, metric: Callable[[], float] | None = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
@@ -327,20 +265,10 @@ class Session:
             return
         self._finished = True
         self._take_checkpoint()
-        self._timeline.leave_steps()
-        if self._training.elapsed_s() > 0:
-            self._training.pause()
+        self._times.leave()
         state = self._together(self._end)
-        if state is None:
-            return
-        snapshots = self._exchange.snapshots()
-        final = SharedState(self._samples_done(), self._training.elapsed_s(), state)
-        if metric is not None:
-            if not snapshots or snapshots[-1].samples < final.samples:
-                snapshots.append(final)
-            self._world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
-        self._replica.load(state)
-        self._world.evaluated([], parameters_sha256=parameters_sha256(self._replica, state))
+        if state is not None:
+            self._evaluator.finish(state, metric, samples=self._global_samples, at_s=self._times.elapsed_s)
 
     def register(self, **objects: Stateful) -> None:
         """Save objects with every checkpoint, and tell their states to workers that join a collective.
@@ -364,7 +292,7 @@ class Session:
             under ``local_sgd`` is that of all after an averaging.
         """
         self._ensure_open()
-        with self._stopped_clock():
+        with self._times.stopped():
             return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -437,12 +365,6 @@ class Session:
         self._shut(lost or error)
         if lost is not None and isinstance(error, RuntimeError):
             raise lost from error
-
-    def _mark(self) -> None:
-        """Computing begins, unless it has since the last step."""
-        self._training.start()
-        if self._marked_s is None:
-            self._marked_s = self._now_s()
 
     def _ensure_open(self) -> None:
         if self._closed:

@@ -1,0 +1,74 @@
+"""Evaluates what the workers have made together, at a place of the training loop and after its end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from plesio.core.results import Evaluation
+from plesio.runtime.worker.exchange.exchange import Exchange, SharedState
+from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
+from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.world import World
+
+__all__ = ["Evaluator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Of one worker.
+
+    Args:
+        replica: Takes the shared parameters while they are evaluated.
+        world: Keeps what is found.
+        exchange: Has the shared parameters.
+        sharing: Tells the workers that wait for the metric.
+    """
+
+    replica: Replica
+    world: World
+    exchange: Exchange
+    sharing: Sharing
+
+    def evaluate(self, metric: Callable[[], float], *, samples: int | None, at_s: float) -> float | None:
+        """Evaluate the snapshots and the present parameters, where this worker has them.
+
+        Args:
+            metric: Called with the shared parameters in the model.
+            samples: Trained on by all workers so far, if this worker knows.
+            at_s: Training time of the run so far.
+
+        Returns:
+            As `plesio.Session.evaluate`.
+        """
+        state = self.exchange.shared()
+        value = None
+        if state is not None:
+            present = SharedState(self._samples(samples), at_s, state)
+            points = [self._measure(metric, shared) for shared in [*self.exchange.snapshots(), present]]
+            self.world.evaluated(points, parameters_sha256=None)
+            value = points[-1].metric
+        return self.sharing.share_metric(value)
+
+    def finish(self, state: State, metric: Callable[[], float] | None, *, samples: int | None, at_s: float) -> None:
+        """Evaluate what the run has ended with, ``state``, and leave it in the model."""
+        snapshots = self.exchange.snapshots()
+        final = SharedState(self._samples(samples), at_s, state)
+        if metric is not None:
+            if not snapshots or snapshots[-1].samples < final.samples:
+                snapshots.append(final)
+            self.world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
+        self.replica.load(state)
+        self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica, state))
+
+    def _samples(self, samples: int | None) -> int:
+        return samples if samples is not None else self.world.result().samples
+
+    def _measure(self, metric: Callable[[], float], shared: SharedState) -> Evaluation:
+        model = self.replica.model
+        training = model.training
+        with self.replica.loaded(shared.state), torch.no_grad():
+            model.eval()
+            value = float(metric())
+            model.train(training)
+        return Evaluation(samples=shared.samples, at_s=shared.at_s, metric=value)

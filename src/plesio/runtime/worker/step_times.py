@@ -1,0 +1,101 @@
+"""When a worker's steps begin and end: the marks that split its time, and the clock of its training.
+
+Time is split at two marks in every step: the end of the last one (computing begins) and the moment the gradient is
+complete (exchanging begins). The training clock stands still where the worker does something beside its steps.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from plesio.core.clock import TrainingClock
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["StepTimes"]
+
+_log = logging.getLogger(__name__)
+
+
+class StepTimes:
+    """Of one worker's session.
+
+    Args:
+        timeline: Takes the spans.
+        pacer: Delays steps to the time that they are to take; None for no delay.
+        already_s: Training time of the run before this worker's first step.
+    """
+
+    def __init__(self, timeline: Timeline, *, pacer: Pacer | None, already_s: float) -> None:
+        self._timeline = timeline
+        self._pacer = pacer
+        self._now_s = timeline.now_s
+        self._training = TrainingClock(timeline.clock, already_s=already_s)
+        self._marked_s: float | None = None
+        self._began_s = self._entered_s = self._exchanged_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Training time of the run so far."""
+        return self._training.elapsed_s()
+
+    def begin(self) -> None:
+        """Computing begins, unless it has since the last step."""
+        self._training.start()
+        if self._marked_s is None:
+            self._marked_s = self._now_s()
+
+    def waited(self, begun_s: float, ended_s: float, *, clock: int) -> None:
+        """The worker waited for samples; what it had done until then is in the records: its last step, for one."""
+        self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=clock)
+        self._marked_s = ended_s
+
+    def computed(self, clock: int, *, ready_s: float | None, relative_size: float) -> None:
+        """The gradient of step ``clock`` is complete.
+
+        Args:
+            clock: The step.
+            ready_s: When the exchange had the gradient, if that was before now.
+            relative_size: Size of the step's batch, as a share of the usual one.
+        """
+        timeline, entered_s = self._timeline, self._now_s()
+        self._began_s = began_s = entered_s if self._marked_s is None else self._marked_s
+        ready_s = max(began_s, ready_s or entered_s)
+        timeline.ready(entered_s, clock=clock)
+        timeline.compute(began_s, ready_s, clock=clock)
+        if ready_s < entered_s:
+            timeline.blocked(ready_s, entered_s, clock=clock)
+        if self._pacer is not None:
+            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=relative_size)
+            timeline.compute(entered_s, self._now_s(), clock=clock)
+        self._entered_s, self._exchanged_s = self._now_s(), timeline.exchanged_s
+
+    def repeat(self) -> None:
+        """The step does not count; computing begins again."""
+        self._marked_s = self._now_s()
+
+    def stepped(self, clock: int, *, samples: int, loss: float | None) -> None:
+        """Step ``clock`` is finished."""
+        timeline, ended_s = self._timeline, self._now_s()
+        # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
+        timeline.worked((ended_s - self._entered_s) - (timeline.exchanged_s - self._exchanged_s))
+        self._marked_s, duration_s = ended_s, ended_s - self._began_s
+        _log.debug("a step of %d samples took %.6f s", samples, duration_s)
+        timeline.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=self.elapsed_s)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What happens in this context is no training."""
+        self._training.pause()
+        try:
+            with self._timeline.beside_steps():
+                yield
+        finally:
+            self._training.resume()
+            self._marked_s = None if self._marked_s is None else self._now_s()
+
+    def leave(self) -> None:
+        """The last step is over."""
+        self._timeline.leave_steps()
+        if self._training.elapsed_s() > 0:
+            self._training.pause()
