@@ -64,7 +64,7 @@ def train(*, folder: str, wait_s: float, num_layers: int, checkpoints: int, out:
     steps: list[tuple[float, float, bool]] = []
     taken = 0
     with plesio.join(model, optimizer, policy="bsp", checkpoint=folder, every="1000 h", keep=1) as session:
-        loader = DataLoader(TensorDataset(torch.ones(2 * MOST_STEPS, WIDTH)), batch_size=1)
+        loader = DataLoader(TensorDataset(torch.ones(2 * MOST_STEPS, WIDTH)), batch_size=1, shuffle=True)
         asked, was_writing, ended_s = -1, False, time.perf_counter()
         for number, (x,) in enumerate(session.shard(loader)):
             began_s = time.perf_counter()

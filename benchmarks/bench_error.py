@@ -29,7 +29,7 @@ def train(*, policy: str, times: str) -> None:
     try:
         with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.01), policy=policy) as session:
             rank = session.rank
-            for step, (x,) in enumerate(session.shard(DataLoader(data, batch_size=4)), start=1):
+            for step, (x,) in enumerate(session.shard(DataLoader(data, batch_size=4, shuffle=True)), start=1):
                 loss = model(x).square().mean()
                 loss.backward()
                 if rank == 1 and step == FAILING_STEP:

@@ -53,7 +53,7 @@ def held_out_loss(policy: str, dtype: torch.dtype, *, seed: int, num_epochs: int
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
         pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=seed, worker=job.place.rank, clock=job.clock)
         with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
-            loader = DataLoader(trained, batch_size=BATCH_SIZE)
+            loader = DataLoader(trained, batch_size=BATCH_SIZE, shuffle=True)
             for images, labels in session.shard(loader, samples=num_epochs * len(trained)):
                 loss = loss_of(model, images, labels)
                 loss.backward()

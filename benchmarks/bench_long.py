@@ -40,7 +40,7 @@ def train(policy: str, num_steps: int, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.randn(NUM_SAMPLES, 4), torch.randn(NUM_SAMPLES, 1))
     with plesio.join(model, optimizer, policy=policy, trace=folder / "run") as session:
-        for x, y in session.shard(DataLoader(data, batch_size=1), samples=NUM_WORKERS * num_steps):
+        for x, y in session.shard(DataLoader(data, batch_size=1, shuffle=True), samples=NUM_WORKERS * num_steps):
             loss = (model(x) - y).square().mean()
             loss.backward()
             session.step(loss)

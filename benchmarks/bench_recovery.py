@@ -43,7 +43,7 @@ def train(*, policy: str, steps: int, at: int, kills: bool, step_s: float, folde
     ended_s: list[float] = []
     with plesio.join(model, optimizer, policy=policy) as session:
         rank = session.rank
-        for (x,) in session.shard(DataLoader(data, batch_size=16), samples=16 * NUM_WORKERS * steps):
+        for (x,) in session.shard(DataLoader(data, batch_size=16, shuffle=True), samples=16 * NUM_WORKERS * steps):
             if rank == VICTIM and session.clock == at:
                 Path(folder, "writes").write_text(str(time.monotonic()))
                 Path(folder, "writes").rename(Path(folder, "happened"))
@@ -97,7 +97,7 @@ def blocks(*, num_blocks: int, steps: int, step_s: float) -> dict[str, list[floa
             options = plesio.JoinOptions(job=job, elastic=name == "on")
             with plesio.join(model, optimizer, policy="bsp", options=options) as session:
                 began_s = 0.0
-                loader = DataLoader(data, batch_size=16)
+                loader = DataLoader(data, batch_size=16, shuffle=True)
                 for (x,) in session.shard(loader, samples=16 * place.num_workers * (steps + 5)):
                     if session.clock == 5:
                         began_s = time.perf_counter()

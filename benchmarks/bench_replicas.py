@@ -65,7 +65,7 @@ def train(*, policy: str, steps: int, kill_at: int, step_s: float, folder: str) 
     data = TensorDataset(torch.randn(4096, 64))
     ended_s: list[float] = []
     with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(replicas=2)) as session:
-        for (x,) in session.shard(DataLoader(data, batch_size=16), samples=16 * NUM_WORKERS * steps):
+        for (x,) in session.shard(DataLoader(data, batch_size=16, shuffle=True), samples=16 * NUM_WORKERS * steps):
             if session.rank == 0 and session.clock >= kill_at and not Path(folder, "killed").exists():
                 children = psutil.Process().children()
                 servers = [one for one in children if "plesio.runtime.server.process" in one.cmdline()]

@@ -114,7 +114,7 @@ def by_session_s(dataset: TensorDataset, *, pause_s: float, busy: bool, job: ple
     """Seconds of the same block through a session."""
     model, optimizer = build(pause_s=pause_s, busy=busy)
     with plesio.join(model, optimizer, policy="bsp", options=plesio.JoinOptions(job=job)) as session:
-        batches = session.shard(DataLoader(dataset, batch_size=BATCH))
+        batches = session.shard(DataLoader(dataset, batch_size=BATCH, shuffle=True))
 
         def train(inputs: Tensor, labels: Tensor) -> None:
             loss = F.cross_entropy(model(inputs), labels)

@@ -45,7 +45,7 @@ def run_once(policy: str, *, num_samples: int, step_s: float, job: plesio.Job) -
     rank = job.place.rank
     speed = SLOW_SPEED if rank == SLOW_WORKER else 1.0
     pacer = Pacer(step_time=Constant(mean_s=step_s), speed=speed, seed=0, worker=rank)
-    loader = DataLoader(task.train_set(), batch_size=task.batch_size)
+    loader = DataLoader(task.train_set(), batch_size=task.batch_size, shuffle=True)
     with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, job=job)) as session:
         for batch in session.shard(loader, samples=num_samples):
             loss = task.loss(model, batch)

@@ -70,7 +70,7 @@ def run_s(
         with plesio.join(
             model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, num_servers=num_servers)
         ) as session:
-            loader = DataLoader(data, batch_size=task.batch_size)
+            loader = DataLoader(data, batch_size=task.batch_size, shuffle=True)
             for batch in session.shard(loader, samples=num_steps * num_workers * task.batch_size):
                 loss = task.loss(model, batch)
                 loss.backward()

@@ -63,7 +63,7 @@ def train(*, folder: str) -> tuple[list[float], dict[str, int]]:
     stop = Path(folder, "stop")
     with plesio.join(model, torch.optim.SGD(model.parameters(), lr=1e-3), policy="ssp:2") as session:
         while not stop.exists():
-            for (x,) in session.shard(DataLoader(data, batch_size=8)):
+            for (x,) in session.shard(DataLoader(data, batch_size=8, shuffle=True)):
                 loss = model(x).square().mean()
                 loss.backward()
                 time.sleep(STEP_S)

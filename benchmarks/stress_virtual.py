@@ -152,7 +152,7 @@ def train(case: Case, job: VirtualJob, *, trace: Path, began_s: list[float]) -> 
     options = plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
     with plesio.join(model, optimizer, policy=case.policy, trace=trace, options=options) as session:
         for _ in range(case.loops):
-            for _, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for _, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 how = "" if case.spoilt is None else case.spoilt.at(rank, session.clock)
                 loss = (model(x) - y).square().mean() * {"loss": torch.nan, "large": 1e4}.get(how, 1.0)
                 loss.backward()

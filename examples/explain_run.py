@@ -42,7 +42,7 @@ def train(policy: str, *, folder: Path) -> None:
         with plesio.join(
             model, optimizer, policy=policy, trace=folder, total_samples=samples, options=options
         ) as session:
-            for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=samples):
+            for batch in session.shard(DataLoader(data, batch_size=task.batch_size, shuffle=True), samples=samples):
                 loss = task.loss(model, batch)
                 loss.backward()
                 session.step(loss)

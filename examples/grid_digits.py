@@ -29,7 +29,7 @@ def main() -> None:
     labels = torch.from_numpy(digits.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     train, held_out = order[360:], order[:360]
-    loader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=16)
+    loader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=16, shuffle=True)
 
     torch.manual_seed(0)
     layers = nn.Sequential(

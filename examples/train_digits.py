@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     train, held_out = read_digits()
-    loader = DataLoader(train, batch_size=32)
+    loader = DataLoader(train, batch_size=32, shuffle=True)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
         for epoch in range(options.epochs):
-            for (windows,) in session.shard(DataLoader(TensorDataset(train), batch_size=BATCH_SIZE)):
+            for (windows,) in session.shard(DataLoader(TensorDataset(train), batch_size=BATCH_SIZE, shuffle=True)):
                 loss = loss_of(model, windows)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # between backward() and step()

@@ -44,7 +44,9 @@ def train(policy: str) -> RunResult:
         pacer = Pacer(step_time=Constant(mean_s=0.02), seed=0, worker=job.place.rank, clock=job.clock)
         model, optimizer = task.build(0)
         with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
-            for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
+            for batch in session.shard(
+                DataLoader(data, batch_size=task.batch_size, shuffle=True), samples=NUM_EPOCHS * len(data)
+            ):
                 loss = task.loss(model, batch)
                 loss.backward()
                 session.step(loss)

@@ -34,7 +34,9 @@ def train(policy: str, *, cluster: Cluster) -> RunResult:
         pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.5), seed=0, worker=rank, clock=job.clock)
         model, optimizer = task.build(0)
         with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
-            for batch in session.shard(DataLoader(data, batch_size=task.batch_size), samples=NUM_EPOCHS * len(data)):
+            for batch in session.shard(
+                DataLoader(data, batch_size=task.batch_size, shuffle=True), samples=NUM_EPOCHS * len(data)
+            ):
                 loss = task.loss(model, batch)
                 loss.backward()
                 session.step(loss)

@@ -65,7 +65,7 @@ def train(policy: str, *, cluster: Cluster, seed: int, num_epochs: int) -> RunRe
         pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=0.2), seed=seed, worker=job.place.rank, clock=job.clock)
         options = plesio.JoinOptions(info=RunInfo(seed=seed), pacer=pacer)
         with plesio.join(model, optimizer, policy=policy, options=options) as session:
-            loader = DataLoader(dataset, batch_size=BATCH_SIZE)
+            loader = DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True)
             for batch in session.shard(loader, samples=num_epochs * len(dataset)):
                 loss = task.loss(model, batch)
                 loss.backward()

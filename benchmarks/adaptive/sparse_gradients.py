@@ -74,7 +74,7 @@ def train(policy: str, *, rows: int, sparse: bool, num_steps: int) -> RunResult:
         with plesio.join(
             model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, options=plesio.JoinOptions(pacer=pacer)
         ) as session:
-            for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 loss = (model(x) - y).square().mean()
                 loss.backward()
                 session.step(loss)

@@ -99,7 +99,7 @@ def train(case: Case) -> dict[str, Any]:
             scheduler_factory=lambda one: task.schedule(one, batches),
             options=JoinOptions(info=RunInfo(seed=case.seed)),
         ) as grid:
-            loader = DataLoader(task.train_set(), batch_size=task.batch_size)
+            loader = DataLoader(task.train_set(), batch_size=task.batch_size, shuffle=True)
             for batch in grid.shard(loader, samples=told["samples"]):
                 grid.step(*chain.split(batch))
             grid.finish(lambda: task.metric(model))

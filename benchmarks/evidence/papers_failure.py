@@ -111,7 +111,9 @@ def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEP
             ),
         )
         with session:
-            loader = DataLoader(_Rows(problem.train), batch_size=BATCH_SIZE, collate_fn=lambda batch: batch)
+            loader = DataLoader(
+                _Rows(problem.train), batch_size=BATCH_SIZE, shuffle=True, collate_fn=lambda batch: batch
+            )
             for batch in session.shard(loader, samples=num_samples):
                 loss = problem.loss(network, batch)
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -199,7 +199,7 @@ def _work(
     with session:
         schedule = make_schedule(scenario.schedule, optimizer, num_steps=scenario.num_steps)
         rows = _Rows(problem, rank, scenario.num_workers)
-        loader = DataLoader(rows, batch_size=scenario.batch_size, collate_fn=_as_it_is)
+        loader = DataLoader(rows, batch_size=scenario.batch_size, shuffle=True, collate_fn=_as_it_is)
         for batch in session.shard(loader, samples=scenario.num_samples):
             loss = problem.loss(model, batch)
             (loss + 0.0 * model.get_parameter(BALLAST).sum()).backward()

@@ -89,7 +89,7 @@ def learn(case: Case, *, rate: float, seed: int, epochs: int) -> Curve:
         with plesio.grid(
             network(seed), make, F.cross_entropy, setting=case.grid(shape.stages), options=options
         ) as grid:
-            loader = DataLoader(task.train_set(), batch_size=MICRO_BATCH, drop_last=True)
+            loader = DataLoader(task.train_set(), batch_size=MICRO_BATCH, shuffle=True, drop_last=True)
             for images, labels in grid.shard(loader, samples=samples):
                 grid.step(images, labels)
             grid.finish(lambda: accuracy(grid))

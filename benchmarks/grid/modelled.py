@@ -64,7 +64,7 @@ def grid_timing(case: Case, shape: Shape, *, link: Link, warm: int, counted: int
         parts = shape.parts(per_stage=1, devices=range(shape.stages), sleeping=False)
         options = plesio.JoinOptions(pacer=pacer_of(shape, job.place.rank, job))
         with plesio.grid(parts, optimizer, loss, setting=case.grid(shape.stages), options=options) as grid:
-            for inputs, targets in grid.shard(DataLoader(TensorDataset(x, y), batch_size=shape.batch)):
+            for inputs, targets in grid.shard(DataLoader(TensorDataset(x, y), batch_size=shape.batch, shuffle=True)):
                 grid.step(inputs, targets)
                 marks.append(job.clock.now_s())
         return marks

@@ -23,7 +23,7 @@ def run_grid(group: TorchGroup, *, shape: Shape, setting: str, micro_batches: in
     stages = shape.parts(per_stage=1, devices=range(shape.stages))
     take_precedence(paced=shape.stage_s > 0)
     with redirect_stderr(StringIO()), plesio.grid(stages, optimizer, loss, setting=setting) as grid:
-        for inputs, targets in grid.shard(DataLoader(TensorDataset(x, y), batch_size=shape.batch)):
+        for inputs, targets in grid.shard(DataLoader(TensorDataset(x, y), batch_size=shape.batch, shuffle=True)):
             grid.step(inputs, targets)
             marks.append(time.monotonic())
         grid.finish()

@@ -26,7 +26,7 @@ model = torch.nn.Linear(8, 1, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 with plesio.join(model, optimizer, policy="bsp") as session:
     for epoch in range(int(sys.argv[1])):
-        for batch, wanted in session.shard(DataLoader(data, batch_size=8)):
+        for batch, wanted in session.shard(DataLoader(data, batch_size=8, shuffle=True)):
             loss = (model(batch).squeeze(1) - wanted).square().mean()
             loss.backward()
             session.step(loss)

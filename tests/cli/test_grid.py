@@ -20,7 +20,7 @@ x = torch.randn(64, 4)
 data = TensorDataset(x, (x[:, 0] > 0).long())
 network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
 with plesio.grid(network, lambda weights: torch.optim.SGD(weights, lr=0.1), nn.functional.cross_entropy) as grid:
-    for a, b in grid.shard(DataLoader(data, batch_size=4)):
+    for a, b in grid.shard(DataLoader(data, batch_size=4, shuffle=True)):
         grid.step(a, b)
 if grid.rank == 0:
     result = grid.report()
@@ -143,7 +143,7 @@ def test_run_starts_a_group_that_joins(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     until_joined = """
     joined_at = None
-    for a, b in grid.shard(DataLoader(data, batch_size=4), samples=10**6):
+    for a, b in grid.shard(DataLoader(data, batch_size=4, shuffle=True), samples=10**6):
         if joined_at is None and grid.setting.groups == 2:
             joined_at = grid.clock
         if joined_at is not None and grid.clock == joined_at + 20:

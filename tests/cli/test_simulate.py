@@ -27,7 +27,7 @@ torch.manual_seed(0)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr)
 with plesio.join(model, optimizer) as session:
-    for (x,) in session.shard(DataLoader(data, batch_size=4)):
+    for (x,) in session.shard(DataLoader(data, batch_size=4, shuffle=True)):
         COUNT.append(len(x))
         model(x).square().mean().backward()
         session.step()

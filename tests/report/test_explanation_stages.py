@@ -204,7 +204,7 @@ def train(policy: str, folder: Path) -> None:
         info = RunInfo(task="tanh")
         options = plesio.JoinOptions(pacer=pacer, info=info)
         with plesio.join(model, optimizer, policy=policy, trace=folder, options=options) as session:
-            for _, x, y in session.shard(DataLoader(Problem(360, 4), batch_size=4), samples=360):
+            for _, x, y in session.shard(DataLoader(Problem(360, 4), batch_size=4, shuffle=True), samples=360):
                 loss = (model(x) - y).square().mean()
                 loss.backward()
                 session.step(loss)

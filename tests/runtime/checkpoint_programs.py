@@ -81,7 +81,7 @@ def train(
         torch.manual_seed(100 + session.rank)
         session.register(schedule=schedule)
         for _ in range(NUM_EPOCHS):
-            for x, index in session.shard(DataLoader(data(), batch_size=5)):
+            for x, index in session.shard(DataLoader(data(), batch_size=5, shuffle=True)):
                 if session.rank == die and session.clock == die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
                 loss = nn.functional.cross_entropy(model(x.to(getattr(torch, dtype))), index % 2)

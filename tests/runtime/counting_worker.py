@@ -94,7 +94,7 @@ def count_samples(
         (folder / f"steps-{rank}").open("w", buffering=1) as notes,
     ):
         for _ in range(epochs):
-            for (numbers,) in run.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for (numbers,) in run.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 (-model.weight.sum()).backward()
                 time.sleep(step_s)
                 before = run.clock

@@ -55,7 +55,7 @@ def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
             for epoch in range(plan.get("epochs", 1)):
                 if epoch > 0 and plan["fault"] == "wait" and (folder / "joined").exists():
                     break
-                for x, y, number in session.shard(DataLoader(data, batch_size=8)):
+                for x, y, number in session.shard(DataLoader(data, batch_size=8, shuffle=True)):
                     step += 1
                     due = plan.get("rank") == rank and plan.get("step") == step
                     if due and plan["fault"] == "kill":

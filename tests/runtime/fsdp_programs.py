@@ -319,7 +319,7 @@ def train_in_half_precision(policy: str, init_scale: float) -> tuple[list[float]
     data = TensorDataset(torch.randn(256, 8), torch.randint(0, 4, (256,)))
     scales = []
     with plesio.join(model, optimizer, policy=policy, scaler=scaler) as session:
-        for x, y in session.shard(DataLoader(data, batch_size=8), samples=256):
+        for x, y in session.shard(DataLoader(data, batch_size=8, shuffle=True), samples=256):
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = F.cross_entropy(model(x), y)
             scaler.scale(loss).backward()

@@ -124,7 +124,7 @@ def train(
     saw = Worker()
     options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7))
     with plesio.join(model, stepped, policy=policy, scaler=scaler, options=options, trace=trace) as session:
-        loader = DataLoader(Noisy(), batch_size=BATCH_SIZE)
+        loader = DataLoader(Noisy(), batch_size=BATCH_SIZE, shuffle=True)
         for number, (index, x, y) in enumerate(session.shard(loader, samples=epochs * NUM_SAMPLES), start=1):
             saw.batches.append(index.tolist())
             loss = loss_of(model, x, y, autocast=autocast)

@@ -106,7 +106,7 @@ def train(
     at_step: Callable[[int, nn.Module], None] = lambda step, model: None,
 ) -> dict[str, Any]:
     """The loop of the README with the usual extras; returns what this worker saw."""
-    loader = DataLoader(Numbered(num_samples), batch_size=batch_size, num_workers=loader_workers)
+    loader = DataLoader(Numbered(num_samples), batch_size=batch_size, shuffle=True, num_workers=loader_workers)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.8) if scheduled else None
     seen: list[list[int]] = []
     first_batches: list[list[int]] = []
@@ -220,7 +220,7 @@ def run_until(path: str, **options: Any) -> dict[str, Any]:
     model, optimizer = build(rank)
     seen = 0
     with plesio.join(model, optimizer, **options) as session:
-        loader = DataLoader(Numbered(), batch_size=4)
+        loader = DataLoader(Numbered(), batch_size=4, shuffle=True)
         while not Path(path).exists():
             for batch in session.shard(loader):
                 loss = loss_of(model, batch)

@@ -252,7 +252,7 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path):
         model, optimizer = build()
         scaler, scales = GradScaler("cpu", init_scale=64.0, growth_interval=2), []
         with plesio.join(model, optimizer, scaler=scaler, checkpoint=folder, every="3 steps") as session:
-            loader = DataLoader(Noisy(), batch_size=BATCH_SIZE)
+            loader = DataLoader(Noisy(), batch_size=BATCH_SIZE, shuffle=True)
             for _, x, y in session.shard(loader):
                 loss = loss_of(model, x, y, autocast=None)
                 scaler.scale(loss).backward()

@@ -122,7 +122,7 @@ def train(
         policy=policy,
         options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers),
     ) as session:
-        loader = DataLoader(Pairs(), batch_size=BATCH_SIZE)
+        loader = DataLoader(Pairs(), batch_size=BATCH_SIZE, shuffle=True)
         for number, (index, x, y) in enumerate(session.shard(loader, samples=EPOCHS * NUM_SAMPLES), start=1):
             saw.batches.append(index.tolist())
             loss = (model(x) - y).square().mean() / accumulate

@@ -47,7 +47,7 @@ def test_one_process_alone_trains_as_plain_pytorch(policy: str, tmp_path: Path):
     with plesio.join(model, optimizer, policy=policy, trace=tmp_path) as session:
         assert (session.rank, session.num_workers) == (0, 1)
         for _ in range(2):
-            for (x,) in session.shard(DataLoader(data, batch_size=3)):
+            for (x,) in session.shard(DataLoader(data, batch_size=3, shuffle=True)):
                 loss = model(x).square().mean()
                 loss.backward()
                 session.step(loss)
@@ -79,7 +79,7 @@ def test_sessions_follow_one_another_and_a_closed_one_says_so():
 def test_a_loop_over_what_is_no_loader_is_told_so():
     model, optimizer = small()
     with plesio.join(model, optimizer) as session, pytest.raises(DataError, match="DataLoader, and this is a list"):
-        next(session.shard([torch.ones(1, 2)]))  # type: ignore[arg-type]
+        session.shard([torch.ones(1, 2)])  # type: ignore[arg-type]
 
 
 def test_error_in_the_loop_is_the_users_own_and_in_the_results(tmp_path: Path):

@@ -71,7 +71,7 @@ def train(
         options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), elastic=settle_at is None),
     ) as session:
         saw.rank = session.rank
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
             saw.batches.append(index.tolist())
             loss = (model(x) - y).square().mean()

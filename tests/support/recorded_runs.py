@@ -157,7 +157,7 @@ def train(run: Run, folder: Path) -> None:
 
         with session:
             for _ in range(run.loops):
-                for _, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+                for _, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                     loss = (model(x) - y).square().mean()
                     if rank == run.poisoned and session.clock == 5:
                         loss = loss * float("nan")

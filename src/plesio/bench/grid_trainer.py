@@ -110,7 +110,9 @@ def train_in_grid(
         ),
     )
     with session:
-        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=assignment.samples(budget)):
+        for batch in session.shard(
+            DataLoader(data, batch_size=own.batch_size, shuffle=True), samples=assignment.samples(budget)
+        ):
             session.step(*chain.split(batch))
         session.finish(lambda: own.metric(model))
     return session.report().to_json() if session.state_dict() is not None else None

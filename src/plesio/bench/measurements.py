@@ -137,7 +137,9 @@ def steps(bench: Bench, *, repeats: int) -> dict[str, Any]:
     durations: list[float] = []
     with join(model, optimizer, policy="bsp", options=JoinOptions(job=bench.job)) as session:
         samples = (WARM_UP + repeats) * task.batch_size
-        for batch in session.shard(DataLoader(task.train_set(), batch_size=task.batch_size), samples=samples):
+        for batch in session.shard(
+            DataLoader(task.train_set(), batch_size=task.batch_size, shuffle=True), samples=samples
+        ):
             loss = task.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             time.sleep(PAUSE_S)

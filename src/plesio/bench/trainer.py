@@ -93,7 +93,9 @@ def train(
         schedule = own.schedule(optimizer, num_steps)
         if schedule is not None:
             session.register(schedule=schedule)
-        for batch in session.shard(DataLoader(data, batch_size=own.batch_size), samples=assignment.samples(budget)):
+        for batch in session.shard(
+            DataLoader(data, batch_size=own.batch_size, shuffle=True), samples=assignment.samples(budget)
+        ):
             loss = own.loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             session.step(loss)

@@ -236,9 +236,9 @@ class _Run:
         world = AloneWorld(policy=self.policy, info=self.options.info, folder=self.folder, meter=meter)
         snapshots = SnapshotTaker(self.options.snapshot_every)
         exchange = LocalExchange(self.replica, refuse=timeline.refuse, snapshots=snapshots)
-        steps, seed = StepClock(), self.options.info.seed
+        steps = StepClock()
         checkpoints = self._checkpoints(meter, resumed=self._resumed(rank=0), rank=0, num_workers=1)
-        sharing: Sharing = InRounds(rounds=world.rounds, seed=seed, group=None)
+        sharing: Sharing = InRounds(rounds=world.rounds, group=None)
         if checkpoints is not None:
             steps.go_on_from(checkpoints.saving.clock)
             snapshots.passed(0 if checkpoints.stand is None else checkpoints.stand.samples)
@@ -248,7 +248,6 @@ class _Run:
                 world=world,
                 policy=self.policy.title,
                 timeline=timeline,
-                seed=seed,
             )
         return Session(
             self.replica,
@@ -256,6 +255,8 @@ class _Run:
             world=world,
             exchange=exchange,
             sharing=sharing,
+            seed=self.options.info.seed,
+            deals=checkpoints is not None,
             steps=steps,
             timeline=timeline,
             pacer=self.pacer,
@@ -327,6 +328,7 @@ class _Run:
                     world=world,
                     exchange=made.exchange,
                     sharing=made.sharing,
+                    seed=self.options.info.seed,
                     steps=steps,
                     timeline=timeline,
                     pacer=self.pacer,

@@ -124,7 +124,7 @@ def train(policy: str, *, num_steps: int) -> RunResult:
         with plesio.join(
             model, torch.optim.SGD(model.parameters(), lr=0.05), policy=policy, options=plesio.JoinOptions(pacer=pacer)
         ) as session:
-            for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 (model(x) - y).square().mean().backward()
                 session.step()
 

@@ -80,7 +80,7 @@ def test_the_latest_are_kept(tmp_path: Path):
 
 
 def test_one_process_goes_on_as_if_nothing_had_happened(made: Path, tmp_path: Path):
-    whole = train(policy="bsp", folder=None)
+    whole = train(policy="bsp", folder=str(tmp_path / "whole"))
     for path in checkpoints(made):
         again = train(policy="bsp", folder=str(tmp_path), resume=str(path))
         for name in ("sha", "metrics", "samples", "steps", "clock", "rate"):

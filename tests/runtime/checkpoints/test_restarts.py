@@ -19,7 +19,7 @@ PROGRAM = """
     killed = pathlib.Path(__file__).with_name("killed")
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
-    loader = DataLoader(TensorDataset(torch.randn(320, 2)), batch_size=4)
+    loader = DataLoader(TensorDataset(torch.randn(320, 2)), batch_size=4, shuffle=True)
     options = plesio.JoinOptions(elastic=False)  # else the others finish the run without the one that is killed
     with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy, options=options) as session:
         if session.rank == 0:

@@ -51,7 +51,7 @@ def run(name: str, folder: Path, *, policy: str, resume: str) -> list[dict[str, 
             scheduler = SCHEDULERS[name](optimizer)
             session.register(scheduler=scheduler)
             for _ in range(4):
-                for (x,) in session.shard(DataLoader(data, batch_size=4)):
+                for (x,) in session.shard(DataLoader(data, batch_size=4, shuffle=True)):
                     rates.append(optimizer.param_groups[0]["lr"])
                     loss = model(x).square().mean()
                     loss.backward()

@@ -40,7 +40,7 @@ def data() -> TensorDataset:
 
 def train(grid: Any, given: Callable[[Any], None] = lambda batch: None) -> None:
     for _ in range(EPOCHS):
-        for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH)):
+        for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH, shuffle=True)):
             given((x, y))
             grid.step(x, y)
 
@@ -158,7 +158,7 @@ def in_processes(
     model = network()
     setting = GridSetting.parse(spec)
     with plesio.grid(model, optimizer, nn.functional.cross_entropy, setting=setting, cuts=CUTS[setting.stages]) as grid:
-        loader = DataLoader(data(), batch_size=MICRO_BATCH)
+        loader = DataLoader(data(), batch_size=MICRO_BATCH, shuffle=True)
         for _ in range(epochs):
             for x, y in grid.shard(loader):
                 fall(grid)
@@ -189,7 +189,7 @@ def until_joined(spec: str, *, die: int | None = None) -> dict[str, Any]:
     with plesio.grid(
         network(), optimizer, nn.functional.cross_entropy, setting=setting, cuts=CUTS[setting.stages]
     ) as grid:
-        for x, y, which in grid.shard(DataLoader(numbers, batch_size=MICRO_BATCH), samples=10**6):
+        for x, y, which in grid.shard(DataLoader(numbers, batch_size=MICRO_BATCH, shuffle=True), samples=10**6):
             if joined_at is None and grid.setting.groups > setting.groups:
                 joined_at = grid.clock
             if joined_at is not None and grid.clock == joined_at + 40:

@@ -24,7 +24,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from runtime.grid.programs import CUTS, data, network
 
-LOADER = {"batch_size": 8}
+LOADER = {"batch_size": 8, "shuffle": True}
 
 
 def adam(weights: Any) -> torch.optim.Optimizer:

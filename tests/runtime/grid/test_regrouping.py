@@ -59,7 +59,7 @@ class Run:
                 options=JoinOptions(pacer=pacer, snapshot_every=snapshot_every),
                 **checkpoints,
             ) as grid:
-                loader = DataLoader(numbered(), batch_size=MICRO_BATCH)
+                loader = DataLoader(numbered(), batch_size=MICRO_BATCH, shuffle=True)
                 for _ in range(1 if together else epochs):
                     for x, y, numbers in grid.shard(loader, samples=epochs * NUM_SAMPLES if together else None):
                         if grid.stage == 0:

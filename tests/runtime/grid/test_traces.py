@@ -50,7 +50,7 @@ def test_held_bytes_are_those_of_inputs_outputs_and_copies(tmp_path: Path) -> No
 def test_a_grid_of_a_process_measures_its_memory() -> None:
     model = network()
     with plesio.grid(model, optimizer, F.cross_entropy) as grid:
-        for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH)):
+        for x, y in grid.shard(DataLoader(data(), batch_size=MICRO_BATCH, shuffle=True)):
             grid.step(x, y)
         grid.evaluate(lambda: float(model(torch.ones(1, 8)).sum()))
     memory = grid.report().workers[0].memory

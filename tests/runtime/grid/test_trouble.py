@@ -47,7 +47,7 @@ def outcomes(
             options=JoinOptions(pacer=pacer),
         ) as grid:
             for _ in range(3):
-                for x, y in grid.shard(DataLoader(data(), batch_size=8)):
+                for x, y in grid.shard(DataLoader(data(), batch_size=8, shuffle=True)):
                     before_step(grid)
                     grid.step(x, y)
             grid.finish()
@@ -164,7 +164,7 @@ def test_a_script_and_its_launcher_that_differ(monkeypatch: pytest.MonkeyPatch) 
 def test_a_process_by_itself_trains_the_whole_network() -> None:
     torch.manual_seed(0)
     with plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting="2x3") as grid:
-        for x, y in grid.shard(DataLoader(data(), batch_size=8)):
+        for x, y in grid.shard(DataLoader(data(), batch_size=8, shuffle=True)):
             assert grid.step(x, y) is not None
     assert grid.report().samples == 128
     assert set(grid.state_dict() or {}) == set(network().state_dict())

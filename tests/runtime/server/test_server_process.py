@@ -64,7 +64,7 @@ def train(*, policy: str, trace: str) -> None:
     """Runs in a worker."""
     model = torch.nn.Linear(4, 1)
     with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy, trace=trace) as session:
-        for (x,) in session.shard(DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4)):
+        for (x,) in session.shard(DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4, shuffle=True)):
             loss = model(x).square().mean()
             loss.backward()
             session.step(loss)

@@ -101,12 +101,12 @@ def synchronous_batches(
 
 
 def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Iterator[list[int]]:
-    """Sizes of the batches of each round, by rank, until ``num_samples`` are dealt.
+    """Sizes of the batches of each round, by rank, until ``num_samples`` are dealt; fewer than workers are not.
 
-    >>> list(round_sizes(10, num_workers=2, batch_size=3))
-    [[3, 3], [2, 2]]
+    >>> list(round_sizes(10, num_workers=2, batch_size=3)), list(round_sizes(1, num_workers=2, batch_size=3))
+    ([[3, 3], [2, 2]], [])
     """
-    while num_samples > 0:
+    while num_samples >= num_workers:
         sizes = next_round_sizes(num_samples, num_slots=num_workers, batch_size=batch_size)
         yield sizes
         num_samples -= sum(sizes)

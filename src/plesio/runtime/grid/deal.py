@@ -6,7 +6,7 @@ given. Of loops over the data that are over, it comes in the present one, if the
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from plesio.protocol.plans import Remainder, Span, cut
@@ -67,6 +67,23 @@ class Deal(RoundRecords):
         self._ahead_of_training: deque[Round] = deque()
         self._given: deque[Round] = deque()
         self._whole: tuple[int, Remainder] | None = None
+
+    def equal_sizes(self, num_samples: int, *, batch_size: int) -> Iterator[list[int]]:
+        """Sizes of each round's micro-batches, none above ``batch_size``: for more there is no room in a stage.
+
+        Of a full round and a rest of fewer samples than groups, two rounds are made.
+
+        >>> list(Deal(0, [0, 1], horizon=1, say=print).equal_sizes(17, batch_size=4))
+        [[4, 4], [3, 2], [2, 2]]
+        """
+        num_groups, full = self.num_workers, self.num_workers * batch_size
+        while num_samples >= num_groups:
+            size = min(num_samples, full)
+            if 0 < num_samples - size < num_groups and batch_size > 1:
+                size = -(-num_samples // 2)
+            share, extra = divmod(size, num_groups)
+            yield [share + (group < extra) for group in range(num_groups)]
+            num_samples -= size
 
     def begin(self, plan: int, whole: Remainder) -> Remainder:
         """What is left of a plan, which this group begins to take rounds of."""

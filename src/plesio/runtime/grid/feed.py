@@ -1,17 +1,20 @@
 """A group's micro-batches, one ahead of the training, and where in them a run goes on that is resumed or regroups."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from plesio.core.errors import DataError
 from plesio.core.records import from_values, to_values
-from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.plans import PlanFigures, Remainder, Span
 from plesio.runtime.grid.deal import Deal, Round
 from plesio.runtime.grid.formation import Formation
-from plesio.runtime.worker.loading import SynchronousBatches, plan_figures, shard
+from plesio.runtime.worker.loading import Fed, Given, SynchronousBatches, shard
+from plesio.runtime.worker.loops import Shard
+from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.rounds import Unfinished
 
 __all__ = ["Feed", "FeedState"]
@@ -58,12 +61,12 @@ class _Skipping:
     def turned(self) -> bool:
         return self._source.turned
 
-    def batches(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[Sequence[Span]]:
         for place, batch in enumerate(self._source.batches()):
             if place >= self._number:
                 yield batch
             else:
-                self._source.taken(len(batch))
+                self._source.taken(sum(map(len, batch)))
                 self.last = self._deal.drawn()
 
     def wait(self) -> bool:
@@ -112,6 +115,7 @@ class Feed:
         self._now_s = now_s
         self._past = past
         self._go_on = go_on
+        self._loaders = Fed()
         self._num_plans = 0
         self._given: Round | None = None
         self._taken: Round | None = None
@@ -153,10 +157,25 @@ class Feed:
         self._state = FeedState(self._state.plan, 0, None, unfinished.remainder)
         return unfinished.dropped
 
-    def batches(self, loader: DataLoader[Any], *, samples: int | None) -> Iterator[Any]:
+    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
+        """The group's micro-batches of a loader."""
+
+        def order() -> Order:
+            return Order(loader, seed=self._seed)
+
+        if order().in_units:
+            raise DataError("grid.shard needs a DataLoader with a batch_size: all micro-batches have room for so many")
+        figures = order().figures(samples=samples, epoch=None, num_workers=self._deal.num_workers)
+        return Shard(lambda: self._batches(order(), samples), lambda: self._num_rounds(figures))
+
+    def _num_rounds(self, figures: PlanFigures) -> int:
+        epochs = (sum(map(len, spans)) for spans in figures.whole().by_epoch())
+        return sum(1 for size in epochs for _ in self._deal.equal_sizes(size, batch_size=figures.batch_size))
+
+    def _batches(self, order: Order, samples: int | None) -> Iterator[Any]:
         """The group's micro-batches of one loop over the data."""
-        figures = plan_figures(loader, samples=samples)
         plan, self._num_plans = self._num_plans, self._num_plans + 1
+        figures = order.figures(samples=samples, epoch=plan, num_workers=self._deal.num_workers)
         past = self._past
         if past is not None and plan < past.plan:
             return
@@ -168,20 +187,26 @@ class Feed:
             return
         while True:
             generation = self._deal.generation
-            yield from self._as_dealt(loader, figures, begin, on_begun=on_begun)
+            yield from self._as_dealt(order, figures, begin, on_begun=on_begun)
             if self._deal.generation == generation:
                 return
             begin, on_begun = self._state, _nothing_begun
 
     def _as_dealt(
-        self, loader: DataLoader[Any], figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
+        self, order: Order, figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
     ) -> Iterator[Any]:
         """The micro-batches of one loop until its end, or until what is left is dealt otherwise."""
-        source = SynchronousBatches(
-            figures.whole(), batch_size=figures.batch_size, plan=begin.plan, seed=self._seed, rounds=self._deal
-        )
+        source = SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=begin.plan, rounds=self._deal)
         skipping = _Skipping(source, self._deal, begin.taken + (begin.upcoming is not None))
-        rest = shard(loader, source=skipping, now_s=self._now_s, on_waited=_nothing, on_begun=on_begun)
+        rest = shard(
+            order,
+            plan=begin.plan,
+            source=skipping,
+            loaders=self._loaders,
+            now_s=self._now_s,
+            on_waited=_nothing,
+            on_begun=on_begun,
+        )
         try:
             upcoming = self._drawn(rest) if begin.upcoming is None else (begin.upcoming, None)
             for taken in count(begin.taken + 1):
@@ -191,17 +216,17 @@ class Feed:
                 self._state = replace(begin, taken=taken, upcoming=None if upcoming is None else upcoming[0])
                 self._given = skipping.last if drawn is None else drawn
                 assert self._given is not None, "what was upcoming has been left out by now"
-                self._deal.give(self._given, data=loader.dataset)
+                self._deal.give(self._given, data=order.loader.dataset)
                 yield batch
                 if source.turned:
                     return
         finally:
             rest.close()
 
-    def _drawn(self, batches: Iterator[tuple[Any, int]]) -> tuple[Any, Round | None] | None:
+    def _drawn(self, batches: Iterator[Given]) -> tuple[Any, Round | None] | None:
         """The next micro-batch and its round, or None."""
         item = next(batches, None)
-        return None if item is None else (item[0], self._deal.drawn())
+        return None if item is None else (item.batch, self._deal.drawn())
 
 
 def _nothing_begun() -> None:

@@ -10,7 +10,7 @@ last one y. A call of `Grid.step` does what the stage's schedule (`plesio.polici
 micro-batch, so a worker waits for nothing but what its next pass needs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -36,6 +36,7 @@ from plesio.runtime.grid.saving import GridSaver
 from plesio.runtime.grid.settling import Settlement
 from plesio.runtime.grid.tick import Tally
 from plesio.runtime.worker.exchange.links import PeerGoneError
+from plesio.runtime.worker.loops import Shard
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["Grid"]
@@ -139,21 +140,21 @@ class Grid:
             raise ConfigError("the grid is cut at its first step; this is there after grid.step(x, y)")
         return self._composed
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
-        """This group's micro-batches: every sample once an epoch, over all groups. All stages of it get the same.
+    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Shard:
+        """This group's micro-batches of what the loader's sampler gives in an epoch. All of its stages get the same.
 
         Args:
-            loader: A loader over a map-style data set; its sampler is replaced. Its ``batch_size`` is a micro-batch's.
+            loader: A loader over a map-style data set. Its ``batch_size`` is a micro-batch's.
             samples: Train on this many samples over all groups, crossing epochs; None is one epoch.
 
-        Yields:
-            Batches in the loader's own form.
+        Returns:
+            What gives the batches in the loader's own form, and has a length; iterated anew it is the next epoch.
 
         Raises:
             DataError: The data set has no length, or has fewer samples than there are groups.
         """
         self._ensure_open()
-        return self._feed.batches(loader, samples=samples)
+        return self._feed.shard(loader, samples=samples)
 
     def step(self, x: Any, y: Any) -> float | None:
         """Train on a micro-batch: forward with this one, backward with an earlier one, update, send on.

@@ -1,22 +1,22 @@
 """A user's DataLoader, dealt out to the workers: the same data set and settings, other indices.
 
-A `BatchSource` says which samples come next; `shard` turns its batches into the user's loader. It may run dry while
-others still hold samples that could come back (a worker may be lost); the loop then waits, and goes on if some do.
+A `BatchSource` says which positions of the order come next; `shard` has the loader look them up. A source may run dry
+while others still hold samples that could come back (a worker may be lost); the loop waits, and goes on if some do.
 """
 
+import copy
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
-import numpy as np
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from plesio.core.errors import DataError
-from plesio.protocol.plans import Block, PlanFigures, Remainder, Span, cut
-from plesio.runtime.coordinator.leases import epoch_order, round_sizes
+from plesio.protocol.plans import Block, Remainder, Span, cut
+from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["BatchSource", "BlockSource", "LeasedBatches", "SynchronousBatches", "plan_figures", "rounds_ahead", "shard"]
+__all__ = ["BatchSource", "BlockSource", "Fed", "Given", "LeasedBatches", "SynchronousBatches", "shard"]
 
 
 class BatchSource(Protocol):
@@ -27,8 +27,8 @@ class BatchSource(Protocol):
         """Whether what comes next is dealt otherwise: what a loader has drawn ahead is not to be trained on."""
         ...
 
-    def batches(self) -> Iterator[list[int]]:
-        """Indices of each batch, until there is none for now."""
+    def batches(self) -> Iterator[Sequence[Span]]:
+        """Positions of each batch, until there is none for now."""
         ...
 
     def wait(self) -> bool:
@@ -58,16 +58,14 @@ class SynchronousBatches:
     Args:
         remainder: What is dealt out: a plan, or what is left of it.
         batch_size: Samples in a worker's batch.
-        plan: Which loop of the session, and the epoch that it begins with.
-        seed: Seed of the order.
+        plan: Which loop of the session.
         rounds: The rank's; outlives the plan.
     """
 
-    def __init__(self, remainder: Remainder, *, batch_size: int, plan: int, seed: int, rounds: RoundRecords) -> None:
+    def __init__(self, remainder: Remainder, *, batch_size: int, plan: int, rounds: RoundRecords) -> None:
         self._whole = remainder
         self._batch_size = batch_size
         self._plan = plan
-        self._seed = seed
         self._rounds = rounds
         self._begin()
 
@@ -83,33 +81,21 @@ class SynchronousBatches:
         """Whether what is left has been divided anew, in another group."""
         return self._rounds.generation != self._generation
 
-    def batches(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[Sequence[Span]]:
         """Every batch of the plan. Fewer samples of an epoch than there are ranks are dealt with the next epoch's."""
-        rounds, rest = self._rounds, np.empty(0, np.int64)
+        rounds = self._rounds
         waiting: list[Span] = []
         ended = 0
         for spans in self._remainder.by_epoch():
-            rest = np.concatenate([rest, *self._indices(spans)])
             waiting += spans
-            self._num_short = len(rest) if len(rest) < rounds.num_workers else 0
-            if self._num_short:
-                continue
-            start = 0
-            for equal in round_sizes(len(rest), num_workers=rounds.num_workers, batch_size=self._batch_size):
+            self._num_short = sum(map(len, waiting))
+            for equal in rounds.equal_sizes(self._num_short, batch_size=self._batch_size):
                 sizes = rounds.draw(equal)
-                begin = start + sum(sizes[: rounds.rank])
-                own = rest[begin : begin + sizes[rounds.rank]].tolist()
-                start += sum(sizes)
                 dealt, waiting = cut(waiting, [sum(sizes)])
                 ended += sum(sizes)
+                self._num_short -= sum(sizes)
                 rounds.dealt(self._plan, dealt, ended=ended)
-                yield own
-            rest = rest[:0]
-
-    def _indices(self, spans: Sequence[Span]) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-        epoch = self._plan + spans[0].epoch
-        order = epoch_order(self._remainder.num_samples, seed=self._seed, epoch=epoch)
-        return [order[span.start : span.stop] for span in spans]
+                yield cut(dealt, [sum(sizes[: rounds.rank]), sizes[rounds.rank]])[1]
 
     def remainder(self) -> Remainder:
         """What nobody has trained on."""
@@ -165,32 +151,24 @@ class LeasedBatches:
 
     Args:
         source: Who leases.
-        num_samples: Size of the data set.
-        first_epoch: Epoch that the plan begins with.
-        seed: Seed of the order.
     """
 
     turned = False
 
-    def __init__(self, source: BlockSource, *, num_samples: int, first_epoch: int, seed: int) -> None:
+    def __init__(self, source: BlockSource) -> None:
         self._source = source
-        self._num_samples = num_samples
-        self._first_epoch = first_epoch
-        self._seed = seed
         self._held: deque[tuple[int, int]] = deque()
         self._next: Block | None = None
         self._asked = False
-        self._orders: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
 
-    def batches(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[Sequence[Span]]:
         """The batches of every block that can be had without waiting."""
         block, self._next = self._next, None
         while block is not None or (block := self._ask(idle=False)) is not None:
             self._held.append((block.id, block.num_samples))
             self._request(idle=False)
-            order = self._order(self._first_epoch + block.epoch)
             for part in block.batches():
-                yield order[part].tolist()
+                yield [Span(block.epoch, part.start, part.stop)]
             block = self._receive()
             if block is None:
                 return
@@ -237,67 +215,74 @@ class LeasedBatches:
         self._asked = False
         return block
 
-    def _order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        if epoch not in self._orders:
-            self._orders = {epoch: epoch_order(self._num_samples, seed=self._seed, epoch=epoch)}
-        return self._orders[epoch]
+
+class Given(NamedTuple):
+    """What the training loop is given: a batch, how many positions it is of the order, and how many samples."""
+
+    batch: Any
+    size: int
+    samples: int
 
 
-def plan_figures(loader: DataLoader[Any], *, samples: int | None) -> PlanFigures:
-    """What ``loader`` asks to be dealt out: one epoch, or ``samples`` samples of as many epochs as that takes.
+class _Feed:
+    """A sampler over a source, of batches or of what the loader hands out in one go, that notes their sizes."""
 
-    Raises:
-        DataError: It is no DataLoader, or has no batch size, or its data set no length.
-    """
-    if not isinstance(loader, DataLoader):
-        raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
-    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
-        raise DataError(
-            "session.shard needs a map-style data set (with __len__ and __getitem__) so that samples can be leased; "
-            "split an iterable data set yourself and iterate over it directly"
-        )
-    if loader.batch_size is None:
-        raise DataError("session.shard needs a DataLoader with a batch_size (it replaces the batch sampler)")
-    num_samples = len(loader.dataset)
-    budget = num_samples if samples is None else samples
-    if loader.drop_last:
-        budget -= budget % loader.batch_size
-    if budget < 1:
-        raise DataError(f"nothing to train on: {num_samples} samples, batches of {loader.batch_size}")
-    return PlanFigures(num_samples=num_samples, batch_size=loader.batch_size, budget_samples=budget)
+    def __init__(self) -> None:
+        self._asks: Callable[[], Iterator[tuple[Any, int]]] = lambda: iter(())
+        self.sizes: deque[tuple[int, int]] = deque()
 
+    def begin(self, source: BatchSource, order: Order, *, first_epoch: int) -> None:
+        """Feed the loader's next iterator from here."""
 
-def rounds_ahead(loader: DataLoader[Any]) -> int:
-    """Batches that a loader like this one may draw before the training loop asks for them."""
-    return loader.num_workers * ((loader.prefetch_factor or 2) + 1)
+        def asks() -> Iterator[tuple[Any, int]]:
+            for spans in source.batches():
+                found = order.indices(spans, first_epoch=first_epoch)
+                yield from ((one, 1) for one in found) if order.in_units else ((found, len(found)),)
+
+        self._asks = asks
+
+    def __iter__(self) -> Iterator[Any]:
+        self.sizes.clear()
+        for one, size in self._asks():
+            self.sizes.append((size, len(one) if isinstance(one, list) else 1))
+            yield one
 
 
-class _Batches:
-    """A batch sampler over a source that notes the size of every batch it hands out."""
+class Fed:
+    """Loaders with all that users' loaders are, but for the sampler; those whose processes persist are kept."""
 
-    def __init__(self, source: BatchSource) -> None:
-        self._batches = source
-        self.sizes: deque[int] = deque()
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[DataLoader[Any], tuple[DataLoader[Any], _Feed]] = WeakKeyDictionary()
 
-    def __iter__(self) -> Iterator[Sequence[int]]:
-        for batch in self._batches.batches():
-            self.sizes.append(len(batch))
-            yield batch
+    def like(self, loader: DataLoader[Any]) -> tuple[DataLoader[Any], _Feed]:
+        """One like ``loader``, and what it takes its indices from."""
+        if loader in self._kept:
+            return self._kept[loader]
+        fed, feed = copy.copy(loader), _Feed()
+        # a DataLoader refuses to have these set once it is made
+        vars(fed).update({"sampler" if loader.batch_sampler is None else "batch_sampler": feed, "_iterator": None})
+        if loader.persistent_workers:
+            self._kept[loader] = fed, feed
+        return fed, feed
 
 
 def shard(
-    loader: DataLoader[Any],
+    order: Order,
     *,
+    plan: int,
     source: BatchSource,
+    loaders: Fed,
     now_s: Callable[[], float],
     on_waited: Callable[[float, float], None],
     on_begun: Callable[[], None] = lambda: None,
-) -> Generator[tuple[Any, int]]:
-    """This worker's batches, each with its number of samples, in the loader's own form.
+) -> Generator[Given]:
+    """This worker's batches, in the loader's own form.
 
     Args:
-        loader: The user's.
-        source: Says which samples.
+        order: What the source deals out positions of.
+        plan: Which loop, and the epoch that it begins with.
+        source: Says which positions.
+        loaders: Makes the loader that takes the place of the user's.
         now_s: The time.
         on_waited: Called with the beginning and the end of a wait for samples.
         on_begun: Called when a loader has begun, which draws a random number, and has given nothing yet.
@@ -305,13 +290,14 @@ def shard(
     more = True
     try:
         while more:
-            batches = _Batches(source)
-            iterator = iter(_like(loader, batches))
+            fed, feed = loaders.like(order.loader)
+            feed.begin(source, order, first_epoch=plan)
+            iterator = iter(fed)
             on_begun()
             for batch in iterator:
-                size = batches.sizes.popleft()
+                size, samples = feed.sizes.popleft()
                 source.taken(size)
-                yield batch, size
+                yield Given(batch, size, samples)
                 if source.turned:
                     break
             begun_s = now_s()
@@ -319,23 +305,3 @@ def shard(
             on_waited(begun_s, now_s())
     finally:
         source.close()
-
-
-def _like(loader: DataLoader[Any], batches: Iterable[Sequence[int]]) -> DataLoader[Any]:
-    parallel: dict[str, Any] = {}
-    if loader.num_workers > 0:
-        parallel = {
-            "multiprocessing_context": loader.multiprocessing_context,
-            "prefetch_factor": loader.prefetch_factor,
-            "worker_init_fn": loader.worker_init_fn,
-        }
-    return DataLoader(
-        loader.dataset,
-        batch_sampler=batches,  # type: ignore[arg-type]
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        generator=loader.generator,
-        **parallel,
-    )

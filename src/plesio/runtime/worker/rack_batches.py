@@ -7,7 +7,7 @@ answers; in the rack goes one small broadcast for each block, at the same place 
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from plesio.core.errors import DataError
 from plesio.protocol.message import Message, decode, encode, kind_of
-from plesio.protocol.plans import Block, PlanFigures
+from plesio.protocol.plans import Block, PlanFigures, Span, cut
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.loading import BlockSource, LeasedBatches
 
@@ -184,14 +184,15 @@ class RackBatches:
         self._dealt: deque[tuple[int, int]] = deque()
         """Samples of this worker and of the rack, of each batch that was drawn and not trained on."""
 
-    def batches(self) -> Iterator[list[int]]:
-        """Indices of each batch, until there is none for now."""
+    def batches(self) -> Iterator[Sequence[Span]]:
+        """Positions of each batch, until there is none for now."""
         for batch in self._whole.batches():
-            share, extra = divmod(len(batch), self._rack.size)
+            num_samples = sum(map(len, batch))
+            share, extra = divmod(num_samples, self._rack.size)
             begin = self._rack.rank * share + min(self._rack.rank, extra)
-            own = batch[begin : begin + share + (self._rack.rank < extra)]
-            self._dealt.append((len(own), len(batch)))
-            yield own
+            num_own = share + (self._rack.rank < extra)
+            self._dealt.append((num_own, num_samples))
+            yield cut(batch, [begin, num_own])[1]
 
     def wait(self) -> bool:
         """Rest, with all of the rack, until a block comes, or the plan is done."""

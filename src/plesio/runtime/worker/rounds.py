@@ -13,12 +13,13 @@ not all replicas are known to hold are kept with their samples; all counts begin
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from plesio.protocol.plans import Remainder, Span, cut
+from plesio.runtime.coordinator.leases import round_sizes
 
 __all__ = ["Mark", "RoundRecords", "Unfinished", "divide"]
 
@@ -250,6 +251,10 @@ class RoundRecords:
     def change(self, shares: Sequence[float]) -> None:
         """Deal in ``shares`` (empty: equal ones) from the first round that nobody can have drawn."""
         self._changes.append((self._num_trained + self._ahead, tuple(shares)))
+
+    def equal_sizes(self, num_samples: int, *, batch_size: int) -> Iterator[list[int]]:
+        """Sizes of the batches of each round that is dealt of so many samples; too few for a round make none."""
+        return round_sizes(num_samples, num_workers=self.num_workers, batch_size=batch_size)
 
     def draw(self, equal_sizes: Sequence[int]) -> list[int]:
         """The sizes of the next round's batches, by rank."""

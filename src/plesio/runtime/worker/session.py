@@ -14,7 +14,7 @@ deals out samples, `StepTimes` takes down where the time went.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -30,7 +30,7 @@ from plesio.runtime.worker.exchange.exchange import Exchange, Progress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.keeper import Keeper, Stateful, register
-from plesio.runtime.worker.loading import BatchSource, plan_figures, rounds_ahead, shard
+from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery
@@ -64,6 +64,8 @@ class Session:
         world: World,
         exchange: Exchange,
         sharing: Sharing,
+        seed: int,
+        deals: bool = True,
         steps: StepClock,
         timeline: Timeline,
         pacer: Pacer | None = None,
@@ -86,10 +88,17 @@ class Session:
         self._saver = saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
-        self._batches: BatchSource | None = None
-        self._batch_samples = 0
-        self._global_samples: int | None = self._past.samples
-        self._num_plans = 0
+        self._loops = Loops(
+            seed=seed,
+            sharing=sharing,
+            deals=deals,
+            rounds=world.rounds,
+            past=self._past,
+            times=self._times,
+            clock=lambda: self.clock,
+            now_s=self._now_s,
+            checkpoint=self._take_checkpoint,
+        )
         self._finished = self._closed = False
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
@@ -105,54 +114,30 @@ class Session:
         """Training time of the run so far: evaluation does not count."""
         return self._times.elapsed_s
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Iterator[Any]:
-        """This worker's batches: over all live workers, each sample of the data set once an epoch.
+    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Shard:
+        """This worker's batches: over all live workers, what the loader's sampler gives in an epoch.
 
-        Under a synchronous policy the order is a function of the seed alone; under a relaxed one workers lease blocks
-        as they go, so fast workers take more. The loader's ``batch_size`` is one worker's.
+        The order is the sampler's own, drawn once an epoch by the run's seed and the same on every worker. Under a
+        synchronous policy it is dealt in rounds; under a relaxed one workers lease blocks of it as they go, so fast
+        workers take more. The loader's ``batch_size`` is one worker's. Alone and without checkpoints the loader is
+        iterated as it is.
 
         Args:
-            loader: A loader over a map-style data set; its sampler is replaced, everything else is kept.
+            loader: A loader over a map-style data set.
             samples: Train on this many samples over all workers, crossing epochs; None is one epoch.
 
-        Yields:
-            Batches in the loader's own form.
+        Returns:
+            What gives the batches in the loader's own form, and has a length; iterated anew it is the next epoch.
 
         Raises:
-            DataError: The data set has no length, or has fewer samples than there are workers.
+            DataError: The loader cannot be dealt out, or there is less in it than there are workers.
         """
         self._ensure_open()
-        figures = plan_figures(loader, samples=samples)
-        plan, self._num_plans = self._num_plans, self._num_plans + 1
-        if self._past.is_over(plan):
-            return
-        self._world.rounds.draw_ahead(rounds_ahead(loader))
-        self._batches = source = self._sharing.batch_source(figures, plan=plan)
-        batches = shard(
-            loader,
-            source=source,
-            now_s=self._now_s,
-            on_waited=lambda begun_s, ended_s: self._times.waited(begun_s, ended_s, clock=self.clock),
-            on_begun=lambda: self._begun(plan),
-        )
-        try:
-            while True:
-                self._times.begin()
-                if not source.turned:  # else a new loader begins first, and draws a random number
-                    self._take_checkpoint()
-                item = next(batches, None)
-                if item is None:
-                    return
-                batch, num_samples = item
-                self._batch_samples += num_samples  # several batches make one step when gradients are accumulated
-                yield batch
-        finally:
-            batches.close()
-            self._batches = None
+        return self._loops.shard(loader, samples=samples)
 
-    def _begun(self, plan: int) -> None:
-        self._past.begun(plan)
-        self._take_checkpoint()
+    def steps_per_epoch(self, loader: DataLoader[Any]) -> int:
+        """Batches that this worker is given in an epoch: under leases, those of a worker as fast as the others."""
+        return len(self.shard(loader))
 
     def _take_checkpoint(self) -> None:
         if self._saver is not None:
@@ -183,11 +168,9 @@ class Session:
         self._replica.check_as_joined()
         times, clock = self._times, self.clock + 1
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
-        samples, self._batch_samples = self._batch_samples, 0
-        if self._batches is not None and samples:
-            self._global_samples = self._batches.trained(samples)
+        samples = self._loops.trained()
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
-        if not self._exchange_step(Progress(clock, samples, self._global_samples, value, times.elapsed_s)):
+        if not self._exchange_step(Progress(clock, samples, self._loops.global_samples, value, times.elapsed_s)):
             times.repeat()
             return
         at_clock(clock)
@@ -205,21 +188,16 @@ class Session:
             if recovery is None or not recovery.due:
                 self._steps.finish(progress.clock)
             else:
-                recovery.recover(plan=self._plan, samples=samples + progress.samples)
+                recovery.recover(plan=self._loops.plan, samples=samples + progress.samples)
         except RuntimeError as error:
             if recovery is None or not recovery.cuts_off(error):
                 raise self._world.explain(error) or error from error
             counts = recovery.counts(progress.clock)
-            recovery.recover(plan=self._plan, samples=samples + (progress.samples if counts else 0))
+            recovery.recover(plan=self._loops.plan, samples=samples + (progress.samples if counts else 0))
         if recovery is not None:
-            recovery.let_others_join(plan=self._plan, samples=samples + (progress.samples if counts else 0))
+            recovery.let_others_join(plan=self._loops.plan, samples=samples + (progress.samples if counts else 0))
         self._world.assure()
         return counts
-
-    @property
-    def _plan(self) -> int:
-        """The loop over the data that the worker is in, or else the next one."""
-        return self._num_plans if self._batches is None else self._num_plans - 1
 
     def _together(self, action: Callable[[], T]) -> T:
         """Do what all workers do together, again if the group was no more meanwhile."""
@@ -229,7 +207,7 @@ class Session:
             except RuntimeError as error:
                 if self._recovery is None or not self._recovery.cuts_off(error):
                     raise self._world.explain(error) or error from error
-                self._recovery.recover(plan=self._plan, samples=self._timeline.meter.totals.samples)
+                self._recovery.recover(plan=self._loops.plan, samples=self._timeline.meter.totals.samples)
 
     def evaluate(self, metric: Callable[[], float]) -> float | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
@@ -252,7 +230,7 @@ class Session:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
     def _evaluated(self, metric: Callable[[], float]) -> float | None:
-        return self._evaluator.evaluate(metric, samples=self._global_samples, at_s=self._times.elapsed_s)
+        return self._evaluator.evaluate(metric, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
     def finish(self, metric: Callable[[], float] | None = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
@@ -268,7 +246,7 @@ class Session:
         self._times.leave()
         state = self._together(self._end)
         if state is not None:
-            self._evaluator.finish(state, metric, samples=self._global_samples, at_s=self._times.elapsed_s)
+            self._evaluator.finish(state, metric, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
     def register(self, **objects: Stateful) -> None:
         """Save objects with every checkpoint, and tell their states to workers that join a collective.
@@ -340,6 +318,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        self._loops.close()
         if self._saver is not None:
             self._saver.wait(failed=error is not None)
         self._exchange.close()

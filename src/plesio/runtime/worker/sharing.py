@@ -52,21 +52,17 @@ class InRounds:
 
     Args:
         rounds: This rank's.
-        seed: Of the order of samples.
         group: Who waits for the metric; None where there is nobody else.
         in_rack: Whether this is the only rack of a run whose racks share the store.
     """
 
     rounds: RoundRecords
-    seed: int
     group: Group | None
     in_rack: bool = False
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Batches that every rank computes by itself."""
-        return SynchronousBatches(
-            figures.whole(), batch_size=figures.batch_size, plan=plan, seed=self.seed, rounds=self.rounds
-        )
+        return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
     def share_metric(self, metric: float | None) -> float | None:
         """Rank 0's."""
@@ -96,12 +92,10 @@ class Leasing:
     Args:
         client: How to reach it.
         steps: Moved when a rest is over.
-        seed: Of the order of samples.
     """
 
     client: StoreClient
     steps: StepClock
-    seed: int
 
     def batches(
         self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None
@@ -128,7 +122,7 @@ class Leasing:
                 before_rest=exchange.flush,
                 on_halt=exchange.halt,
             )
-            return LeasedBatches(leases, num_samples=figures.num_samples, first_epoch=plan, seed=self.seed)
+            return LeasedBatches(leases)
         figures = figures_for_racks(figures, sizes=rack.sizes, together=rack.together)
         blocks = RackBlocks(
             rack.group,
@@ -137,8 +131,7 @@ class Leasing:
             on_admitted=admitted,
             on_halt=exchange.halt,
         )
-        whole = LeasedBatches(blocks, num_samples=figures.num_samples, first_epoch=plan, seed=self.seed)
-        return RackBatches(whole, rack=rack.group)
+        return RackBatches(LeasedBatches(blocks), rack=rack.group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

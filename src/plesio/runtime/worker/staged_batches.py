@@ -9,11 +9,11 @@ a plan that is done is left, and the worker stands still at the beginning of the
 workers make no round; a plan of which only they are left is finished on the store.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from plesio.core.errors import ConfigError
-from plesio.protocol.plans import PlanFigures, Remainder
+from plesio.protocol.plans import PlanFigures, Remainder, Span
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Turn
 from plesio.runtime.worker.loading import LeasedBatches, SynchronousBatches
@@ -53,7 +53,6 @@ class StagedBatches:
     Args:
         figures: What is dealt out.
         plan: Which loop of the session.
-        seed: Seed of the order.
         rounds: The rank's; outlives the plan.
         lease: Makes the source of what is leased in the stage that begins.
         stages: Says which exchange is in force.
@@ -64,14 +63,12 @@ class StagedBatches:
         figures: PlanFigures,
         *,
         plan: int,
-        seed: int,
         rounds: RoundRecords,
         lease: Callable[[], LeasedBatches | RackBatches],
         stages: Stages,
     ) -> None:
         self.figures = figures
         self.plan = plan
-        self._seed = seed
         self._rounds = rounds
         self._lease = lease
         self._stages = stages
@@ -87,7 +84,6 @@ class StagedBatches:
             remainder,
             batch_size=self.figures.batch_size,
             plan=self.plan,
-            seed=self._seed,
             rounds=self._rounds,
         )
 
@@ -100,8 +96,8 @@ class StagedBatches:
     def _stopped(self) -> bool:
         return self._stages.halted and not self._to_the_end
 
-    def batches(self) -> Iterator[list[int]]:
-        """Indices of each batch, until there is none for now."""
+    def batches(self) -> Iterator[Sequence[Span]]:
+        """Positions of each batch, until there is none for now."""
         if not self._stopped:
             yield from self._current.batches()
 

@@ -26,7 +26,6 @@ class AloneSaving:
         world: Has its records.
         policy: Spec of what it would run under with others.
         timeline: Tells the time.
-        seed: Of the order of samples.
     """
 
     in_rack = False
@@ -39,13 +38,11 @@ class AloneSaving:
         world: AloneWorld,
         policy: str,
         timeline: Timeline,
-        seed: int,
     ) -> None:
         self._checkpoints = checkpoints
         self._world = world
         self._policy = policy
         self._now_s = timeline.now_s
-        self._seed = seed
         self._began_s = self._now_s() - checkpoints.saving.elapsed_s
         self._taken_s = self._now_s()
         self._taken_clock = checkpoints.saving.clock
@@ -67,7 +64,6 @@ class AloneSaving:
             figures.whole(),
             batch_size=figures.batch_size,
             plan=plan,
-            seed=self._seed,
             rounds=self._world.rounds,
         )
         return self._batches

@@ -248,7 +248,7 @@ class Parts:
         return LiveGroup(self.world.group(self.replica.device_type), workers)
 
     def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
-        return InRounds(rounds=self.world.rounds, seed=self.seed, group=group, in_rack=in_rack)
+        return InRounds(rounds=self.world.rounds, group=group, in_rack=in_rack)
 
     def _leasing(self) -> Leasing:
-        return Leasing(client=self.world.client, steps=self.steps, seed=self.seed)
+        return Leasing(client=self.world.client, steps=self.steps)

@@ -79,7 +79,9 @@ def run(
             options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
         )
         with session:
-            loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, num_workers=loader_workers)
+            loader = DataLoader(
+                Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True, num_workers=loader_workers
+            )
             for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
                 saw.batches.append(index.tolist())
                 loss = (model(x) - y).square().mean()
@@ -110,7 +112,7 @@ def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
         model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
     )
     with session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
             batches.append(index.tolist())
             loss = (model(x) - y).square().mean()
@@ -361,7 +363,11 @@ def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off
         data = Problem(NUM_SAMPLES, NUM_FEATURES)
         pacer = Pacer(step_time=stalls, seed=5, worker=job.place.rank, clock=job.clock)
         with plesio.join(model, optimizer, policy="adaptive", options=plesio.JoinOptions(pacer=pacer)) as session:
-            batches = session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=20 * NUM_SAMPLES) if own else None
+            batches = (
+                session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), samples=20 * NUM_SAMPLES)
+                if own
+                else None
+            )
             for _, x, y in itertools.repeat(data[:BATCH_SIZE], 60) if batches is None else batches:
                 loss = (model(x) - y).square().mean()
                 loss.backward()

@@ -74,7 +74,7 @@ def train(
         options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
     )
     with session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
             saw.batches.append(index.tolist())
             loss = (model(x) - y).square().mean()

@@ -43,7 +43,7 @@ def train(
     joined = plesio.JoinOptions(info=RunInfo(seed=7), **options)
     with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined) as session:
         for _ in range(epochs):
-            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=samples):
+            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), samples=samples):
                 # a linear loss has the same gradient wherever the parameters are
                 loss = model(x).mean() if linear else (model(x) - y).square().mean()
                 loss.backward()

@@ -102,7 +102,7 @@ def run(policy: str, *changes: LinkChange) -> Simulation[list[float]]:
         ended_s = []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer)) as session:
-            for _, x, y in session.shard(DataLoader(Problem(160, 5), batch_size=4)):
+            for _, x, y in session.shard(DataLoader(Problem(160, 5), batch_size=4, shuffle=True)):
                 (model(x) - y).square().mean().backward()
                 session.step()
                 ended_s.append(job.clock.now_s())

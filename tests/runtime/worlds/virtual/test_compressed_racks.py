@@ -83,7 +83,7 @@ def train(
         trace=trace,
         options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7)),
     ) as session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=NUM_EPOCHS * NUM_SAMPLES):
             saw.batches.append(index.tolist())
             loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()

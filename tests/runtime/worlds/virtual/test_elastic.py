@@ -58,7 +58,7 @@ def train(policy: str, pacer: Pacer, *, trace: Path | None, evaluates: bool, **o
     with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined) as session:
         for _ in range(LOOPS):
             saw.counted.append([])
-            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 (model(x) - y).square().mean().backward()
                 before = session.clock
                 session.step()

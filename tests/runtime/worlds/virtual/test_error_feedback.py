@@ -25,7 +25,7 @@ def loss_of(policy: str) -> float:
         nn.init.zeros_(model.weight)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
         with plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7))) as session:
-            loader = DataLoader(TensorDataset(x, y), batch_size=5)
+            loader = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True)
             for inputs, targets in session.shard(loader, samples=20 * NUM_SAMPLES):
                 (model(inputs) - targets).square().mean().backward()
                 session.step()

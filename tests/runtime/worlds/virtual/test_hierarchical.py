@@ -61,7 +61,7 @@ def train(
     with plesio.join(
         model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7), pacer=pacer, elastic=elastic)
     ) as session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE)
+        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
             saw.batches.append(index.tolist())
             loss = (model(x) - y).square().mean()

@@ -77,7 +77,7 @@ def train(policy: str, pacer: Pacer, *, evaluates: bool, checkpoint: Path | None
         session.register(scheduler=scheduler)
         for _ in range(LOOPS):
             saw.counted.append([])
-            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
                 (model(x) - y).square().mean().backward()
                 before = session.clock
                 session.step()
@@ -237,7 +237,7 @@ def test_nobody_joins_where_workers_form_no_new_group() -> None:
         pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=_job.place.rank, clock=_job.clock)
         options = plesio.JoinOptions(pacer=pacer, elastic=False)
         with plesio.join(model, optimizer, policy="bsp", options=options) as session:
-            for _, x, y in session.shard(DataLoader(Problem(NUM_SAMPLES, 5), batch_size=BATCH_SIZE)):
+            for _, x, y in session.shard(DataLoader(Problem(NUM_SAMPLES, 5), batch_size=BATCH_SIZE, shuffle=True)):
                 (model(x) - y).square().mean().backward()
                 session.step()
 

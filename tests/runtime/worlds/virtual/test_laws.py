@@ -123,6 +123,7 @@ def train(training: Training, *, pacer: Pacer | None = None, job: plesio.Job | N
             loader = DataLoader(
                 Problem(NUM_SAMPLES, NUM_FEATURES, noise=training.noise),
                 batch_size=BATCH_SIZE,
+                shuffle=True,
                 num_workers=training.loader_workers,
                 generator=own,
             )

@@ -51,7 +51,7 @@ def train(policy: str, *, pacer: Pacer | None = None, trace: Path | None = None)
     with plesio.join(
         model, optimizer, policy=policy, trace=trace, options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
     ) as session:
-        for (x,) in session.shard(DataLoader(data, batch_size=BATCH_SIZE)):
+        for (x,) in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
             loss = model(x).mean()
             loss.backward()
             session.step(loss)

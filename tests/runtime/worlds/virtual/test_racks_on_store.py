@@ -64,7 +64,7 @@ def train(
         model, optimizer, policy=policy, trace=trace, options=plesio.JoinOptions(info=RunInfo(seed=7), **options)
     ) as session:
         for _ in range(epochs):
-            loader = DataLoader(data, batch_size=batch_size)
+            loader = DataLoader(data, batch_size=batch_size, shuffle=True)
             held = 0
             for index, x, y in session.shard(loader, samples=samples):
                 saw.began.append((session.elapsed_s, session.clock))
@@ -312,7 +312,7 @@ def test_the_last_rack_that_loses_a_worker_ends_the_run() -> None:
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(DataError, match="3 samples are too few for racks of 4, 1 workers: use fewer"):
-        run("hier:bsp/ssp:2", sizes=(4, 1), num_samples=3, samples=3).values()
+        run("hier:bsp/ssp:2", sizes=(4, 1), num_samples=3, samples=6).values()
     joining = run("hier:bsp/ssp:2", faults=[Fault(at_s=0.2, kind="join")])
     with pytest.raises(ConfigError, match="no worker can join hier:bsp/ssp:2 while it runs"):
         joining.values()
@@ -338,7 +338,7 @@ def test_one_push_and_one_pull_a_rack_cross_racks(sizes: Sequence[int]) -> None:
         def work(job: VirtualJob) -> int:
             model = nn.Linear(500, 200)
             with plesio.join(model, torch.optim.SGD(model.parameters(), lr=1e-3), policy="hier:bsp/ssp:4") as session:
-                loader = DataLoader(TensorDataset(torch.randn(num_samples, 500)), batch_size=1)
+                loader = DataLoader(TensorDataset(torch.randn(num_samples, 500)), batch_size=1, shuffle=True)
                 for (x,) in session.shard(loader):
                     loss = model(x).square().mean()
                     loss.backward()

@@ -38,7 +38,7 @@ def train(policy: str, *, folder: Path, rank: int, **options: Any) -> None:
         model, optimizer, policy=policy, trace=folder, options=plesio.JoinOptions(pacer=pacer, **options)
     ) as session:
         for _ in range(EPOCHS):
-            for (batch,) in session.shard(DataLoader(TensorDataset(x), batch_size=BATCH_SIZE)):
+            for (batch,) in session.shard(DataLoader(TensorDataset(x), batch_size=BATCH_SIZE, shuffle=True)):
                 loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
                 loss.backward()
                 session.step(loss)

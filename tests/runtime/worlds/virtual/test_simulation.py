@@ -67,7 +67,7 @@ class Worker:
         options = plesio.JoinOptions(pacer=pacer, elastic=self.elastic)
         with plesio.join(model, optimizer, policy=self.policy, trace=self.trace, options=options) as session:
             for _ in range(self.epochs):
-                loader = DataLoader(data(), batch_size=self.batch_size, num_workers=self.loader_workers)
+                loader = DataLoader(data(), batch_size=self.batch_size, shuffle=True, num_workers=self.loader_workers)
                 for x, y in session.shard(loader):
                     loss = F.mse_loss(model(x), y)
                     loss.backward()
@@ -198,7 +198,7 @@ def test_an_error_in_the_users_code_is_the_users_own():
     def main(job: VirtualJob) -> None:
         model, optimizer = build()
         with plesio.join(model, optimizer, policy="bsp") as session:
-            for x, _ in session.shard(DataLoader(data(), batch_size=4)):
+            for x, _ in session.shard(DataLoader(data(), batch_size=4, shuffle=True)):
                 if job.place.rank == 1 and session.clock == 2:
                     raise KeyError("mine")
                 model(x).sum().backward()
@@ -259,7 +259,7 @@ def test_who_watches_may_stop_it_and_all_workers_end(policy: str, monkeypatch: p
         model = nn.Linear(2, 1)
         data = TensorDataset(torch.ones(4096, 2))
         with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.01), policy=policy) as session:
-            for (batch,) in session.shard(DataLoader(data, batch_size=4)):
+            for (batch,) in session.shard(DataLoader(data, batch_size=4, shuffle=True)):
                 loss = model(batch).square().mean()
                 loss.backward()
                 session.step(loss)

@@ -82,7 +82,7 @@ def train(
         return float((model(data.x) - data.y).square().mean())
 
     with session:
-        loader = DataLoader(data, batch_size=BATCH_SIZE, num_workers=loader_workers)
+        loader = DataLoader(data, batch_size=BATCH_SIZE, shuffle=True, num_workers=loader_workers)
         for _ in range(loops):
             saw.epochs.append([])
             for index, x, y in session.shard(loader, samples=samples):
@@ -244,7 +244,9 @@ def test_a_worker_that_ends_on_the_store_holds_nobody_up(end: type[BaseException
             with plesio.join(
                 model, optimizer, policy="switch:bsp/asp@3/bsp@12", options=plesio.JoinOptions(pacer=pacer)
             ) as session:
-                for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE), samples=3 * NUM_SAMPLES):
+                for index, x, y in session.shard(
+                    DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), samples=3 * NUM_SAMPLES
+                ):
                     if job.place.rank == 1 and session.clock == 7:
                         raise end
                     (model(x) - y).square().mean().backward()

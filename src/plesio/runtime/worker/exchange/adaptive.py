@@ -179,7 +179,6 @@ class AdaptiveExchange:
         self._batches = StagedBatches(
             figures,
             plan=plan,
-            seed=self._leasing.seed,
             rounds=self._rounds,
             lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
             stages=self,

@@ -1,0 +1,213 @@
+"""A session's loops over the data: each is a plan of samples, numbered as it begins, and comes to this worker in part.
+
+A process on its own that keeps no checkpoint has nobody to share with: its loader is iterated as it is, and its batches
+are counted.
+"""
+
+from collections.abc import Callable, Iterator, Sized
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+from plesio.core.errors import DataError
+from plesio.protocol.plans import PlanFigures
+from plesio.runtime.worker.loading import BatchSource, Fed, shard
+from plesio.runtime.worker.order import Order
+from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.step_times import StepTimes
+
+__all__ = ["Loops", "Shard"]
+
+
+class Shard:
+    """A worker's batches of a loader. Each iteration is a loop of its own: another epoch.
+
+    Args:
+        begin: Begins a loop.
+        length: Counts the batches that it is expected to give.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
+        self._begin = begin
+        self._length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+    def __len__(self) -> int:
+        return self._length()
+
+
+class Loops:
+    """Of one worker's session.
+
+    Args:
+        seed: Of the order of samples.
+        sharing: Says which samples are this worker's; not asked where ``deals`` is False.
+        deals: Whether there is somebody to share with, or a checkpoint to resume from.
+        rounds: This rank's.
+        past: Loops that were over when the run was resumed.
+        times: Told when computing begins, and of waits for samples.
+        clock: Tells the worker's clock.
+        now_s: The time.
+        checkpoint: Takes the checkpoint that is due, if one is.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        sharing: Sharing,
+        deals: bool,
+        rounds: RoundRecords,
+        past: Past,
+        times: StepTimes,
+        clock: Callable[[], int],
+        now_s: Callable[[], float],
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._seed = seed
+        self._sharing = sharing
+        self._deals = deals
+        self._rounds = rounds
+        self._past = past
+        self._times = times
+        self._clock = clock
+        self._now_s = now_s
+        self._checkpoint = checkpoint
+        self._loaders = Fed()
+        self._num_plans = 0
+        self._source: BatchSource | None = None
+        self._size = self._samples = 0
+        """Of the batches that were given since the last step: positions of the order, and samples."""
+        self.global_samples: int | None = past.samples
+        """Samples that all workers have trained on, where this one knows."""
+
+    @property
+    def plan(self) -> int:
+        """The loop that the worker is in, or else the next one."""
+        return self._num_plans if self._source is None else self._num_plans - 1
+
+    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
+        """This worker's part of a loader; see `plesio.Session.shard`."""
+        if not isinstance(loader, DataLoader):
+            raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
+        if not self._deals and samples is None:
+            return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
+        order = Order(loader, seed=self._seed)
+        figures = self._figures(order, samples)
+        return Shard(
+            lambda: self._dealt(Order(loader, seed=self._seed), samples),
+            lambda: num_rounds(figures, num_workers=self._rounds.num_workers),
+        )
+
+    def _figures(self, order: Order, samples: int | None, *, epoch: int | None = None) -> PlanFigures:
+        return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
+
+    def trained(self) -> int:
+        """A step on what was given since the last one is done; how many samples that were."""
+        size, samples = self._size, self._samples
+        self._size = self._samples = 0
+        if self._source is not None and size:
+            self.global_samples = self._source.trained(size)
+        return samples
+
+    def close(self) -> None:
+        """End the processes of loaders that persist."""
+        self._loaders = Fed()
+
+    def _dealt(self, order: Order, samples: int | None) -> Iterator[Any]:
+        plan, self._num_plans = self._num_plans, self._num_plans + 1
+        if self._past.is_over(plan):
+            if order.is_drawn:
+                order.positions(plan)  # a sampler may remember how often it was asked
+            return
+        figures = self._figures(order, samples, epoch=plan)
+        self._rounds.draw_ahead(_ahead(order.loader))
+        self._source = source = self._sharing.batch_source(figures, plan=plan)
+        batches = shard(
+            order,
+            plan=plan,
+            source=source,
+            loaders=self._loaders,
+            now_s=self._now_s,
+            on_waited=lambda begun_s, ended_s: self._times.waited(begun_s, ended_s, clock=self._clock()),
+            on_begun=lambda: self._begun(plan),
+        )
+        try:
+            while True:
+                self._times.begin()
+                if not source.turned:  # else a new loader begins first, and draws a random number
+                    self._checkpoint()
+                given = next(batches, None)
+                if given is None:
+                    return
+                self._size += given.size  # several batches make one step when gradients are accumulated
+                self._samples += given.samples
+                yield given.batch
+        finally:
+            batches.close()
+            self._source = None
+
+    def _begun(self, plan: int) -> None:
+        self._past.begun(plan)
+        self._checkpoint()
+
+    def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        batches, sizes = iter(loader), _sizes(loader)
+        while True:
+            self._times.begin()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            samples = next(sizes) or _num_samples(batch) or loader.batch_size or 1
+            self._samples += samples
+            self.global_samples = (self.global_samples or 0) + samples
+            yield batch
+
+
+def num_rounds(figures: PlanFigures, *, num_workers: int) -> int:
+    """Batches that each of so many equal workers is given of a plan.
+
+    >>> num_rounds(PlanFigures(num_samples=100, batch_size=8, budget_samples=250), num_workers=3)
+    11
+    """
+    epochs, rest = divmod(figures.budget_samples, figures.num_samples)
+    return epochs * _rounds_of(figures.num_samples, figures.batch_size, num_workers) + _rounds_of(
+        rest, figures.batch_size, num_workers
+    )
+
+
+def _rounds_of(num_samples: int, batch_size: int, num_workers: int) -> int:
+    """A rest of fewer samples than workers is in the last round."""
+    full, rest = divmod(num_samples, batch_size * num_workers)
+    return full + (rest >= num_workers or (rest > 0 and full == 0))
+
+
+def _ahead(loader: DataLoader[Any]) -> int:
+    """Batches that a loader like this one may draw before the training loop asks for them."""
+    return loader.num_workers * ((loader.prefetch_factor or 2) + 1)
+
+
+def _sizes(loader: DataLoader[Any]) -> Iterator[int]:
+    """Samples of each of the loader's batches, where its sampler says it; else 0."""
+    batches = loader.batch_sampler
+    if type(batches) is BatchSampler and isinstance(batches.sampler, Sized):
+        left, most = len(batches.sampler), batches.batch_size
+        while left > 0:
+            yield min(left, most)
+            left -= most
+    yield from repeat(0)
+
+
+def _num_samples(batch: Any) -> int:
+    """Length of the first tensor in a batch; 0 where there is none."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return next((size for part in parts if (size := _num_samples(part))), 0)

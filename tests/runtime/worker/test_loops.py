@@ -1,0 +1,130 @@
+"""What `session.shard` gives: alone the loader as it is, with a length, and every iteration is an epoch of its own."""
+
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+import plesio
+from plesio.cost.cluster import Cluster
+from plesio.protocol.plans import PlanFigures
+from plesio.runtime.coordinator.leases import round_sizes
+from plesio.runtime.grid.deal import Deal
+from plesio.runtime.worker.loops import num_rounds
+from plesio.runtime.worlds.virtual import simulate
+
+DATA = TensorDataset(torch.arange(20.0))
+
+
+def joined(folder: Path | None = None) -> plesio.Session:
+    model = nn.Linear(1, 1)
+    return plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy="bsp", checkpoint=folder)
+
+
+def given(session: plesio.Session, batches: Any) -> list[list[float]]:
+    seen = []
+    for (x,) in batches:
+        seen.append(x.tolist())
+        session.model(x[:, None]).square().mean().backward()
+        session.step()
+    return seen
+
+
+class Counted(DataLoader[Any]):
+    """Counts how often it is iterated."""
+
+    times = 0
+
+    def __iter__(self) -> Any:
+        self.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 6, "sampler": SubsetRandomSampler(list(range(10)))},
+        {"batch_size": 6, "shuffle": True},
+        {"batch_size": 6, "drop_last": True},
+        {"batch_sampler": [[1, 2, 3], [4]]},
+    ],
+)
+def test_alone_the_loader_is_iterated_as_it_is(options: dict[str, Any]) -> None:
+    loader = Counted(DATA, **options)
+    torch.manual_seed(3)
+    expected = [[x.tolist() for (x,) in loader] for _ in range(2)]
+    loader.times = 0
+    with joined() as session:
+        torch.manual_seed(3)
+        assert session.steps_per_epoch(loader) == len(session.shard(loader)) == len(loader)
+        assert [given(session, session.shard(loader)) for _ in range(2)] == expected
+    assert loader.times == 2
+    assert session.report().samples == sum(map(len, expected[0] + expected[1]))
+
+
+def test_alone_with_a_checkpoint_the_samplers_order_is_dealt(tmp_path: Path) -> None:
+    orders = []
+    for folder in ("one", "two"):
+        with joined(tmp_path / folder) as session:
+            loader = DataLoader(DATA, batch_size=6, sampler=SubsetRandomSampler(list(range(10))))
+            orders.append([given(session, session.shard(loader)) for _ in range(2)])
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
+    assert [sorted(chain.from_iterable(epoch)) for epoch in orders[0]] == [list(range(10))] * 2
+
+
+def test_a_shard_is_iterated_as_often_as_one_likes_and_each_time_is_an_epoch(tmp_path: Path) -> None:
+    loader = DataLoader(DATA, batch_size=5, shuffle=True)
+    with joined(tmp_path / "one") as session:
+        session.shard(loader)  # never iterated: no epoch
+        batches = session.shard(loader)
+        once = [given(session, batches) for _ in range(2)]
+    with joined(tmp_path / "two") as session:
+        assert [given(session, session.shard(loader)) for _ in range(2)] == once
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_the_length_is_the_number_of_this_workers_steps(policy: str) -> None:
+    def work(job: Any) -> tuple[int, int, int]:
+        model = nn.Linear(1, 1)
+        loader = DataLoader(DATA, batch_size=3, shuffle=True)
+        with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy) as session:
+            lengths = session.steps_per_epoch(loader), len(session.shard(loader, samples=50))
+            return *lengths, len(given(session, session.shard(loader, samples=50)))
+
+    simulation = simulate(work, num_workers=3, cluster=Cluster.one_host(3))
+    lengths = list(simulation.values())
+    assert [one[:2] for one in lengths] == [(2, 5)] * 3
+    assert sum(one[2] for one in lengths) >= 15
+    assert policy == "asp" or [one[2] for one in lengths] == [5] * 3
+
+
+def test_rounds_are_counted_as_they_are_dealt() -> None:
+    for num_samples in range(1, 60):
+        for num_workers in range(1, min(5, num_samples) + 1):
+            for batch_size in (1, 2, 5):
+                figures = PlanFigures(num_samples=num_samples, batch_size=batch_size, budget_samples=num_samples)
+                dealt = list(round_sizes(num_samples, num_workers=num_workers, batch_size=batch_size))
+                assert num_rounds(figures, num_workers=num_workers) == len(dealt)
+
+
+def sizes(num_samples: int, groups: int, batch_size: int) -> Iterator[list[int]]:
+    deal = Deal(0, range(groups), horizon=1, say=pytest.fail)
+    return deal.equal_sizes(num_samples, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 8])
+def test_no_micro_batch_of_a_grid_is_larger_than_the_first_or_empty(groups: int, batch_size: int) -> None:
+    """Whatever remains of the data: no group has room for more than its first micro-batch, or than ``batch_size``."""
+    for num_samples in range(groups, 4 * groups * batch_size + 1):
+        rounds = list(sizes(num_samples, groups, batch_size))
+        left = num_samples - sum(map(sum, rounds))
+        assert left == (num_samples % groups if batch_size == 1 else 0)
+        assert all(1 <= size <= batch_size for one in rounds for size in one)
+        assert all(now >= then for one, other in pairwise(rounds) for now, then in zip(one, other, strict=True))
