@@ -55,7 +55,7 @@ bench: $(STAMP)
 # Five campaigns, about an hour and a half on two idle cores; see docs/reliability.md.
 stress: $(STAMP)
 	status=0; \
-	for script in stress stress_machines stress_virtual stress_checkpoints stress_processes; do \
+	for script in stress stress_machines stress_virtual stress_checkpoints stress_processes stress_endings; do \
 		$(BIN)/python benchmarks/$$script.py || status=1; \
 	done; \
 	exit $$status

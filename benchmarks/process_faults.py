@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,13 +18,14 @@ import psutil
 
 from plesio.core.errors import DataError, PlesioError
 from plesio.policies import parse_policy
+from plesio.runtime.coordinator.members import FIRST_LEASE_S
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.testbed.testbed import Testbed
 from plesio.testing import LocalJob
 from process_truth import Run, problem
 from runtime import counting_worker
 
-__all__ = ["KINDS", "POLICIES", "Case", "Links", "Verdict", "random_case", "run_with", "try_case"]
+__all__ = ["ENDINGS", "KINDS", "POLICIES", "WEIGHTS", "Case", "Links", "Verdict", "random_case", "run_with", "try_case"]
 
 POLICIES = (
     "bsp", "bsp,exchange=store", "bsp,backup=1", "ssp:2", "asp", "local_sgd:4", "local_sgd:4,delay=2", "delayed:2",
@@ -47,10 +48,29 @@ KINDS = {
     "slow link": 1.0,
 }
 """How often each is drawn, as a share of all."""
+ENDINGS = {
+    "stop worker past the end": 5.0,
+    "stop worker at its end": 2.0,
+    "stop worker at its end past the end": 4.0,
+    "kill worker at its end": 5.0,
+    "kill worker in a save": 2.0,
+}
+"""Those of stress_endings.py, likewise."""
+WEIGHTS = {**KINDS, **ENDINGS}
+PRIMARY = 0.6
+"""How often it is rank 0 whom an ending befalls, beside its share of the others."""
+LONGEST_S = {"while all join": 0.5, "at its end": 0.2, "in a save": 0.03}
+"""How late it may come; other kinds within a second."""
 OF_LINKS = ("cut link a moment", "cut link", "slow link")
 WITH_BACKUP = ("kill server with a backup", "kill backup")
-GONE = ("kill worker", "kill worker while all join", "stop worker", "stop worker past its lease", "cut link")
+GONE = (
+    "kill worker", "kill worker while all join", "stop worker", "stop worker past its lease", "cut link",
+    "stop worker past the end", "stop worker at its end past the end", "kill worker at its end",
+    "kill worker in a save",
+)  # fmt: skip
 """Kinds after which a worker is counted lost."""
+IN_RACKS = "hier:bsp/local_sgd:4"
+"""Two racks, where there are saves in the campaign of endings."""
 LEASE_S, MEET_S, CONNECTION_S, A_FEW_S = 2.0, 60.0, 35.0, 6.0
 SMALL_DISK = "24k"
 SLOW_BYTES_PER_S = 2e5
@@ -59,6 +79,8 @@ START_S = 60.0
 START_SPREAD_S = 20.0
 """By how much later than the fault a worker may begin to wait for the others, when the machine is busy."""
 RUN_S = 60.0
+HANG_S = FIRST_LEASE_S + 10.0
+"""How long the others may take to end, all in all, and the one that wakes up."""
 
 Outcome = Literal["survived", "ended", "FAILED"]
 
@@ -72,7 +94,8 @@ class Case:
         policy: Under which the workers train.
         num_workers: How many.
         victim: Which of them, or whose host.
-        at_s: When, after all have made a step (or begun, for what comes while they join).
+        at_s: When, after all have made a step (or begun, for what comes while they join; or the victim's loops are
+            over, or a checkpoint is begun).
     """
 
     kind: str
@@ -92,6 +115,11 @@ class Case:
         return parse_policy(self.policy).adapts
 
     @property
+    def wakes(self) -> bool:
+        """Whether a worker that is stopped goes on while the others train."""
+        return self.kind in ("stop worker a moment", "stop worker past its lease", "stop worker at its end")
+
+    @property
     def culprit(self) -> str | None:
         """What an error must name that ends the run; None where nothing must end it."""
         if self.kind == "kill worker while all join":  # without a launcher nobody knows who will never come
@@ -103,6 +131,16 @@ class Case:
         if self.kind == "cut link" and self.victim == 0:
             return "server|cut off|worker 0"
         return None
+
+    @property
+    def awaited(self) -> list[str]:
+        """What is in the run's folder when it may come."""
+        if self.kind == "kill worker in a save":
+            return ["checkpoints/*.part"]
+        if "at its end" in self.kind:
+            return [f"end-{self.victim}"]
+        noted = "pid" if self.kind == "kill worker while all join" else "steps"
+        return [f"{noted}-{rank}" for rank in range(self.num_workers)]
 
     @property
     def victims(self) -> tuple[int, ...]:
@@ -118,7 +156,7 @@ class Case:
             return CONNECTION_S + A_FEW_S
         if self.kind == "kill worker while all join":
             return MEET_S + START_SPREAD_S
-        return LEASE_S + A_FEW_S
+        return HANG_S if self.kind in ENDINGS else LEASE_S + A_FEW_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,17 +197,15 @@ def random_case(number: int, *, seed: int, policies: Sequence[str], kinds: Seque
     """Fault ``number``: always the same."""
     rng = random.Random(f"{seed}/{number}")
     policy = rng.choice(policies)
-    [kind] = rng.choices(kinds, [KINDS[kind] for kind in kinds])
+    [kind] = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])
     if kind in WITH_BACKUP and parse_policy(policy).pushes is None:
         kind = "kill server"
     num_workers = 3 if kind in OF_LINKS else rng.choice((2, 3, 3, 4))
-    return Case(
-        kind=kind,
-        policy=policy,
-        num_workers=num_workers,
-        victim=rng.randrange(num_workers),
-        at_s=rng.uniform(0.0, 0.5 if kind == "kill worker while all join" else 1.0),
-    )
+    victim = rng.randrange(num_workers)
+    if kind in ENDINGS and rng.random() < PRIMARY:
+        victim = 0
+    longest_s = next((one for what, one in LONGEST_S.items() if what in kind), 1.0)
+    return Case(kind=kind, policy=policy, num_workers=num_workers, victim=victim, at_s=rng.uniform(0.0, longest_s))
 
 
 def try_case(case: Case, folder: Path, *, links: Links | None, keep: bool = False) -> Verdict:
@@ -208,7 +244,9 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
         stack.callback(links.heal, case)
     job = stack.enter_context(LocalJob(case.num_workers, site=site))
     long = case.kind in ("stop worker past its lease", "stop worker", "cut link")
-    epochs, step_s = (16 if long else 6), 0.01
+    epochs, step_s = (16 if long else 3 if case.kind in ENDINGS else 6), 0.01
+    checkpoint = folder / "checkpoints" if case.kind == "kill worker in a save" else None
+    everyone = range(case.num_workers)
     for rank in range(case.num_workers):
         job.start(
             rank,
@@ -220,21 +258,24 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
             step_s=step_s,
             replicas=2 if case.kind in WITH_BACKUP else 1,
             trace=small if case.kind == "full disk of results" else None,
-            checkpoint=small if case.kind == "full disk of checkpoints" else None,
+            checkpoint=small if case.kind == "full disk of checkpoints" else checkpoint,
+            racks=[rank * 2 // case.num_workers for rank in everyone] if case.policy == IN_RACKS else None,
         )
-    everyone = range(case.num_workers)
-    noted = "pid" if case.kind == "kill worker while all join" else "steps"
-    _await_files([folder / f"{noted}-{rank}" for rank in everyone])
+    _await_files(folder, case.awaited)
     time.sleep(case.at_s)
     fault_s = time.monotonic()
     happened = _befall(case, folder, links=links)
-    sleeps = [case.victim] if case.kind == "stop worker" and happened else []
-    others = [rank for rank in everyone if rank not in sleeps]
+    sleeps = case.kind.startswith("stop worker") and not case.wakes and happened
+    others = [rank for rank in everyone if not sleeps or rank != case.victim]
     endings = job.wait(timeout_s=RUN_S + case.patience_s, ranks=others)
     ended_s = time.monotonic() - fault_s
+    if sleeps and case.kind.endswith("past the end"):
+        with suppress(ProcessLookupError):  # it had ended
+            os.kill(int((folder / f"pid-{case.victim}").read_text()), signal.SIGCONT)
+        endings |= job.wait(timeout_s=HANG_S)
     trace = small if case.kind == "full disk of results" and small is not None else folder / "trace"
     if not any(ending.error for ending in endings.values()) and case.kind != "full disk of results":
-        _await_files([trace / "results.json"])
+        _await_files(trace, ["results.json"])
     return Run(
         policy=case.policy,
         folder=folder,
@@ -247,12 +288,12 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
     )
 
 
-def _await_files(paths: Sequence[Path]) -> None:
+def _await_files(folder: Path, names: Sequence[str]) -> None:
     deadline_s = time.monotonic() + START_S
-    while not all(path.exists() and path.stat().st_size for path in paths):
+    while not all(any(path.stat().st_size for path in folder.glob(name)) for name in names):
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"no {', '.join(path.name for path in paths)} after {START_S:g} s")
-        time.sleep(0.005)
+            raise TimeoutError(f"no {', '.join(names)} after {START_S:g} s")
+        time.sleep(0.001)
 
 
 def _befall(case: Case, folder: Path, *, links: Links | None) -> bool:
@@ -274,7 +315,7 @@ def _befall(case: Case, folder: Path, *, links: Links | None) -> bool:
             os.kill(pid, signal.SIGKILL)
             return True
         os.kill(pid, signal.SIGSTOP)
-        if case.kind != "stop worker":
+        if case.wakes:
             time.sleep(LEASE_S + 1.5 if case.kind == "stop worker past its lease" else 0.5)
             os.kill(pid, signal.SIGCONT)
     except ProcessLookupError:
@@ -292,6 +333,11 @@ def _judge(case: Case, run: Run) -> Verdict:
     wrong = problem(run)
     if wrong is not None:
         return Verdict(outcome="FAILED", text=wrong)
+    woken = run.endings.get(case.victim) if case.kind.endswith("past the end") else None
+    if woken is not None and woken.error not in (None, "WorkerLostError"):
+        return Verdict(outcome="FAILED", text=f"the one that woke up ended with {woken.error}: {woken.message}")
+    if case.kind in ENDINGS and run.ended_s > case.patience_s:
+        return Verdict(outcome="FAILED", text=f"the others ended {run.ended_s:.1f} s after the fault")
     errors = {rank: one for rank, one in run.endings.items() if one.error is not None and rank not in run.victims}
     if not errors:
         return Verdict(outcome="survived", text=f"after {run.ended_s:.1f} s")

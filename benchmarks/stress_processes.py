@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
@@ -29,14 +30,12 @@ from typing import Any
 
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from arguments import at_least, one_of, policy_texts, seconds
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import Testbed
-from process_faults import KINDS, POLICIES, Case, Links, Verdict, random_case, try_case
+from process_faults import KINDS, POLICIES, WEIGHTS, Case, Links, Verdict, random_case, try_case
 from record import print_table, print_verdict, save
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -55,7 +54,14 @@ def links(stack: ExitStack) -> Links | None:
     return Links(stack.enter_context(Testbed.of(cluster, num_workers=HOSTS)))
 
 
-def campaign(arguments: argparse.Namespace) -> int:
+def campaign(arguments: argparse.Namespace, *, name: str, kinds: Sequence[str]) -> int:
+    """Do the faults, and report; the status to end with.
+
+    Args:
+        arguments: Of the command line.
+        name: The script's.
+        kinds: Of faults, if the command line names none.
+    """
     policies = tuple(arguments.policies or POLICIES)
     first = arguments.first
     numbers = range(first, first + arguments.faults) if arguments.only is None else [arguments.only]
@@ -69,31 +75,31 @@ def campaign(arguments: argparse.Namespace) -> int:
         for number in track(numbers, "faults", disable=not sys.stderr.isatty()):
             if time.monotonic() - begun_s > arguments.budget:
                 break
-            case = random_case(number, seed=arguments.seed, policies=policies, kinds=tuple(arguments.kinds or KINDS))
+            case = random_case(number, seed=arguments.seed, policies=policies, kinds=tuple(arguments.kinds or kinds))
             if case.needs_links and network is None:
                 continue
             verdict = try_case(case, root / f"run-{number}", links=network, keep=arguments.keep)
             found.append((number, case, verdict))
             if verdict.outcome == "FAILED":
-                print(f"{case}: {verdict.text}\n  {repeats(arguments, number)}", flush=True)
+                print(f"{case}: {verdict.text}\n  {repeats(arguments, number, name=name)}", flush=True)
             elif arguments.only is not None:
                 print(f"{case}: {verdict.outcome}; {verdict.text}")
-    return report(arguments, found, lasted_s=time.monotonic() - begun_s)
+    return report(arguments, found, name=name, lasted_s=time.monotonic() - begun_s)
 
 
-def repeats(arguments: argparse.Namespace, number: int) -> str:
+def repeats(arguments: argparse.Namespace, number: int, *, name: str) -> str:
     """The command that does one of the faults again."""
     chosen = f' --policies "{" ".join(arguments.policies)}"' if arguments.policies else ""
     chosen += f' --kinds "{",".join(arguments.kinds)}"' if arguments.kinds else ""
-    return f"python benchmarks/stress_processes.py --seed {arguments.seed} --only {number}{chosen}"
+    return f"python benchmarks/{name}.py --seed {arguments.seed} --only {number}{chosen}"
 
 
-def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]], *, lasted_s: float) -> int:
+def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]], *, name: str, lasted_s: float) -> int:
     """Print what came of it and write it down; the status to end with."""
     cells = Counter((case.kind, case.policy, one.outcome) for _, case, one in found)
     rows = [
         [kind, policy, *(str(cells[kind, policy, outcome]) for outcome in OUTCOMES)]
-        for kind in KINDS
+        for kind in WEIGHTS
         for policy in sorted({case.policy for _, case, _ in found if case.kind == kind})
     ]
     print_table("faults", columns=["fault", "policy", "survived", "ended with a named error", "FAILED"], rows=rows)
@@ -108,18 +114,18 @@ def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]]
             {"number": number, "policy": case.policy, "kind": case.kind, "outcome": one.outcome, "text": one.text}
             for number, case, one in found
         ]
-        save("stress_processes", settings=vars(arguments), results=results, met=met)
+        save(name, settings=vars(arguments), results=results, met=met)
     return 0 if met else 1
 
 
-def main() -> None:
+def main(name: str, kinds: Sequence[str], description: str | None) -> None:
     """Do what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=at_least(1), default=500)
     parser.add_argument("--first", type=at_least(0), default=0, help="number of the first: go on from here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policies", type=policy_texts, help='their texts, in one: "bsp ssp:2"')
-    parser.add_argument("--kinds", type=one_of(KINDS), help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--kinds", type=one_of(kinds), help=f"of {', '.join(kinds)}")
     parser.add_argument("--budget", type=seconds, default="30 min", help="no further fault after so long")
     parser.add_argument("--only", type=at_least(0), help="do this one alone")
     parser.add_argument("--no-links", action="store_true", help="make no network namespaces")
@@ -128,8 +134,8 @@ def main() -> None:
     arguments = parser.parse_args()
     # servers whose starter is killed become children of this process, so none is overlooked
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    sys.exit(campaign(arguments))
+    sys.exit(campaign(arguments, name=name, kinds=kinds))
 
 
 if __name__ == "__main__":
-    main()
+    main("stress_processes", tuple(KINDS), __doc__)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -61,11 +62,13 @@ def count_samples(
     replicas: int,
     trace: Path | None = None,
     checkpoint: Path | None = None,
+    racks: Sequence[int] | None = None,
 ) -> float:
     """Train on numbered samples, and note after every step that counted which they were.
 
     Each step moves the one parameter by 1 in all. While it trains, FOLDER has ``pid-RANK`` and ``steps-RANK``: a line
-    for each step that has returned, with its clock and its samples.
+    for each step that has returned, with its clock and its samples. ``end-RANK`` comes when its loops are over, and the
+    evaluation then takes as long as ten steps.
 
     Args:
         policy: Under which.
@@ -75,6 +78,7 @@ def count_samples(
         replicas: How often the server is there.
         trace: Where results go; None is a folder in ``folder``.
         checkpoint: Where checkpoints go, one every ten steps; None takes none.
+        racks: Of every worker, the one that it is in; None has them found.
 
     Returns:
         The parameter at the end.
@@ -86,11 +90,17 @@ def count_samples(
         model.weight.zero_()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     data = TensorDataset(torch.arange(NUM_SAMPLES))
-    saving = {} if checkpoint is None else {"checkpoint": checkpoint, "every": "10 steps"}
+    also = {} if checkpoint is None else {"checkpoint": checkpoint, "every": "10 steps"}
+    also |= {} if racks is None else {"racks": racks}
+
+    def metric() -> float:
+        time.sleep(10 * step_s)
+        return model.weight.item()
+
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     options = plesio.JoinOptions(replicas=replicas)
     with (
-        plesio.join(model, optimizer, policy=policy, trace=trace or folder / "trace", options=options, **saving) as run,
+        plesio.join(model, optimizer, policy=policy, trace=trace or folder / "trace", options=options, **also) as run,
         (folder / f"steps-{rank}").open("w", buffering=1) as notes,
     ):
         for _ in range(epochs):
@@ -101,7 +111,8 @@ def count_samples(
                 run.step()
                 if run.clock > before:
                     notes.write(" ".join(map(str, [run.clock, *numbers.tolist()])) + "\n")
-        run.finish(lambda: model.weight.item())
+        (folder / f"end-{rank}").write_text("over")
+        run.finish(metric)
         return model.weight.item()
 
 

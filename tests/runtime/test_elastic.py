@@ -97,6 +97,26 @@ def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy
     assert len(found[1]["visited"]) == 6 * 8, "a step of an expelled worker came back as if it had counted"
 
 
+@pytest.mark.parametrize(
+    ("policy", "lost"),
+    [("bsp", 0), ("asp", 1), *(pytest.param(policy, lost, marks=SLOW) for policy, lost in (("bsp", 1), ("asp", 0)))],
+)
+def test_a_worker_that_wakes_up_when_the_others_have_ended_is_told_so(policy: str, lost: int, tmp_path: Path) -> None:
+    """Worker 0 has started the server, which then ends with it; else the server has ended when the other wakes up."""
+    plan = {"fault": "stop", "rank": lost, "step": 7}
+    with LocalJob(2) as job:
+        for rank in range(2):
+            job.start(rank, WORKER, "train", policy=policy, folder=tmp_path, plan=plan)
+        job.wait(timeout_s=60, ranks=[1 - lost])
+        os.kill(int((tmp_path / "stopped").read_text()), signal.SIGCONT)
+        job.wait(timeout_s=12)
+    found = outcomes(tmp_path)
+    assert (found[lost]["error"], found[1 - lost]["error"]) == ("WorkerLostError", None)
+    said = "the run ended without this worker" if lost == 0 else "the job's server does not answer it"
+    assert said in found[lost]["message"]
+    assert result_in(tmp_path).lost_workers == (lost,)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "lost"), [("bsp", 2), ("ssp:2", 2), ("asp", 0)])
 def test_a_worker_that_holds_its_interpreter_past_its_lease_is_done_without(

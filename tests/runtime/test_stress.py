@@ -70,6 +70,15 @@ def test_a_server_that_is_killed_in_a_campaign_is_survived(tmp_path: Path, monke
     assert try_case(case, tmp_path / "server", links=None).outcome == "survived"
 
 
+def test_a_worker_that_is_killed_at_its_end_costs_no_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from process_faults import Case, try_case
+
+    case = Case(kind="kill worker at its end", policy="local_sgd:4", num_workers=2, victim=1, at_s=0.0)
+    verdict = try_case(case, tmp_path / "ending", links=None)
+    assert verdict.outcome == "survived", verdict.text
+
+
 def test_faults_of_processes_are_survived_and_a_wrong_parameter_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

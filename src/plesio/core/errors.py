@@ -116,11 +116,20 @@ class WorkerLostError(PlesioError):
         return cls(text, ranks=tuple(ranks))
 
     @classmethod
-    def expelled(cls, rank: int) -> "WorkerLostError":
-        """The error on the lost worker itself, when it wakes up and hears of it."""
+    def expelled(cls, rank: int, *, over: bool = False) -> "WorkerLostError":
+        """The error on the lost worker itself, when it wakes up and hears of it; ``over``: the run has ended since."""
+        silent = "was silent for longer than its lease and was counted lost"
+        text = f"this worker (rank {rank}) {silent}; it comes back as a new process: plesio run --join"
+        if over:
+            text = f"the run ended without this worker (rank {rank}), which {silent}"
+        return cls(text, ranks=(rank,))
+
+    @classmethod
+    def unanswered(cls, rank: int) -> "WorkerLostError":
+        """The error on a worker that wakes up after its lease, and that the job's server does not answer any more."""
         text = (
-            f"this worker (rank {rank}) was silent for longer than its lease and was counted lost; "
-            "it comes back as a new process: plesio run --join"
+            f"this worker (rank {rank}) was silent for longer than its lease, and the job's server does not answer it: "
+            "the run has ended without this worker, or goes on without it"
         )
         return cls(text, ranks=(rank,))
 

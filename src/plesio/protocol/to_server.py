@@ -176,7 +176,13 @@ class NotFinite(Message, frozen=True, kw_only=True, tag=12):
 
 
 class Leave(Message, frozen=True, kw_only=True, tag=14):
-    """The worker's training is over. Answered with `MayLeave`; for the worker that evaluates, when all have left."""
+    """The worker's training is over. Answered with `MayLeave`; for the worker that evaluates, when all have left.
+
+    Attributes:
+        samples: Samples of all workers that have been trained on in collectives, as this one knows.
+    """
+
+    samples: int = 0
 
 
 class Evaluations(Message, frozen=True, kw_only=True, tag=16):

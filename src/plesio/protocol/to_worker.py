@@ -109,9 +109,14 @@ class Stop(Message, frozen=True, kw_only=True, tag=45):
 
 
 class Expelled(Message, frozen=True, kw_only=True, tag=7):
-    """The worker was counted lost, and still speaks."""
+    """The worker was counted lost, and still speaks, or the run ends without it.
+
+    Attributes:
+        over: The run has ended.
+    """
 
     urgent: ClassVar[bool] = True
+    over: bool = False
 
 
 class Lease(Message, frozen=True, kw_only=True, tag=9):

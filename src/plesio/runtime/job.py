@@ -185,7 +185,7 @@ class Job:
     def heartbeat(self) -> Heartbeat:
         """The thread that tells server 0 that this worker lives."""
         if self._heartbeat is None:
-            client = self._servers.control(wanted=lambda: self._heartbeat is None or not self._heartbeat.stopping)
+            client = self._servers.control(wanted=lambda: self._heartbeat is None or self._heartbeat.goes_on())
             meeting_place = (self.place.address, self.place.port)
             self._heartbeat = Heartbeat(client, rank=self.place.rank, meeting_place=meeting_place)
         return self._heartbeat

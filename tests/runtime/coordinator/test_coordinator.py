@@ -6,8 +6,11 @@ import pytest
 
 from plesio.policies import Joined, RefuseReason, read_log, verify
 from plesio.protocol.effects import ApplyOrder, DropOrder, SnapshotOrder, Tell
+from plesio.protocol.figures import Report
 from plesio.protocol.plans import Block
 from plesio.protocol.to_server import (
+    Goodbye,
+    Heartbeat,
     Leave,
     NotFinite,
     Release,
@@ -327,6 +330,31 @@ def test_if_the_lowest_rank_is_lost_the_next_one_evaluates():
     run.say(2, Leave())
     assert run.told[1][-1] == MayLeave(evaluates=True)
     assert run.told[2][-1] == MayLeave(evaluates=False)
+
+
+def test_samples_that_a_lost_worker_had_not_told_count_where_those_that_left_know_of_them():
+    run = Run("bsp", workers=3).start()
+    for worker in (0, 1, 2):
+        run.say(worker, Heartbeat(report=Report(samples=10 if worker == 2 else 16)))
+        run.say(worker, Leave(samples=48))
+    run.do("lose", 2)
+    for worker in (0, 1):
+        run.say(worker, Goodbye(status="finished", error=None, report=Report(samples=16)))
+    result = run.coordinator.ledger.result(status="finished")
+    assert result.samples == 48
+    assert result.fallbacks == (
+        "6 of the samples are in no worker's own figures: worker 2 was lost before it had told its last steps",
+    )
+
+
+def test_the_result_says_that_the_one_which_was_to_evaluate_is_lost():
+    run = Run("asp").start()
+    run.say(1, Leave())
+    run.say(0, Leave())
+    run.do("lose", 0)
+    assert run.coordinator.ledger.fallbacks == [
+        "nobody has evaluated the final parameters: worker 0 was lost while it evaluated, when the others had left"
+    ]
 
 
 def test_run_ends_when_the_last_worker_has_said_goodbye():

@@ -8,7 +8,7 @@ from plesio.protocol.effects import EndRun
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.to_server import Ended
-from plesio.protocol.to_worker import RunEnded
+from plesio.protocol.to_worker import Expelled, RunEnded
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.server.run_end import RunEnd
 from plesio.runtime.server.server_traffic import ServerTraffic
@@ -47,6 +47,14 @@ def test_a_run_of_one_server_is_over_at_once():
     job.end.begin(coordinator(), folder=None)
     assert job.told == [(b"worker-3", RunEnded)]
     assert (job.num_over, len(job.end.results), job.end.under_way) == (1, 1, False)
+
+
+def test_a_worker_that_was_lost_is_told_that_the_run_is_over():
+    job = Job()
+    run = coordinator()
+    run.ledger.lose(1, evaluates=False)
+    job.end.begin(run, folder=None)
+    assert (job.told, job.last) == ([(b"heartbeat-1", Expelled)], Expelled(over=True))
 
 
 def test_a_run_is_over_when_all_servers_have_forgotten_it():

@@ -248,8 +248,8 @@ class Coordinator:
                 return self._changes.ready(worker, message, now_s=now_s) if running and self.is_live(worker) else []
             case Cut() | Regrouped() | Holding():
                 return self._regroupings.hear(worker, message, now_s=now_s)
-            case Leave():
-                return self._leave(worker, now_s=now_s)
+            case Leave(samples=samples):
+                return self._leave(worker, samples=samples, now_s=now_s)
             case SaveRequest() | BooksPage():
                 self._checkpoints.hear(message, worker=worker)
                 return self._begin_if_all_are_there(now_s=now_s)
@@ -320,12 +320,12 @@ class Coordinator:
         elapsed_s = now_s - self.started_s
         return Tell(worker=worker, message=Start(clock=clock, elapsed_s=elapsed_s, workers=self.expected))
 
-    def _leave(self, worker: int, *, now_s: float) -> list[Effect]:
+    def _leave(self, worker: int, *, samples: int, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
         if not self.is_live(worker) or self._regroupings.gathering:
             return []  # one that has been told to stand says so again when it has gone on
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
-        self._members[worker].leaving = True
+        self._members[worker].leaving, self.ledger.samples_at_end = True, samples
         return [*effects, *self._regroupings.leaving(), *self._members.answer_leaving()]
 
     def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
@@ -348,7 +348,7 @@ class Coordinator:
         mates = self._members.mates(worker)
         meets = self._stage.exchange == "collective" and not self._regroupings.possible
         fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
-        self.ledger.lost.append(worker)
+        self.ledger.lose(worker, evaluates=self._members[worker].evaluates)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
             self.status = "failed"

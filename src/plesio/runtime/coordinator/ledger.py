@@ -65,6 +65,8 @@ class Ledger:
         self.cross_rack_bytes = 0
         self.fallbacks: list[str] = []
         self.decisions: list[dict[str, Any]] = []
+        self.samples_at_end = 0
+        """Of all workers in collectives, as those that leave them know."""
         self.applied_samples = 0
         self.version = 0
         self.racks: Mapping[int, tuple[int, ...]] = {}
@@ -178,6 +180,13 @@ class Ledger:
                 "had ended"
             )
 
+    def lose(self, worker: int, *, evaluates: bool) -> None:
+        """Take in that a worker is lost; ``evaluates``: the others had left, and it was to evaluate."""
+        self.lost.append(worker)
+        if evaluates and self.parameters_sha256 is None:
+            why = f"worker {worker} was lost while it evaluated, when the others had left"
+            self.fallbacks.append(f"nobody has evaluated the final parameters: {why}")
+
     def applied(self, action: Apply) -> None:
         """Take in an update of the shared parameters."""
         self._staleness.update(action.staleness)
@@ -237,6 +246,8 @@ class Ledger:
             members, of_others = self._of_lost
             of_members = sum(reports[member].samples for member in members if member in reports)
             samples = max(of_others + of_members, self._samples_on_collectives + arrived)
+        untold = max(0, self.samples_at_end - samples) if self.lost else 0
+        samples += untold
         sent = self._all_server_bytes()
         for report in reports.values():
             sent.update(report.bytes_sent)
@@ -270,12 +281,17 @@ class Ledger:
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
             refused_peers=dict(self.refused_peers),
-            fallbacks=tuple(self.fallbacks),
+            fallbacks=(*self.fallbacks, *self._untold(untold)),
             parameters_sha256=self.parameters_sha256,
             evaluations=tuple(self.evaluations),
             losses=self._losses.points(MAX_LOSS_POINTS),
             environment=self.environment,
         )
+
+    def _untold(self, samples: int) -> list[str]:
+        names = ", ".join(map(str, self.lost))
+        why = f"worker {names} was lost before it had told its last steps"
+        return [f"{samples} of the samples are in no worker's own figures: {why}"] if samples else []
 
     def _report_of(self, worker: int) -> Report:
         """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""

@@ -51,6 +51,8 @@ class Member:
     """Another of its rack is lost."""
     leaving: bool = False
     answered: bool = False
+    evaluates: bool = False
+    """Told so, when all were leaving."""
 
 
 class Members(dict[int, Member]):
@@ -131,7 +133,7 @@ class Members(dict[int, Member]):
         for worker in live:
             member, evaluates = self[worker], worker == live[0]
             if member.leaving and not member.answered and (all_left or not evaluates):
-                member.answered = True
+                member.answered, member.evaluates = True, evaluates
                 told.append(Tell(worker=worker, message=MayLeave(evaluates=evaluates)))
         return told
 

@@ -17,9 +17,9 @@ from plesio.core.errors import DataError
 from plesio.core.results import RunResult, write_results
 from plesio.protocol.effects import EndRun
 from plesio.protocol.message import Message
-from plesio.protocol.peers import worker_identity
+from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Ended
-from plesio.protocol.to_worker import RunEnded
+from plesio.protocol.to_worker import Expelled, RunEnded
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.server.server_traffic import ServerTraffic
 
@@ -133,6 +133,8 @@ class RunEnd:
         self._results.append(result)
         for worker in self._closing:
             self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
+        for worker in coordinator.ledger.lost:  # asleep, perhaps: what it says when it wakes up is of an earlier run
+            self._tell(heartbeat_identity(worker).encode(), Expelled(over=True))
         self._closing.clear()
         self._on_over()
 

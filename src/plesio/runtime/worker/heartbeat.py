@@ -4,9 +4,12 @@ The same connection brings the news that cannot wait for the training thread: a 
 lost. Where a collective cannot go on, the thread aborts the process group, which wakes the training thread out of it.
 
 A process may sleep (SIGSTOP, a suspended machine) past its lease and not know that it was counted lost. So a beat that
-was answered is what proves that the worker takes part, from when it was sent on, for a lease.
+was answered is what proves that the worker takes part, from when it was sent on, for a lease. The thread notices that
+it has slept: a turn of its loop has taken a lease. If the server is gone by then, it is the worker that was lost, and
+the same if no beat is answered soon.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from plesio.protocol.message import decode, encode
 from plesio.protocol.to_server import Heartbeat as Beat
 from plesio.protocol.to_server import Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
-from plesio.runtime.coordinator.members import FIRST_LEASE_S
+from plesio.runtime.coordinator.members import FIRST_LEASE_S, MIN_LEASE_S
 from plesio.runtime.transport import ControlClient
 from plesio.runtime.transport.failover import FailoverControl
 from plesio.runtime.transport.sockets import can_connect
@@ -29,6 +32,8 @@ LONGEST_INTERVAL_S = 1.0
 REACH_S = 5.0
 """How long the job's meeting place may take to answer."""
 _News = Alive | Lost | Regrouping | Hold | Expelled
+WOKEN_S = 10.0
+"""How long after it woke up a worker waits for a beat to be answered, beside its lease."""
 POLL_S = 0.05
 """Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
 
@@ -59,6 +64,9 @@ class Heartbeat:
         """When the beat was sent that is to be answered."""
         self._sure_s = time.monotonic()
         """Until a lease after this moment the worker takes part."""
+        self._turn_s = self._sure_s
+        """When the thread's loop began its present turn."""
+        self._woke_s = -math.inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
         self._thread.start()
@@ -81,9 +89,19 @@ class Heartbeat:
         return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
 
     @property
-    def stopping(self) -> bool:
-        """Whether the job is over for this worker."""
-        return self._stop.is_set()
+    def overslept(self) -> bool:
+        """Whether this process has slept for a lease, and nothing has proved since that it still takes part."""
+        return self._sure_s < self._woke_s or time.monotonic() > self._turn_s + self._sleep_s
+
+    @property
+    def _sleep_s(self) -> float:
+        """A turn that takes so long is a sleep: a lease, or the least one if the server may have a shorter by now."""
+        return MIN_LEASE_S if self._lease_s == FIRST_LEASE_S else self._lease_s
+
+    def goes_on(self) -> bool:
+        """Whether the job is not over for this worker; the thread asks while it looks for the server's backup."""
+        self._turn()
+        return not self._stop.is_set()
 
     @property
     def server_lost(self) -> bool:
@@ -114,7 +132,7 @@ class Heartbeat:
         self._failure = None
         self._failed.clear()
         self._generation = 0
-        self._asked_s, self._sure_s = None, time.monotonic()
+        self._asked_s, self._sure_s, self._woke_s = None, time.monotonic(), -math.inf
         self._abort, self._hold = abort, hold
         self._on_server_lost = on_server_lost
         self._meter = meter
@@ -143,7 +161,9 @@ class Heartbeat:
         next_beat_s = 0.0
         try:
             while not self._stop.is_set():
-                meter, now_s = self._meter, time.monotonic()
+                meter, now_s = self._meter, self._turn()
+                if meter is not None and self.overslept and now_s > self._woke_s + self._lease_s + WOKEN_S:
+                    self._fail(WorkerLostError.unanswered(self._rank))
                 if meter is not None and now_s >= next_beat_s:
                     self._client.send(*encode(Beat(report=meter.take())))
                     next_beat_s = now_s + interval_s
@@ -163,13 +183,26 @@ class Heartbeat:
                             self._client.send(*encode(holding))
                         case Lost(workers=workers, fatal=True, error=error):
                             self._fail(WorkerLostError.of(workers, error=error))
-                        case Expelled():
-                            self._fail(WorkerLostError.expelled(self._rank))
+                        case Expelled(over=over):
+                            self._fail(WorkerLostError.expelled(self._rank, over=over))
         except TransportError as error:
             self._lose_server(error)
 
+    def _turn(self) -> float:
+        """Begin a turn of the loop, and notice if the last one was a sleep; returns the time."""
+        now_s = time.monotonic()
+        if now_s > self._turn_s + self._sleep_s:
+            self._woke_s = now_s
+        self._turn_s = now_s
+        return now_s
+
     def _lose_server(self, error: TransportError) -> None:
         if self._stop.is_set():
+            return
+        self._turn()
+        self._turn_s = math.inf  # the thread ends
+        if self.overslept:
+            self._fail(WorkerLostError.unanswered(self._rank))
             return
         if self._on_server_lost is None:
             self._fail(TransportError(f"the job's server is gone: {error}"))

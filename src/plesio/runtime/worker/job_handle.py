@@ -48,6 +48,11 @@ class Pulse(Protocol):
         ...
 
     @property
+    def overslept(self) -> bool:
+        """Whether this process has slept for a lease, and nothing has proved since that it still takes part."""
+        ...
+
+    @property
     def server_lost(self) -> bool:
         """Whether the server is gone, and the run goes on without it."""
         ...

@@ -90,7 +90,12 @@ class DistributedWorld:
         self._elapsed_s = 0.0
         self._heartbeat: Pulse | None = None
         self.client = StoreClient(
-            servers, rank=self.rank, clock=job.clock, failure=self._failure, on_refused=on_refused
+            servers,
+            rank=self.rank,
+            clock=job.clock,
+            failure=self._failure,
+            disconnected=self._disconnected,
+            on_refused=on_refused,
         )
         """This worker's connections to the servers."""
         self._job = job
@@ -195,6 +200,10 @@ class DistributedWorld:
     def _failure(self) -> PlesioError | None:
         return None if self._heartbeat is None else self._heartbeat.failure
 
+    def _disconnected(self, error: TransportError) -> PlesioError:
+        overslept = self._heartbeat is not None and self._heartbeat.overslept
+        return WorkerLostError.unanswered(self.rank) if overslept else error
+
     def explain(self, error: BaseException) -> PlesioError | None:
         """What lies behind ``error``, if it is that the run cannot go on.
 
@@ -297,7 +306,7 @@ class DistributedWorld:
     def leave(self) -> None:
         """This worker has trained all it will; the one that evaluates waits for the others."""
         try:
-            self.client.leave(check=self.check_group)
+            self.client.leave(samples=self.rounds.global_samples, check=self.check_group)
         except TransportError as error:
             self._goes_on_without(error)  # in a collective all have trained as far
 

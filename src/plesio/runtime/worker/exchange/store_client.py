@@ -59,6 +59,7 @@ class StoreClient:
         rank: This worker.
         clock: For time limits.
         failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
+        disconnected: Says what it means that a connection has ended.
         on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
             worker.
     """
@@ -70,12 +71,14 @@ class StoreClient:
         rank: int,
         clock: Clock,
         failure: Callable[[], PlesioError | None],
+        disconnected: Callable[[TransportError], PlesioError],
         on_refused: Callable[[int, str, int], None],
     ) -> None:
         self.endpoints = list(endpoints)
         self._rank = rank
         self._clock = clock
         self._failure = failure
+        self._disconnected = disconnected
         self._on_refused = on_refused
         self._controls: dict[type[Message], deque[Message]] = defaultdict(deque)
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
@@ -138,6 +141,12 @@ class StoreClient:
             self._ignored[kind] += 1
 
     def _wait(self, server: int) -> None:
+        try:
+            self._take_in(server)
+        except TransportError as error:
+            raise self._disconnected(error) from error
+
+    def _take_in(self, server: int) -> None:
         arrived = self.endpoints[server].poll(POLL_S)
         for incoming in arrived:
             if isinstance(incoming, Bulk):
@@ -285,13 +294,14 @@ class StoreClient:
             )
         return replies
 
-    def leave(self, *, check: Callable[[], None]) -> None:
+    def leave(self, *, samples: int, check: Callable[[], None]) -> None:
         """Say that this worker has trained all it will; on the worker that evaluates, wait until all have.
 
         Args:
+            samples: Of all workers, in collectives.
             check: Called while waiting; raises when there is more to do.
         """
-        self.tell(Leave())
+        self.tell(Leave(samples=samples))
         self._evaluates = self.await_message(MayLeave, check=check).evaluates
 
     def evaluates(self) -> bool:

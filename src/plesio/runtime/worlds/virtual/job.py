@@ -89,7 +89,7 @@ class _Pulse:
         self.failure: PlesioError | None = None
         self.generation = 0
         self.server_lost = False
-        self.doubtful = False
+        self.doubtful = self.overslept = False
         """Never: nobody is silent here and lives."""
         self.line = ControlLine(
             heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
@@ -135,8 +135,8 @@ class _Pulse:
         match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Hold | Expelled, peer="server 0"):
             case Lost(workers=workers, fatal=True, error=error):
                 self.failure = WorkerLostError.of(workers, error=error)
-            case Expelled():
-                self.failure = WorkerLostError.expelled(self._rank)
+            case Expelled(over=over):
+                self.failure = WorkerLostError.expelled(self._rank, over=over)
             case Regrouping(generation=generation):
                 self.generation = generation
             case Hold(generation=generation):
