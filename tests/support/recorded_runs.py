@@ -163,8 +163,8 @@ def train(run: Run, folder: Path) -> None:
                         loss = loss * float("nan")
                     loss.backward()
                     session.step(loss)
-                session.evaluate(loss_of_all)
-            session.finish(loss_of_all)
+                session.evaluate(loss_of_all, goal="max")  # as they were recorded
+            session.finish(loss_of_all, goal="max")
 
     num_workers = sum(run.racks) or 3
     cluster = (

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import UNSET, UnsetType
+
 from plesio.core.errors import DataError
 from plesio.core.files import reason_of, write_whole
 
@@ -19,6 +21,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "Environment",
     "Evaluation",
+    "Found",
+    "Goal",
     "Level",
     "LossPoint",
     "MemorySplit",
@@ -33,13 +37,38 @@ __all__ = [
 SCHEMA_VERSION = 1
 
 
+Goal = Literal["max", "min"]
+"""Whether more of a metric is better, or less."""
+
+Found = float | dict[str, float] | None
+"""What an evaluation gives: one number, several by name, or None on a worker that does not evaluate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The metric of the shared parameters after ``samples`` samples, ``at_s`` seconds of training."""
+    """The metric of the shared parameters after ``samples`` samples, ``at_s`` seconds of training.
+
+    Attributes:
+        metrics: All metrics by name, where there were several; ``metric`` is one of them.
+        goals: Their goals, that of ``metric`` first, where they are not those of the run's `RunInfo`.
+    """
 
     samples: int
     at_s: float
     metric: float
+    metrics: dict[str, float] | UnsetType = UNSET
+    goals: dict[str, Goal] | UnsetType = UNSET
+
+    @property
+    def found(self) -> Found:
+        """What the function gave: one number, or several by name."""
+        return dict(self.metrics) if self.metrics else self.metric
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
+        """What ``dataclasses.asdict`` made of one; without the fields that were not set."""
+        metrics = data.get("metrics", UNSET)
+        return cls(**{**_floats(data), "metrics": metrics and _floats(metrics)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +283,7 @@ class RunResult:
     virtual_s: float | None = None
     samples_per_s: float = 0.0
     metric_name: str = "metric"
-    metric_goal: Literal["max", "min"] = "max"
+    metric_goal: Goal = "max"
     final_metric: float | None = None
     target: float | None = None
     time_to_target_s: float | None = None
@@ -283,6 +312,10 @@ class RunResult:
             for name in ("memory", "utilisation", "staleness"):  # left out where they were not measured
                 if worker[name] is None:
                     del worker[name]
+        for point in plain["evaluations"]:
+            for name in ("metrics", "goals"):
+                if point[name] is UNSET:
+                    del point[name]
         return plain
 
     @classmethod
@@ -296,7 +329,7 @@ class RunResult:
             values = dict(data)
             values["workers"] = tuple(map(WorkerTimes.from_json, values.get("workers", ())))
             values["staleness"] = Staleness.from_json(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
-            values["evaluations"] = tuple(Evaluation(**_floats(point)) for point in values.get("evaluations", ()))
+            values["evaluations"] = tuple(map(Evaluation.from_json, values.get("evaluations", ())))
             values["losses"] = tuple(LossPoint(**_floats(point)) for point in values.get("losses", ()))
             for name in ("racks", "decisions", "lost_workers", "fallbacks"):
                 values[name] = tuple(values.get(name, ()))

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from plesio.core.results import MemorySplit, Utilisation
+from plesio.core.results import Goal, MemorySplit, Utilisation
 
 __all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status"]
 
@@ -23,7 +23,7 @@ class RunInfo:
     task: str = "train"
     seed: int = 0
     metric_name: str = "metric"
-    metric_goal: Literal["max", "min"] = "max"
+    metric_goal: Goal = "max"
     target: float | None = None
 
 

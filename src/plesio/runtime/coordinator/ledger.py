@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
+from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
@@ -252,6 +252,7 @@ class Ledger:
         for report in reports.values():
             sent.update(report.bytes_sent)
         final = self.evaluations[-1].metric if self.evaluations else None
+        name, goal = self.judged_by
         return RunResult(
             policy=self._policy,
             task=self.info.task,
@@ -265,8 +266,8 @@ class Ledger:
             wall_s=wall_s,
             virtual_s=wall_s if self.world == "virtual" else None,
             samples_per_s=samples / wall_s if wall_s > 0 else 0.0,
-            metric_name=self.info.metric_name,
-            metric_goal=self.info.metric_goal,
+            metric_name=name,
+            metric_goal=goal,
             final_metric=final,
             target=self.info.target,
             time_to_target_s=self._time_to_target_s(),
@@ -292,6 +293,12 @@ class Ledger:
         names = ", ".join(map(str, self.lost))
         why = f"worker {names} was lost before it had told its last steps"
         return [f"{samples} of the samples are in no worker's own figures: {why}"] if samples else []
+
+    @property
+    def judged_by(self) -> tuple[str, Goal]:
+        """Name and goal of the metric: those that the latest evaluation gave, else the run's."""
+        named = next((point.goals for point in reversed(self.evaluations) if point.goals), {})
+        return next(iter(named.items()), (self.info.metric_name, self.info.metric_goal))
 
     def _report_of(self, worker: int) -> Report:
         """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
@@ -329,7 +336,7 @@ class Ledger:
         target = self.info.target
         if target is None:
             return None
-        sign = 1.0 if self.info.metric_goal == "max" else -1.0
+        sign = 1.0 if self.judged_by[1] == "max" else -1.0
         return next((point.at_s for point in self.evaluations if sign * point.metric >= sign * target), None)
 
 

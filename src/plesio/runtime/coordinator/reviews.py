@@ -56,7 +56,7 @@ class Reviews:
         ledger.parameters_sha256 = message.parameters_sha256 or ledger.parameters_sha256
         if not running or not self._policy.adapts:
             return []
-        sign = 1.0 if ledger.info.metric_goal == "max" else -1.0
+        sign = 1.0 if ledger.judged_by[1] == "max" else -1.0
         effects: list[Effect] = []
         for point in message.evaluations:
             effects += self._decide(Evaluated(metric=sign * point.metric), now_s=now_s)

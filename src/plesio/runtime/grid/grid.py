@@ -10,11 +10,11 @@ last one y. A call of `Grid.step` does what the stage's schedule (`plesio.polici
 micro-batch, so a worker waits for nothing but what its next pass needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 import torch
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
-from plesio.core.results import Evaluation, RunResult
+from plesio.core.results import Evaluation, Found, RunResult
 from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, Status
 from plesio.runtime.checkpoints.worker import random_states, set_random_states
@@ -36,10 +36,13 @@ from plesio.runtime.grid.saving import GridSaver
 from plesio.runtime.grid.settling import Settlement
 from plesio.runtime.grid.tick import Tally
 from plesio.runtime.worker.exchange.links import PeerGoneError
+from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.loops import Shard
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["Grid"]
+
+M = TypeVar("M", bound=float | Mapping[str, float])
 
 
 class Grid:
@@ -98,8 +101,8 @@ class Grid:
             go_on=self._go_on,
         )
         self._evaluations: list[Evaluation] = []
-        self._metrics: list[float | None] = []
-        self._metrics_before: list[float | None] = [] if past is None else list(past["metrics"])
+        self._metrics: list[Found] = []
+        self._metrics_before: list[Found] = [] if past is None else list(past["metrics"])
         """What evaluations gave before the checkpoint."""
         self._result: RunResult | None = None
         self._final: dict[str, Tensor] | None = None
@@ -216,11 +219,12 @@ class Grid:
         states = self._collector.retried(lambda: self._collector.gather(tensors))
         return None if states is None else self._ready().network.whole(states, self.setting)
 
-    def evaluate(self, metric: Callable[[], float]) -> float | None:
+    def evaluate(self, metric: Callable[[], M], *, goal: Goals = None) -> M | None:
         """Evaluate the groups' mean weights, with the training clock stopped. All workers call it at the same place.
 
         Args:
             metric: Called with these weights in `model`, in evaluation mode, on the worker that collects.
+            goal: As in `plesio.Session.evaluate`.
 
         Returns:
             The metric there; None elsewhere.
@@ -228,19 +232,19 @@ class Grid:
         self._ensure_open()
         if len(self._metrics) < len(self._metrics_before):  # it was done before the checkpoint
             self._metrics.append(self._metrics_before[len(self._metrics)])
-            return self._metrics[-1]
+            return cast("M | None", self._metrics[-1])
         begun_s = self._timeline.now_s()
         self._training.pause()
         try:
             with self._timeline.beside_steps():
                 found = self._gathered(state_of(self.layers))
-                value = None
+                value: Found = None
                 if found is not None:
                     samples = self._ready().worker.tally.samples
-                    self._evaluations.append(self._measure(metric, found, samples, self._training.elapsed_s()))
-                    value = self._evaluations[-1].metric
+                    self._evaluations.append(self._measure(metric, goal, found, samples, self._training.elapsed_s()))
+                    value = self._evaluations[-1].found
             self._metrics.append(value)
-            return value
+            return cast("M | None", value)
         except PeerGoneError as error:
             raise self._leaving(error) from None
         finally:
@@ -249,15 +253,15 @@ class Grid:
             self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
 
     def _measure(
-        self, metric: Callable[[], float], found: tuple[dict[str, Tensor], float], samples: int, at_s: float
+        self, metric: Metric, goal: Goals, found: tuple[dict[str, Tensor], float], samples: int, at_s: float
     ) -> Evaluation:
         state, distance = found
         with self._ready().network.loaded(state):
-            value = float(metric())
+            evaluation = Judge(self._books.info).judged(metric, goal, samples=samples, at_s=at_s)
         self._timeline.event("consensus", at_s=self._timeline.now_s(), clock=self.clock, distance=distance)
-        return Evaluation(samples=samples, at_s=at_s, metric=value)
+        return evaluation
 
-    def finish(self, metric: Callable[[], float] | None = None) -> None:
+    def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Go back with the micro-batches that are under way, and put the network and the figures together.
 
         Called by `close`; call it yourself to have every snapshot and the final network evaluated.
@@ -273,11 +277,11 @@ class Grid:
             self._training.pause()
             self._timeline.leave_steps()
             self._finished = True
-            self._settle(metric)
+            self._settle(metric, goal)
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
 
-    def _settle(self, metric: Callable[[], float] | None) -> None:
+    def _settle(self, metric: Metric | None, goal: Goals) -> None:
         """Come to the run's result, together with all that are there."""
         ready = self._ready()
         shots = [*self._shots, final := self._shot()]
@@ -288,7 +292,7 @@ class Grid:
             network=ready.network,
             books=self._books,
             evaluations=self._evaluations,
-            measure=None if metric is None else partial(self._measure, metric),
+            measure=None if metric is None else partial(self._measure, metric, goal),
         )
         self._result, self._final = settlement.settle(self._figures(shots), shots)
 
@@ -354,7 +358,7 @@ class Grid:
             "report": msgspec.to_builtins(meter.so_far()),
             "losses": [list(one) for one in meter.totals.losses],
             "metrics": list(self._metrics),
-            "evaluations": [[one.samples, one.at_s, one.metric] for one in self._evaluations],
+            "evaluations": [msgspec.to_builtins(one) for one in self._evaluations],
             "shots": [[it.samples, it.at_s, [tensor.clone() for tensor in it.tensors], it.dealt] for it in self._shots],
         }
 
@@ -370,9 +374,7 @@ class Grid:
         meter = self._timeline.meter
         meter.go_on_from(Report(**past["report"]))
         meter.totals.losses = [tuple(one) for one in past["losses"]]
-        self._evaluations = [
-            Evaluation(samples=samples, at_s=at_s, metric=metric) for samples, at_s, metric in past["evaluations"]
-        ]
+        self._evaluations = [Evaluation(**one) for one in past["evaluations"]]
         self._shots = [Shot(*shot) for shot in past["shots"]]
 
     def _go_on(self) -> None:

@@ -25,6 +25,7 @@ from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.grid.formation import Formation
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
+from plesio.runtime.worker.judge import evaluation_mode
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.peer_watch import Watch
 
@@ -88,16 +89,12 @@ class Network:
         """With ``state`` in the layers, in evaluation mode and without gradients; afterwards all is as before."""
         own = _named(self.layers)
         before = {name: tensor.detach().clone() for name, tensor in own.items()}
-        modes = [(module, module.training) for module in self.layers.modules()]
         self._write(own, state)
-        self.layers.eval()
         try:
-            with torch.no_grad():
+            with evaluation_mode(self.layers):
                 yield
         finally:
             self._write(own, before)
-            for module, training in modes:
-                module.training = training
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
         """Have ``state`` in the layers for good."""

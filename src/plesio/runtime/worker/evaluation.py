@@ -1,13 +1,11 @@
 """Evaluates what the workers have made together, at a place of the training loop and after its end."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
-from plesio.core.results import Evaluation
+from plesio.core.results import Evaluation, Found
 from plesio.runtime.worker.exchange.exchange import Exchange, SharedState
 from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
+from plesio.runtime.worker.judge import Goals, Judge, Metric, evaluation_mode
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.world import World
 
@@ -30,11 +28,12 @@ class Evaluator:
     exchange: Exchange
     sharing: Sharing
 
-    def evaluate(self, metric: Callable[[], float], *, samples: int | None, at_s: float) -> float | None:
+    def evaluate(self, metric: Metric, goal: Goals, *, samples: int | None, at_s: float) -> Found:
         """Evaluate the snapshots and the present parameters, where this worker has them.
 
         Args:
             metric: Called with the shared parameters in the model.
+            goal: What is better.
             samples: Trained on by all workers so far, if this worker knows.
             at_s: Training time of the run so far.
 
@@ -42,33 +41,29 @@ class Evaluator:
             As `plesio.Session.evaluate`.
         """
         state = self.exchange.shared()
-        value = None
+        found: Found = None
         if state is not None:
             present = SharedState(self._samples(samples), at_s, state)
-            points = [self._measure(metric, shared) for shared in [*self.exchange.snapshots(), present]]
+            points = [self._measure(metric, goal, shared) for shared in [*self.exchange.snapshots(), present]]
             self.world.evaluated(points, parameters_sha256=None)
-            value = points[-1].metric
-        return self.sharing.share_metric(value)
+            found = points[-1].found
+        return self.sharing.share_metric(found)
 
-    def finish(self, state: State, metric: Callable[[], float] | None, *, samples: int | None, at_s: float) -> None:
+    def finish(self, state: State, metric: Metric | None, goal: Goals, *, samples: int | None, at_s: float) -> None:
         """Evaluate what the run has ended with, ``state``, and leave it in the model."""
         snapshots = self.exchange.snapshots()
         final = SharedState(self._samples(samples), at_s, state)
         if metric is not None:
             if not snapshots or snapshots[-1].samples < final.samples:
                 snapshots.append(final)
-            self.world.evaluated([self._measure(metric, shared) for shared in snapshots], parameters_sha256=None)
+            points = [self._measure(metric, goal, shared) for shared in snapshots]
+            self.world.evaluated(points, parameters_sha256=None)
         self.replica.load(state)
         self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica, state))
 
     def _samples(self, samples: int | None) -> int:
         return samples if samples is not None else self.world.result().samples
 
-    def _measure(self, metric: Callable[[], float], shared: SharedState) -> Evaluation:
-        model = self.replica.model
-        training = model.training
-        with self.replica.loaded(shared.state), torch.no_grad():
-            model.eval()
-            value = float(metric())
-            model.train(training)
-        return Evaluation(samples=shared.samples, at_s=shared.at_s, metric=value)
+    def _measure(self, metric: Metric, goal: Goals, shared: SharedState) -> Evaluation:
+        with self.replica.loaded(shared.state), evaluation_mode(self.replica.model):
+            return Judge(self.world.info).judged(metric, goal, samples=shared.samples, at_s=shared.at_s)

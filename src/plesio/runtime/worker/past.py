@@ -10,6 +10,7 @@ stepped once an epoch has been stepped in epochs that were over.
 from collections.abc import Callable
 from typing import Any
 
+from plesio.core.results import Found
 from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Past"]
@@ -32,8 +33,8 @@ class Past:
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
         self._stand = stand
-        self._before: list[float | None] = [] if values is None else list(values["metrics"])
-        self._metrics: list[float | None] = []
+        self._before: list[Found] = [] if values is None else list(values["metrics"])
+        self._metrics: list[Found] = []
         self._go_on: Callable[[], None] | None = None if stand is None else go_on
         self.training_s = 0.0 if values is None else float(values["training_s"])
         """Seconds of training before the checkpoint."""
@@ -64,11 +65,11 @@ class Past:
         """Whether the next evaluation was done by then."""
         return len(self._metrics) < len(self._before)
 
-    def metric(self) -> float | None:
+    def metric(self) -> Found:
         """What it gave."""
         return self.evaluated(self._before[len(self._metrics)])
 
-    def evaluated(self, metric: float | None) -> float | None:
+    def evaluated(self, metric: Found) -> Found:
         """An evaluation has given this."""
         self._metrics.append(metric)
         return metric

@@ -16,19 +16,20 @@ deals out samples, `StepTimes` takes down where the time went.
 import contextlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
-from plesio.core.results import RunResult
+from plesio.core.results import Found, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.evaluation import Evaluator
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
+from plesio.runtime.worker.judge import Goals, Metric
 from plesio.runtime.worker.keeper import Keeper, Stateful, register
 from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
@@ -44,6 +45,7 @@ from plesio.runtime.worker.world import World
 __all__ = ["Session"]
 
 T = TypeVar("T")
+M = TypeVar("M", bound=float | Mapping[str, float])
 
 
 class Session:
@@ -209,30 +211,37 @@ class Session:
                     raise self._world.explain(error) or error from error
                 self._recovery.recover(plan=self._loops.plan, samples=self._timeline.meter.totals.samples)
 
-    def evaluate(self, metric: Callable[[], float]) -> float | None:
+    def evaluate(self, metric: Callable[[], M], *, goal: Goals = None) -> M | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
 
         Args:
-            metric: Called with the shared parameters in the model and the model in evaluation mode.
+            metric: Called with the shared parameters in the model and the model in evaluation mode. It gives a number,
+                or several by name; the run is judged by the first, or by the one that `RunInfo` names.
+            goal: ``"max"`` where more of it is better, ``"min"`` where less is, or one of them for each name. By
+                default a metric whose name says that it is a loss or an error has the goal ``"min"``.
 
         Returns:
             The metric: on every worker of a collective run; on the worker that evaluates, rank 0, of a store run
             (where the others go on at once and get None).
+
+        Raises:
+            ConfigError: What ``metric`` gives is no number, or the goal is of no metric.
         """
         self._ensure_open()
         if self._past.knows_metric:
-            return self._past.metric()
+            return cast("M | None", self._past.metric())
         begun_s = self._now_s()
         with self._times.stopped():
             try:
-                return self._past.evaluated(self._together(lambda: self._evaluated(metric)))
+                found = self._together(lambda: self._evaluated(metric, goal))
+                return cast("M | None", self._past.evaluated(found))
             finally:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
-    def _evaluated(self, metric: Callable[[], float]) -> float | None:
-        return self._evaluator.evaluate(metric, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
+    def _evaluated(self, metric: Metric, goal: Goals) -> Found:
+        return self._evaluator.evaluate(metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
-    def finish(self, metric: Callable[[], float] | None = None) -> None:
+    def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
 
         Called by `close`; call it yourself to have every snapshot (``snapshot_every`` of `plesio.JoinOptions`) and the
@@ -246,7 +255,7 @@ class Session:
         self._times.leave()
         state = self._together(self._end)
         if state is not None:
-            self._evaluator.finish(state, metric, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
+            self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
     def register(self, **objects: Stateful) -> None:
         """Save objects with every checkpoint, and tell their states to workers that join a collective.

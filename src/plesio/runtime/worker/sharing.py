@@ -5,12 +5,14 @@ metric. On the store they are leased, by each worker or by a rack as one, and no
 the one that evaluates. `plesio.runtime.worker.exchange.adaptive` is the third: it goes from one to the other.
 """
 
+import json
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import torch
 
+from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.store_client import Leases, StoreClient
@@ -34,16 +36,27 @@ class Sharing(Protocol):
         """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
-    def share_metric(self, metric: float | None) -> float | None:
+    def share_metric(self, metric: Found) -> Found:
         """The evaluating worker's metric, on the workers that wait for it; elsewhere ``metric`` itself."""
         ...
 
 
-def tell_metric(metric: float | None, group: Group) -> float:
-    """Rank 0's metric, on all of the group; all of them call it."""
-    value = torch.tensor([float("nan") if metric is None else metric], dtype=torch.float64)
+def tell_metric(found: Found, group: Group) -> Found:
+    """What rank 0 has found, on all of the group; all of them call it."""
+    several = json.dumps(found).encode() if isinstance(found, dict) else b""
+    single = float("nan") if found is None or isinstance(found, dict) else found
+    value = torch.tensor([single, len(several)], dtype=torch.float64)
     group.broadcast(value)
-    return float(value.item())
+    if not value[1]:
+        return float(value[0])
+    told = (
+        torch.zeros(int(value[1]), dtype=torch.uint8)
+        if not several
+        else torch.frombuffer(bytearray(several), dtype=torch.uint8)
+    )
+    group.broadcast(told)
+    said: dict[str, float] = json.loads(told.numpy().tobytes())
+    return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +77,7 @@ class InRounds:
         """Batches that every rank computes by itself."""
         return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
-    def share_metric(self, metric: float | None) -> float | None:
+    def share_metric(self, metric: Found) -> Found:
         """Rank 0's."""
         return metric if self.group is None else tell_metric(metric, self.group)
 
@@ -157,7 +170,7 @@ class ByLeases:
         """Leased blocks."""
         return self.leasing.batches(figures, plan=plan, exchange=self.exchange, rack=self.rack)
 
-    def share_metric(self, metric: float | None) -> float | None:
+    def share_metric(self, metric: Found) -> Found:
         """Rank 0's, in its own rack; elsewhere nobody waits for it."""
         if self.rack is None or not self.rack.evaluates:
             return metric

@@ -4,6 +4,7 @@ from typing import Literal, Protocol
 
 from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult
+from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.rounds import RoundRecords
 
 __all__ = ["World"]
@@ -38,6 +39,11 @@ class World(Protocol):
 
     def explain(self, error: BaseException) -> PlesioError | None:
         """What lies behind ``error``, if it is that the run cannot go on (a worker is lost, the server is gone)."""
+        ...
+
+    @property
+    def info(self) -> RunInfo:
+        """Names for the results."""
         ...
 
     def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:

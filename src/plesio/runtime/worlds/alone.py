@@ -31,6 +31,7 @@ class AloneWorld:
 
     def __init__(self, *, policy: Policy, info: RunInfo, folder: Path | None, meter: Meter) -> None:
         self._folder = folder
+        self.info = info
         self._meter = meter
         self._ledger = Ledger(policy=policy.title, info=info, num_workers=1)
         self._ledger.environment = environment()

@@ -4,6 +4,7 @@ import json
 
 import msgspec
 
+from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_worker import Books
 from plesio.runtime.checkpoints.beginning import Checkpoints
@@ -68,7 +69,7 @@ class AloneSaving:
         )
         return self._batches
 
-    def share_metric(self, metric: float | None) -> float | None:
+    def share_metric(self, metric: Found) -> Found:
         """Its own."""
         return metric
 

@@ -101,7 +101,7 @@ class DistributedWorld:
         self._job = job
         self._owns_job = owns_job
         self._policy = policy
-        self._info = info
+        self.info = info
         self._folder = folder
         self._meter = meter
         self._snapshot_every = snapshot_every
@@ -149,7 +149,7 @@ class DistributedWorld:
         """
         join = Join(
             policy=self._policy.spec,
-            info=self._info,
+            info=self.info,
             num_workers=self.num_workers,
             num_servers=len(self.client.endpoints) if self._policy.pushes else 0,
             snapshot_every=self._snapshot_every,

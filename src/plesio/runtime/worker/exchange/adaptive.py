@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from plesio.core.records import to_values
+from plesio.core.results import Found
 from plesio.policies import Policy, Reviewed, parse_policy
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.steered import NEVER
@@ -185,7 +186,7 @@ class AdaptiveExchange:
         )
         return self._batches
 
-    def share_metric(self, metric: float | None) -> float | None:
+    def share_metric(self, metric: Found) -> Found:
         """Rank 0's, on all ranks of a collective; on the store nobody waits for it."""
         return metric if self.on_store else tell_metric(metric, self._group)
 

@@ -1,0 +1,107 @@
+"""What a metric's function gives, as the records have it: numbers by name, and which way is better.
+
+A function gives one number, or several by name. The run is judged by one of them: the run's metric if that is among
+them, else the first. More of a metric is better, unless its name says that it is a loss, or the caller says so.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, get_args
+
+import torch
+from msgspec import UNSET
+
+from plesio.core.errors import ConfigError
+from plesio.core.results import Evaluation, Goal
+from plesio.protocol.figures import RunInfo
+
+__all__ = ["Goals", "Judge", "Metric", "evaluation_mode"]
+
+Metric = Callable[[], Any]
+"""Gives a number, or a mapping of numbers by name."""
+
+Goals = Goal | Mapping[str, Goal] | None
+"""The goal of the metric that the run is judged by, or those of several by name."""
+
+_LESS_IS_BETTER = re.compile(r"loss|error|perplexity|(^|_)(mse|mae|rmse|nll|ppl|wer|cer)($|_)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What the functions of a run give, as its records have it.
+
+    Args:
+        info: The run's own name of the metric, and its goal.
+    """
+
+    info: RunInfo
+
+    def judged(self, metric: Metric, goal: Goals, *, samples: int, at_s: float) -> Evaluation:
+        """Call ``metric`` and take down what it gives.
+
+        Raises:
+            ConfigError: It gives no number, or the goal is of no metric.
+        """
+        found, own = metric(), self.info.metric_name
+        if not isinstance(found, Mapping):
+            value = _number(found, of="the metric")
+            goals = self._goals([self._name_of(metric)], goal)
+            return Evaluation(samples=samples, at_s=at_s, metric=value, goals=self._news(goals))
+        if not found:
+            raise ConfigError("session.evaluate(...): the function gives no metric; return at least one by name")
+        values = {str(name): _number(value, of=f'"{name}"') for name, value in found.items()}
+        first = own if own in values else next(iter(values))
+        goals = self._goals([first, *(name for name in values if name != first)], goal)
+        return Evaluation(samples=samples, at_s=at_s, metric=values[first], metrics=values, goals=goals)
+
+    def _name_of(self, metric: Metric) -> str:
+        """The run's name of it, or, where the run has none, that of a function that says it is a loss."""
+        name, own = getattr(metric, "__name__", ""), self.info.metric_name
+        return name if own == RunInfo().metric_name and _LESS_IS_BETTER.search(name) else own
+
+    def _goals(self, names: list[str], goal: Goals) -> dict[str, Goal]:
+        """The goal of each; the first is what the run is judged by."""
+        given: dict[str, Any] = dict(goal) if isinstance(goal, Mapping) else {} if goal is None else {names[0]: goal}
+        for name, said in given.items():
+            if said not in get_args(Goal):
+                raise ConfigError(
+                    f'session.evaluate(goal={goal!r}): write "max" or "min", or one of them for each name'
+                )
+            if name not in names:
+                raise ConfigError(f'session.evaluate(goal={goal!r}): there is no "{name}" among {", ".join(names)}')
+        return {name: given.get(name) or self._usual(name) for name in names}
+
+    def _usual(self, name: str) -> Goal:
+        if name == self.info.metric_name:
+            return self.info.metric_goal
+        return "min" if _LESS_IS_BETTER.search(name) else "max"
+
+    def _news(self, goals: dict[str, Goal]) -> Any:
+        """``goals``, unless they are the run's own."""
+        return UNSET if goals == {self.info.metric_name: self.info.metric_goal} else goals
+
+
+def _number(value: Any, *, of: str) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, Real):  # numpy's numbers are, too
+        return float(value)
+    kind = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:60]
+    raise ConfigError(f"session.evaluate(...): {of} is {kind}; return a number, or a dictionary of numbers by name")
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """The model evaluates, without gradients; afterwards every module has the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:  # a module's own parts come after it
+            if module.training != training:
+                module.train(training)
