@@ -8,6 +8,7 @@ so that ``import plesio`` and the command line answer at once.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from plesio.core.last_words import tell_errors
 from plesio.policies import (
     ASP,
     BSP,
@@ -68,6 +69,9 @@ _LAZY = {
     "grid": "plesio.runtime.grid.join_grid",
     "join": "plesio.runtime.join",
 }
+
+
+tell_errors()
 
 
 def __getattr__(name: str) -> Any:

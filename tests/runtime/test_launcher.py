@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import re
@@ -11,12 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime import supervisor
 from plesio.runtime.launcher import launch
 from plesio.runtime.supervisor import WorkerCommand, supervise
+from plesio.runtime.worker_output import Output
 
 DEADLINE_S = 60.0
 
@@ -101,6 +105,7 @@ def test_workers_get_torchruns_variables_and_their_arguments(
     for rank in (0, 1):
         variables = found[f"[{rank}] "]
         variables.pop("LC_CTYPE", None)  # Python's own, in the C locale
+        assert re.fullmatch(r"\d+:\d+", variables.pop("PLESIO_SUPERVISOR"))
         assert variables == {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -341,3 +346,132 @@ def test_joining_what_is_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.M
         if thread.name == "plesio-join":
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+
+
+def test_a_progress_bar_moves_before_its_line_has_an_end(tmp_path: Path):
+    script = write_script(
+        tmp_path,
+        """
+        sys.stderr.write("\\r 10%"); sys.stderr.flush()
+        wait_until(pathlib.Path("seen").exists)
+        print("whole line")
+        wait_until(pathlib.Path("done").exists)
+        sys.stderr.write("\\r100%\\n")
+        """,
+    )
+    with supervised(script, num_workers=1) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr.read(9) == "\n[0]  10%"  # universal newlines: the return comes as one
+        (tmp_path / "seen").touch()
+        assert process.stdout.readline() == "[0] whole line\n"
+        (tmp_path / "done").touch()
+        assert process.stderr.read() == "\n\n[0]  10%\n[0] 100%\n", (
+            "the bar's line has ended before the other stream's began"
+        )
+
+
+@pytest.mark.parametrize(
+    ("chunks", "shown"),
+    [
+        ([b"plain\n"], [b"1 plain\n"]),
+        ([b"dos\r\n"], [b"1 dos\n"]),
+        ([b"10%\r", b"20%\r", b"\n"], [b"1 10%", b"\r1 20%", b"\n"]),
+        ([b"\r10%|#", b"#|", b"\r20%\nnext\n"], [b"\r1 10%|#", b"\r1 10%|##|", b"\r1 10%|##|\r1 20%\n1 next\n"]),
+        ([b"no end"], []),
+    ],
+)
+def test_returns_are_passed_on_at_once_with_the_rank_behind_each(chunks: list[bytes], shown: list[bytes]):
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    written: list[bytes] = []
+
+    class Sink(io.BytesIO):
+        def write(self, data: Any) -> int:
+            written.append(data)
+            return len(data)
+
+    with os.fdopen(reader, "rb", 0) as pipe, os.fdopen(writer, "wb", 0) as worker:
+        output = Output(pipe, b"1 ", Sink())
+        for chunk in chunks:
+            worker.write(chunk)
+            assert output.forward()
+        assert written == shown
+
+
+MISTAKEN = """
+    import plesio, signal
+    if sys.argv[1] == "mistake":
+        plesio.parse_policy("spp")
+    if sys.argv[1] == "own" and rank:
+        raise ZeroDivisionError("mine")
+    if sys.argv[1] == "interrupted":
+        signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "lines"),
+    [
+        ("mistake", 2, [r'plesio: error: unknown policy "spp"; did you mean "ssp"\? \(ranks 0, 1, 2\)']),
+        (
+            "own",
+            1,
+            ["Traceback .*", " .*", " .*", "ZeroDivisionError: mine", "plesio: ranks 1, 2 ended with this error"],
+        ),
+        ("interrupted", 130, [r"plesio: rank \d was killed by SIGINT(; \d of 3 go on)?"] * 3),
+    ],
+)
+def test_an_error_of_several_workers_is_printed_once(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    status: int,
+    lines: list[str],
+):
+    monkeypatch.setattr(supervisor, "_TOGETHER_S", DEADLINE_S)
+    script = write_script(tmp_path, MISTAKEN)
+    assert launch(script, [what], num_workers=3) == status
+    found = [line for line in capfd.readouterr().err.splitlines() if "more can join" not in line]
+    found = [line for line in found if not re.fullmatch(r" *[\^~]+ *", line)]
+    assert len(found) == len(lines), found
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(lines, found, strict=True)), found
+
+
+def test_a_script_that_never_joins_is_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert launch(write_script(tmp_path, ""), num_workers=2) == 0
+    assert "called no plesio.join (nor torch.distributed): 2 copies of it have run" in capfd.readouterr().err
+
+
+def test_whoever_waits_for_a_worker_that_has_ended_hears_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = write_script(
+        tmp_path,
+        """
+        from plesio.runtime.job import Job
+        from plesio.runtime.worker.environment import Place
+        if rank == 0:
+            sys.exit(0)
+        Job(Place.from_environment(), meet_s=3600)
+        """,
+    )
+    assert launch(script, num_workers=2) == 2
+    assert "plesio: error: worker 0 ended before it joined (rank 1)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("forged", "status"), [(True, 3), (False, 0)])
+def test_only_a_member_says_that_others_have_finished_the_run(tmp_path: Path, forged: bool, status: int):
+    script = write_script(
+        tmp_path,
+        f"""
+        from torch.distributed import TCPStore
+        from plesio.runtime.worker.environment import FINISHED_WITHOUT_KEY, NAME_KEY
+        from plesio.runtime.transport.job_secret import signed
+        if rank == 1:
+            sys.exit(3)
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        secret = "a stranger's" if {forged} else os.environ["PLESIO_SECRET"]
+        store.set(FINISHED_WITHOUT_KEY, signed("1", secret=secret, job=store.get(NAME_KEY).decode()))
+        """,
+    )
+    assert launch(script, num_workers=2) == status

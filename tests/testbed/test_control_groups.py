@@ -57,6 +57,11 @@ def test_version_1_has_a_folder_for_each_limit(separate: Path):
     }
 
 
+def test_less_than_a_tenth_of_a_core_is_what_it_says(unified: Path):
+    ControlGroup(name="plesio-1", cores=0.05).make()
+    assert written(unified)["plesio-1/cpu.max"] == "1000 20000"
+
+
 @pytest.mark.parametrize("version", ["unified", "separate"])
 def test_what_is_not_limited_has_no_folder(version: str, request: pytest.FixtureRequest):
     root: Path = request.getfixturevalue(version)

@@ -18,9 +18,9 @@ __all__ = ["EXAMPLES", "app", "prepare_for_hosts"]
 
 EXAMPLES = """\b
 Examples:
-  plesio testbed run train.py --cluster 4x1gbe
+  plesio testbed run --cluster 4x1gbe train.py
   plesio testbed up 2-racks --name racks
-  plesio testbed run train.py --on racks
+  plesio testbed run --on racks train.py
   plesio testbed status
   plesio testbed clean racks
 \b
@@ -111,7 +111,8 @@ def run(
     from plesio.testbed.testbed import HostsOf, Testbed
 
     if (cluster is None) == (on is None):
-        raise ConfigError("where to run? write --cluster NAME, or --on NAME of a testbed that is there")
+        late = " (options come before the script)" if {"--cluster", "--on"} & {*(args or [])} else ""
+        raise ConfigError(f"where to run? write --cluster NAME, or --on NAME of a testbed that is there{late}")
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers {workers}: write 1 or more")
     if not script.is_file():

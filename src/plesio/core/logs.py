@@ -16,8 +16,9 @@ import time
 from contextvars import ContextVar
 
 from plesio.core.errors import ConfigError
+from plesio.core.last_words import say_joined
 
-__all__ = ["at_clock", "set_up_logging", "speak_as"]
+__all__ = ["at_clock", "introduce", "set_up_logging", "speak_as"]
 
 LOG_VARIABLE = "PLESIO_LOG"
 LEVELS = ("debug", "info", "warning", "error")
@@ -30,6 +31,13 @@ _clock: ContextVar[int | None] = ContextVar("clock", default=None)
 def speak_as(who: str) -> None:
     """Make this thread's lines those of ``who``, such as ``worker 3``, from now on."""
     _who.set(who)
+
+
+def introduce(worker: int) -> None:
+    """What this thread says from now on is a worker's, and whoever has started it knows that it has joined."""
+    set_up_logging()
+    speak_as(f"worker {worker}")
+    say_joined()
 
 
 def at_clock(clock: int) -> None:

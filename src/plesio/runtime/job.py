@@ -41,9 +41,10 @@ from plesio.runtime.transport.job_secret import (
     may_publish,
     new_job_secret,
     secret_of_user,
+    signed,
 )
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, Place
+from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, NAME_KEY, Place
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
@@ -55,6 +56,8 @@ __all__ = ["Job"]
 
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
+_LOOK_S = 0.01
+"""How often a process looks for a key that it waits for."""
 _NUMBERS = itertools.count()
 """Of the jobs that this process has been in."""
 
@@ -100,6 +103,7 @@ class Job:
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
             secret = given or self._agree_on_secret()
+            self._secret = secret
             self._check_secret(secret)
             self._job_servers = JobServers(place, store=self._store, get=self._get, job=self._job, secret=secret)
         except BaseException:
@@ -158,14 +162,33 @@ class Job:
         """Workers that the job should begin with and that have not come."""
         return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
 
+    def assure_all_come(self) -> None:
+        """Nobody need be waited for in vain.
+
+        Raises:
+            TransportError: A worker that the job should begin with has ended before it joined.
+        """
+        if self.place.agent_hosts_store and self._base.check([ENDED_KEY]):
+            ended = {int(rank) for rank in self._base.get(ENDED_KEY).decode().split(",") if rank}
+            if gone := sorted(ended & set(self.missing())) if ended else []:
+                raise TransportError(f"worker {' and worker '.join(map(str, gone))} ended before it joined")
+
     def _get(self, key: str) -> str:
+        deadline_s = self.clock.now_s() + self.meet_s
         try:
+            while not self._store.check([key]):
+                self.assure_all_come()
+                if self.clock.now_s() > deadline_s:
+                    missing = self.missing()
+                    come = f"of the job's workers {missing} have not come; " if missing else ""
+                    raise TransportError(
+                        f"worker {self.place.rank} waited {self.meet_s:g} s for {key}; {come}"
+                        "is worker 0 running, and under the same MASTER_PORT?"
+                    )
+                self.clock.sleep_s(_LOOK_S)
             return str(self._store.get(key), encoding="utf-8")
         except RuntimeError as error:
-            raise TransportError(
-                f"worker {self.place.rank} waited {self.meet_s:g} s for {key}; "
-                "is worker 0 running, and under the same MASTER_PORT?"
-            ) from error
+            raise TransportError(f"the job's store is gone, while worker {self.place.rank} waited for {key}") from error
 
     @property
     def _servers(self) -> JobServers:
@@ -316,11 +339,7 @@ class Job:
 
     def _decide(self, at: str) -> dict[str, Any]:
         """What rank 0 says to all: a choice, the hosts to be probed, or why there is neither."""
-        try:
-            return said_by_first([str(self._store.get(f"{at}/{r}"), "utf-8") for r in range(self.place.num_workers)])
-        except RuntimeError as error:
-            missing = f"of the job's workers {self.missing()} have not come"
-            raise TransportError(f"worker 0 waited {self.meet_s:g} s for the others; {missing}") from error
+        return said_by_first([self._get(f"{at}/{rank}") for rank in range(self.place.num_workers)])
 
     def _probe(self, hosts: list[int], *, at: str, device_type: str) -> dict[str, Any]:
         """What the first worker of each host measures, and worker 0 tells the others."""
@@ -365,7 +384,8 @@ class Job:
     def finished_without(self, lost: Sequence[int]) -> None:
         """A run was finished by the others of these workers: the launcher exits as if all had."""
         if self.place.agent_hosts_store:
-            self._base.set(FINISHED_WITHOUT_KEY, ",".join(map(str, lost)))
+            job = self._base.get(NAME_KEY).decode() if self._base.check([NAME_KEY]) else ""
+            self._base.set(FINISHED_WITHOUT_KEY, signed(",".join(map(str, lost)), secret=self._secret, job=job))
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""

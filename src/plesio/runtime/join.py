@@ -10,7 +10,7 @@ import torch
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
-from plesio.core.logs import set_up_logging, speak_as
+from plesio.core.logs import introduce
 from plesio.core.trace import TraceWriter
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
@@ -132,8 +132,7 @@ def join(
 
 def _introduce(place: Place | None, policy: Policy) -> None:
     """What this process says from here on names its worker."""
-    set_up_logging()
-    speak_as(f"worker {0 if place is None else place.rank}")
+    introduce(0 if place is None else place.rank)
     _log.info("joins under %s", policy.title)
 
 

@@ -33,8 +33,15 @@ from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
-from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user
-from plesio.runtime.worker.environment import BEGUN_KEY, FINISHED_WITHOUT_KEY, GRID_VARIABLE, REPLICAS_VARIABLE
+from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user, unsigned
+from plesio.runtime.worker.environment import (
+    BEGUN_KEY,
+    ENDED_KEY,
+    FINISHED_WITHOUT_KEY,
+    GRID_VARIABLE,
+    NAME_KEY,
+    REPLICAS_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -44,9 +51,6 @@ __all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch", "listen", "serve_store",
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
 
-_NAME_KEY = "plesio/name"
-"""In the job's store: a name that no other job has, for `secret_of_user`."""
-
 WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
 
@@ -54,6 +58,8 @@ _GRID_KEY = "plesio/grid"
 """In the job's store: what its workers were told of the grid; empty if nothing."""
 
 _JOIN_TIMEOUT_S = 5.0
+_MOST_WORKERS = 4096
+"""Far more than a machine has cores for, and few enough to be started at all."""
 
 
 def launch(
@@ -97,6 +103,8 @@ def launch(
         raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
     if num_workers is not None and num_workers < 1:
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
+    if num_workers is not None and num_workers > _MOST_WORKERS:
+        raise ConfigError(f"{num_workers:,} workers are too many for one machine; {_MOST_WORKERS:,} are the most")
     if restarts and checkpoints is None:
         raise ConfigError(
             f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"
@@ -169,12 +177,17 @@ def _host(
             listener = undo.enter_context(listen(port, address=site.address))
         master_port = listener.getsockname()[1]
 
+        past: list[int] = []
+        known: list[int] = []
+
         def host_store() -> None:
             with site.here():
                 stores.append(serve_store(listener, num_workers=num_workers))
-            stores[0].set(_NAME_KEY, name)
+            stores[0].set(NAME_KEY, name)
+            stores[0].set(ENDED_KEY, ",".join(map(str, past)))
             stores[0].set(_GRID_KEY, base.get(GRID_VARIABLE, ""))
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {script}"
+            known.append(stores[0].num_keys())
             print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
@@ -185,9 +198,23 @@ def _host(
             """The workers that the others have finished the run without."""
             if not stores[0].check([FINISHED_WITHOUT_KEY]):
                 return set()
-            return {int(rank) for rank in stores[0].get(FINISHED_WITHOUT_KEY).decode().split(",")}
+            told = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
+            return set() if told is None else {int(rank) for rank in told.split(",")}
 
-        outcome = supervise(commands, prepare=host_store, excused=excused)
+        def ended(rank: int) -> None:
+            """Those who wait for it at the start need not."""
+            past.append(rank)
+            for store in stores:
+                store.set(ENDED_KEY, ",".join(map(str, past)))
+
+        outcome = supervise(commands, prepare=host_store, excused=excused, ended=ended)
+    if not outcome.status and not outcome.joined and num_workers > 1 and stores[0].num_keys() == known[0]:
+        print(
+            f"plesio: {script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have run, "
+            "each on its own",
+            file=sys.stderr,
+            flush=True,
+        )
     begun = float(stores[0].get(BEGUN_KEY)) if stores[0].check([BEGUN_KEY]) else None
     return outcome, begun
 
@@ -211,7 +238,7 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int | None, address
         base = {**base, GRID_VARIABLE: grid}
     if num_workers is None:
         num_workers = GridSetting.parse(grid).stages if grid else 1
-    secret = given_secret() or secret_of_user(str(store.get(_NAME_KEY), encoding="utf-8"))
+    secret = given_secret() or secret_of_user(str(store.get(NAME_KEY), encoding="utf-8"))
     world_size = int(store.get(WORLD_SIZE_KEY))
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)

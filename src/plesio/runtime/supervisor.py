@@ -8,11 +8,16 @@ told. Three things keep any process from being left behind:
 - when a worker ends, what is left of its process group (its data loaders) is killed before its process id is free;
 - the kernel kills the workers if the supervisor itself is killed (``PR_SET_PDEATHSIG``).
 
+An error that ends several workers is printed once, with the ranks that it ended: workers tell it on a pipe of their own
+(`plesio.core.last_words`), and one that is a user's mistake needs no traceback.
+
 One thread and one `selectors` loop: output, ends of processes (pidfd) and signals (wake-up socket) are all file
 descriptors.
 """
 
 import ctypes
+import json
+import math
 import os
 import selectors
 import signal
@@ -27,13 +32,20 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
 
+from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
+from plesio.core.units import counted
+from plesio.runtime.worker_output import Output, Screen
+
 __all__ = ["GRACE_S", "Ending", "Outcome", "WorkerCommand", "supervise"]
 
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
 
+MISTAKE = 2
+"""The exit status where a worker was ended by what its user, or the machine, has to mend."""
+_TOGETHER_S = 1.0
+"""How long an error of one worker waits for others that have the same."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_MAX_LINE_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -55,15 +67,19 @@ class Ending:
         rank: Which worker.
         returncode: Its exit status, or minus the signal that ended it.
         at_unix_s: When.
+        mistake: Whether a `PlesioError` ended it.
     """
 
     rank: int
     returncode: int
     at_unix_s: float
+    mistake: bool = False
 
     @property
     def status(self) -> int:
         """The exit status as a shell counts it: 128 + the signal's number."""
+        if self.mistake:
+            return MISTAKE
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     def __str__(self) -> str:
@@ -82,11 +98,13 @@ class Outcome:
             job; else the status of the worker that failed first.
         stopped: Whether a signal to the supervisor stopped it.
         endings: Of its workers, in their order.
+        joined: The ranks that have told of having joined.
     """
 
     status: int
     stopped: bool
     endings: tuple[Ending, ...]
+    joined: frozenset[int] = frozenset()
 
 
 def supervise(
@@ -94,6 +112,7 @@ def supervise(
     *,
     prepare: Callable[[], None],
     excused: Callable[[], Collection[int]] = tuple,
+    ended: Callable[[int], None] = lambda rank: None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
     """Run the workers until all have ended; one that fails does not end the others.
@@ -104,12 +123,16 @@ def supervise(
         commands: The workers.
         prepare: Called once when the workers are on their way; should it raise, they are killed.
         excused: Called when all have ended: the ranks that the others have done without.
+        ended: Called with the rank of each worker that has ended.
         grace_s: Seconds that workers have to end after each signal.
 
     Returns:
         How they ended.
     """
-    with _signals_as_bytes() as signals, _Supervisor(signals, excused=excused, grace_s=grace_s) as supervisor:
+    with (
+        _signals_as_bytes() as signals,
+        _Supervisor(signals, excused=excused, ended=ended, grace_s=grace_s) as supervisor,
+    ):
         supervisor.start(commands)
         prepare()
         return supervisor.run()
@@ -138,38 +161,29 @@ def _signals_as_bytes() -> Iterator[socket.socket]:
 
 
 @dataclass(slots=True)
-class _Output:
-    """One stream of a worker: whole lines go on with the worker's rank in front."""
+class _Words:
+    """What a worker tells beside what it prints."""
 
     pipe: IO[bytes]
-    prefix: bytes
-    sink: IO[bytes]
+    joined: bool = False
+    error: str | None = None
+    mistake: bool = False
     _rest: bytes = b""
 
     def forward(self) -> bool:
-        """Pass on what has arrived; False at the end of the stream."""
+        """Take in what has arrived; False at the end."""
         while True:
             try:
-                data = os.read(self.pipe.fileno(), _MAX_LINE_BYTES)
+                data = os.read(self.pipe.fileno(), 1 << 16)
             except BlockingIOError:
                 return True
             if not data:
-                self.finish()
                 return False
             *lines, self._rest = (self._rest + data).split(b"\n")
-            if len(self._rest) > _MAX_LINE_BYTES:
-                lines, self._rest = [*lines, self._rest], b""
-            self._write(lines)
-
-    def finish(self) -> None:
-        """Pass on a last line that has no end."""
-        if self._rest:
-            self._write([self._rest])
-            self._rest = b""
-
-    def _write(self, lines: Sequence[bytes]) -> None:
-        self.sink.write(b"".join(b"%s%s\n" % (self.prefix, line) for line in lines))
-        self.sink.flush()
+            for line in lines:
+                said = json.loads(line)
+                self.joined = self.joined or "joined" in said
+                self.error, self.mistake = said.get("error", self.error), said.get("mistake", self.mistake)
 
 
 @dataclass(slots=True)
@@ -177,7 +191,8 @@ class _Worker:
     rank: int
     process: subprocess.Popen[bytes]
     pidfd: int
-    outputs: list[_Output] = field(default_factory=list)
+    words: _Words
+    outputs: list[Output] = field(default_factory=list)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and its children; safe until the worker is reaped."""
@@ -185,10 +200,52 @@ class _Worker:
             os.killpg(self.process.pid, number)
 
 
+@dataclass(slots=True)
+class _Errors:
+    """The errors that workers have ended with, each once."""
+
+    due_s: float = math.inf
+    """When those are printed that have come."""
+    _new: dict[tuple[str, bool], list[int]] = field(default_factory=dict)
+    _printed: set[str] = field(default_factory=set)
+
+    def add(self, rank: int, text: str, *, mistake: bool) -> None:
+        """A worker has ended with this one."""
+        self._new.setdefault((text, mistake), []).append(rank)
+        self.due_s = min(self.due_s, time.monotonic() + _TOGETHER_S)
+
+    def print(self, *, num_live: int, num_all: int) -> None:
+        """Print them, with the ranks that they have ended, and how many workers go on."""
+        for (text, mistake), ranks in self._new.items():
+            names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, sorted(ranks)))}"
+            others = f"; {num_live} of {num_all} go on" if num_live else ""
+            if text in self._printed:
+                _say(f"{names} ended with the same error{others}")
+            elif mistake:
+                _say(f"error: {text} ({names}{others})")
+            else:
+                print(text, end="" if text.endswith("\n") else "\n", file=sys.stderr, flush=True)
+                _say(f"{names} ended with this error{others}")
+            self._printed.add(text)
+        self._new.clear()
+        self.due_s = math.inf
+
+
 class _Supervisor:
-    def __init__(self, signals: socket.socket, *, excused: Callable[[], Collection[int]], grace_s: float) -> None:
+    def __init__(
+        self,
+        signals: socket.socket,
+        *,
+        excused: Callable[[], Collection[int]],
+        ended: Callable[[int], None],
+        grace_s: float,
+    ) -> None:
         self._signals = signals
         self._excused = excused
+        self._ended = ended
+        self._screen = Screen()
+        self._errors = _Errors()
+        self._joined: set[int] = set()
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
@@ -212,35 +269,47 @@ class _Supervisor:
     def start(self, commands: Sequence[WorkerCommand]) -> None:
         width = max(len(str(command.rank)) for command in commands)
         for command in commands:
-            process = subprocess.Popen(
-                command.argv,
-                env=dict(command.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=_end_with_parent(os.getpid()),
-            )
-            worker = _Worker(command.rank, process, os.pidfd_open(process.pid))
+            words, told = os.pipe()
+            try:
+                process = subprocess.Popen(
+                    command.argv,
+                    env={**command.environment, SUPERVISOR_VARIABLE: name_of_pipe(told)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                    pass_fds=[told],
+                    preexec_fn=_end_with_parent(os.getpid()),
+                )
+            finally:
+                os.close(told)
+            worker = _Worker(command.rank, process, os.pidfd_open(process.pid), _Words(os.fdopen(words, "rb", 0)))
             self._live.append(worker)
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+            os.set_blocking(words, False)
+            self._selector.register(worker.words.pipe, selectors.EVENT_READ, worker.words)
             prefix = f"[{command.rank:>{width}}] ".encode()
             for pipe, sink in ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
-                output = _Output(pipe, prefix, sink)
+                output = Output(pipe, prefix, sink, self._screen)
                 worker.outputs.append(output)
                 self._selector.register(pipe, selectors.EVENT_READ, output)
 
     def run(self) -> Outcome:
         while self._live:
-            left_s = self._next_signal_s - time.monotonic() if self._next_signals else None
-            if left_s is not None and left_s <= 0:
+            now_s = time.monotonic()
+            if self._next_signals and self._next_signal_s <= now_s:
                 self._send_next_signal()
                 continue
+            if self._errors.due_s <= now_s:
+                self._errors.print(num_live=len(self._live), num_all=len(self._live) + len(self._endings))
+            signal_s = self._next_signal_s if self._next_signals else math.inf
+            next_s = min(signal_s, self._errors.due_s)
+            left_s = None if math.isinf(next_s) else max(0.0, next_s - now_s)
             ready = [key for key, _ in self._selector.select(left_s)]
             for key in ready:
-                if isinstance(key.data, _Output) and not key.data.forward():
+                if isinstance(key.data, Output | _Words) and not key.data.forward():
                     self._selector.unregister(key.fileobj)
             for key in ready:  # after the outputs, because this closes them
                 if isinstance(key.data, _Worker):
@@ -249,8 +318,11 @@ class _Supervisor:
                     for number in self._signals.recv(64):
                         self._stop(number)
         stopped = self._stopped_by is not None
+        self._errors.print(num_live=0, num_all=len(self._endings))
         status = self._status() if self._stopped_by is None else 128 + self._stopped_by
-        return Outcome(status=status, stopped=stopped, endings=tuple(self._endings))
+        if stopped:
+            _say("all workers have ended")
+        return Outcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
 
     def _status(self) -> int:
         """That of the worker that failed first, unless the others have finished the run without all that failed."""
@@ -268,6 +340,9 @@ class _Supervisor:
         if self._stopped_by is None:
             self._stopped_by = number
             self._next_signals.extend(dict.fromkeys((number, signal.SIGTERM, signal.SIGKILL)))
+            _say(
+                f"{signal.Signals(number).name}: {counted(len(self._live), 'worker')} to stop; once more does not wait"
+            )
         if self._next_signals:
             self._send_next_signal()
 
@@ -284,24 +359,32 @@ class _Supervisor:
         worker.signal_group(signal.SIGKILL)
         self._live.remove(worker)
         self._close(worker)
-        ending = Ending(rank=worker.rank, returncode=worker.process.returncode, at_unix_s=time.time())
+        returncode, words = worker.process.returncode, worker.words
+        mistake = words.mistake and returncode > 0
+        ending = Ending(rank=worker.rank, returncode=returncode, at_unix_s=time.time(), mistake=mistake)
         self._endings.append(ending)
-        if ending.status and self._stopped_by is None:
+        self._joined |= {worker.rank} if words.joined else set()
+        self._ended(worker.rank)
+        if words.error is not None and not (mistake and self._stopped_by is not None):
+            self._errors.add(worker.rank, words.error, mistake=mistake)
+        elif ending.status and self._stopped_by is None:
             others = f"; {len(self._live)} of {len(self._live) + len(self._endings)} go on" if self._live else ""
             _say(f"{ending}{others}")
 
     def _close(self, worker: _Worker) -> None:
-        """Pass on the worker's last words, wait for it (it is dead), and let go of its file descriptors."""
+        """Pass on what the worker said last, wait for it (it is dead), and let go of its file descriptors."""
         worker.process.wait()
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
-        for output in worker.outputs:
-            if output.pipe in self._selector.get_map():
-                self._selector.unregister(output.pipe)
+        streams: list[Output | _Words] = [worker.words, *worker.outputs]
+        for stream in streams:
+            if stream.pipe in self._selector.get_map():
+                self._selector.unregister(stream.pipe)
                 with suppress(BrokenPipeError):
-                    output.forward()
-                    output.finish()
-            output.pipe.close()
+                    stream.forward()
+                    if isinstance(stream, Output):
+                        stream.finish()
+            stream.pipe.close()
 
 
 def _end_with_parent(parent_pid: int) -> Callable[[], None]:

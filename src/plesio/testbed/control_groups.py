@@ -16,6 +16,8 @@ __all__ = ["ControlGroup", "group_names", "remove_groups", "why_no_groups"]
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 """Over which a host's share of the cores holds; the kernel's own 100 ms would let steps come in lumps."""
+_LEAST_QUOTA_US = 1000
+"""The kernel takes no less; a host with less than a tenth of a core has a longer period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +46,12 @@ class ControlGroup:
         """What to write into which file, by controller."""
         limits: dict[str, dict[str, str]] = {}
         if self.cores is not None:
-            quota_us = max(1000, round(self.cores * _PERIOD_US))
+            period_us = max(_PERIOD_US, round(_LEAST_QUOTA_US / self.cores))
+            quota_us = round(self.cores * period_us)
             if _is_unified():
-                limits["cpu"] = {"cpu.max": f"{quota_us} {_PERIOD_US}"}
+                limits["cpu"] = {"cpu.max": f"{quota_us} {period_us}"}
             else:
-                limits["cpu"] = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
+                limits["cpu"] = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
         if self.memory_bytes is not None:
             file = "memory.max" if _is_unified() else "memory.limit_in_bytes"
             limits["memory"] = {file: str(self.memory_bytes)}

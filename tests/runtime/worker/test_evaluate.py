@@ -78,7 +78,7 @@ def test_the_target_of_a_loss_is_reached_from_above():
         (lambda: None, None, "the metric is None; return a number"),
         (lambda: "0.5", None, "the metric is '0.5'"),
         (lambda: torch.ones(3), None, r"a tensor of shape \(3,\)"),
-        (lambda: {}, None, "gives no metric"),
+        (dict, None, "gives no metric"),
         (lambda: {"accuracy": [1]}, None, r'"accuracy" is \[1\]'),
         (lambda: 0.5, "less", '"max" or "min"'),
         (lambda: {"accuracy": 0.5}, {"loss": "min"}, 'there is no "loss" among accuracy'),

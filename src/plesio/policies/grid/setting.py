@@ -49,6 +49,8 @@ GRID_OPTIONS: Mapping[str, str] = {
 }
 """One line about each option, with what it is unless it is given."""
 _ALONE = Mixing.on("all", 1)
+_MOST = 1024
+"""Groups, or stages; a mixing has a weight for every two groups."""
 
 
 def is_grid(spec: str) -> bool:
@@ -150,6 +152,8 @@ class GridSetting:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
                 raise ConfigError(f"grid: {name} is {value!r}; write a whole number of {minimum} or more")
+        if max(self.groups, self.stages) > _MOST:
+            raise ConfigError(f"grid: {self.groups}x{self.stages} is too large; {_MOST} groups or stages are the most")
         if not 0 < self.shrink <= 1:
             raise ConfigError(f"grid: shrink is {self.shrink:g}; write more than 0 and at most 1")
         if not 0 <= self.compensation < float("inf"):

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError, TaskError
-from plesio.core.logs import set_up_logging, speak_as
+from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
@@ -152,8 +152,7 @@ def _begin(
     folder: Path | None,
 ) -> Grid:
     """The session, in the job that there is, or in one of its own, which ends with it."""
-    set_up_logging()
-    speak_as(f"worker {0 if place is None else place.rank}")
+    introduce(0 if place is None else place.rank)
     undo = contextlib.ExitStack()
     try:
         if job is None and place is not None:

@@ -11,6 +11,7 @@ Several hosts have no such file in common, so there the user must bring the secr
 
 import contextlib
 import hashlib
+import hmac
 import os
 import secrets
 import stat
@@ -20,7 +21,16 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["PUBLISH_VARIABLE", "SECRET_VARIABLE", "given_secret", "may_publish", "new_job_secret", "secret_of_user"]
+__all__ = [
+    "PUBLISH_VARIABLE",
+    "SECRET_VARIABLE",
+    "given_secret",
+    "may_publish",
+    "new_job_secret",
+    "secret_of_user",
+    "signed",
+    "unsigned",
+]
 
 SECRET_VARIABLE = "PLESIO_SECRET"
 """The job's secret, the same for all its processes; launchers set it."""
@@ -59,6 +69,18 @@ def given_secret(environ: Mapping[str, str] = os.environ, *, num_hosts: int = 1)
             f"(openssl rand -hex 32), or {PUBLISH_VARIABLE}=1 on a network where everybody may join the job"
         )
     return secret
+
+
+def signed(text: str, *, secret: str, job: str) -> str:
+    """``text`` with the proof that it comes from somebody who has the secret, and is of this job."""
+    key = hashlib.blake2b(secret.encode(), digest_size=32, person=b"plesio signature").digest()
+    return f"{text} {hashlib.blake2b(f'{job} {text}'.encode(), key=key, digest_size=32).hexdigest()}"
+
+
+def unsigned(line: str, *, secret: str, job: str) -> str | None:
+    """The text that `signed` was given; None if it was not given this one."""
+    text = line.rpartition(" ")[0]
+    return text if hmac.compare_digest(line, signed(text, secret=secret, job=job)) else None
 
 
 def may_publish(environ: Mapping[str, str] = os.environ) -> bool:

@@ -13,7 +13,15 @@ import psutil
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["BEGUN_KEY", "FINISHED_WITHOUT_KEY", "GRID_VARIABLE", "REPLICAS_VARIABLE", "Place"]
+__all__ = [
+    "BEGUN_KEY",
+    "ENDED_KEY",
+    "FINISHED_WITHOUT_KEY",
+    "GRID_VARIABLE",
+    "NAME_KEY",
+    "REPLICAS_VARIABLE",
+    "Place",
+]
 
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"
 """How often servers are there, where a program does not say it."""
@@ -22,7 +30,12 @@ GRID_VARIABLE = "PLESIO_GRID"
 BEGUN_KEY = "plesio/begun"
 """In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
 FINISHED_WITHOUT_KEY = "plesio/finished_without"
-"""In the store of a launcher: the ranks, with commas between, that the others have finished a run without."""
+"""In the store of a launcher: the ranks that the others have finished a run without, and the proof that a member says
+so (`plesio.runtime.transport.job_secret.signed`)."""
+ENDED_KEY = "plesio/ended"
+"""In the store of a launcher: the ranks, with commas between, whose processes have ended."""
+NAME_KEY = "plesio/name"
+"""In the store of a launcher: a name that no other job has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +69,8 @@ class Place:
         """The place that the variables describe; None for a process on its own.
 
         Raises:
-            ConfigError: Some of torchrun's variables are there and others are missing or no numbers, or the rack is
-                none.
+            ConfigError: Some of torchrun's variables are there and others are missing or say what cannot be, or the
+                rack is no number.
         """
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
@@ -68,19 +81,31 @@ class Place:
                 f"{' and '.join(missing)} not set although {' and '.join(n for n in needed if environ.get(n))} is; "
                 "start workers with `plesio run` or torchrun, or set all of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"
             )
-        num_workers = _number(environ, "WORLD_SIZE")
+        num_workers = _number(environ, "WORLD_SIZE", least=1)
         rank = _number(environ, "RANK")
         if num_workers == 1 and rank == 0:
             return None
+        agent_hosts_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        if rank >= num_workers and not agent_hosts_store:
+            raise ConfigError(
+                f"RANK={rank} with WORLD_SIZE={num_workers}: ranks are 0 to {num_workers - 1}; "
+                "a worker joins a running job by plesio run --join"
+            )
         local_rank = _number(environ, "LOCAL_RANK", default=rank)
+        local_workers = _number(environ, "LOCAL_WORLD_SIZE", default=num_workers, least=1)
+        if local_rank >= local_workers and rank < num_workers:
+            raise ConfigError(
+                f"LOCAL_RANK={local_rank} with {local_workers} workers on the host (LOCAL_WORLD_SIZE): "
+                f"local ranks are 0 to {local_workers - 1}"
+            )
         return cls(
             rank=rank,
             num_workers=num_workers,
             local_rank=local_rank,
-            local_workers=_number(environ, "LOCAL_WORLD_SIZE", default=num_workers),
+            local_workers=local_workers,
             address=environ["MASTER_ADDR"],
-            port=_number(environ, "MASTER_PORT"),
-            agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            port=_number(environ, "MASTER_PORT", least=1, most=65_535),
+            agent_hosts_store=agent_hosts_store,
             restart=_number(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
             rack=_number(environ, "PLESIO_RACK") if "PLESIO_RACK" in environ else None,
         )
@@ -122,11 +147,16 @@ class Place:
         return None
 
 
-def _number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+def _number(
+    environ: Mapping[str, str], name: str, *, default: int | None = None, least: int = 0, most: int | None = None
+) -> int:
     text = environ.get(name)
     if text is None and default is not None:
         return default
     try:
-        return int(text or "")
+        number = int(text or "")
     except ValueError:
         raise ConfigError(f'{name}="{text}" is not a whole number') from None
+    if number < least or (most is not None and number > most):
+        raise ConfigError(f"{name}={number}: write {least} " + ("or more" if most is None else f"to {most}"))
+    return number

@@ -175,6 +175,10 @@ class JobHandle(Protocol):
         """A run has begun: all workers are there and agree on what it is."""
         ...
 
+    def assure_all_come(self) -> None:
+        """Raise TransportError if a worker that the run waits for at its start has ended."""
+        ...
+
     def finished_without(self, lost: Sequence[int]) -> None:
         """A run was finished by the others of these workers: whoever has started the job may want to know."""
         ...

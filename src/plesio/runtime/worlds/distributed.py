@@ -167,7 +167,9 @@ class DistributedWorld:
         self.client.tell(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.tell(BooksPage(text=page))
-        started = self.client.await_message(Start, timeout_s=self._job.meet_s, explain=self._who_is_missing)
+        started = self.client.await_message(
+            Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.assure_all_come
+        )
         self._elapsed_s = started.elapsed_s
         self._job.begun()
         return started.clock

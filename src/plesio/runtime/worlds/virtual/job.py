@@ -283,6 +283,9 @@ class VirtualJob:
     def begun(self) -> None:
         """Nobody has to know."""
 
+    def assure_all_come(self) -> None:
+        """All do."""
+
     def finished_without(self, lost: Sequence[int]) -> None:
         """Nobody has started it."""
 

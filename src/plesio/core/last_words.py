@@ -1,0 +1,71 @@
+"""What a worker tells the supervisor that started it, and nobody else: that it has joined, and the error that ends it.
+
+Each worker of ``plesio run`` has a pipe to its supervisor, one JSON object a line. Its number is in an environment
+variable, with the pipe's inode: a child of the worker inherits the variable and not the pipe, and may have another file
+under that number.
+"""
+
+import json
+import os
+import stat
+import sys
+import traceback
+from types import TracebackType
+from typing import Any
+
+from plesio.core.errors import PlesioError
+
+__all__ = ["SUPERVISOR_VARIABLE", "name_of_pipe", "say_joined", "tell_errors"]
+
+SUPERVISOR_VARIABLE = "PLESIO_SUPERVISOR"
+
+
+def name_of_pipe(fd: int) -> str:
+    """What the variable says of the pipe."""
+    return f"{fd}:{os.fstat(fd).st_ino}"
+
+
+def say_joined() -> None:
+    """This worker has met the others of its job."""
+    _say(joined=True)
+
+
+def tell_errors() -> None:
+    """From now on an error that ends this process is told to the supervisor, if there is one, which prints it once."""
+    if _pipe() is None:
+        return
+    before = sys.excepthook
+
+    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            return  # the supervisor says that it was asked to stop
+        mistake = issubclass(kind, PlesioError)
+        text = str(error) if mistake else "".join(traceback.format_exception(kind, error, trace))
+        if not _say(error=text, mistake=mistake):
+            before(kind, error, trace)
+
+    sys.excepthook = told
+
+
+def _pipe() -> int | None:
+    fd, _, inode = os.environ.get(SUPERVISOR_VARIABLE, "").partition(":")
+    if not (fd.isdecimal() and inode.isdecimal()):
+        return None
+    try:
+        found = os.fstat(int(fd))
+    except OSError:
+        return None
+    return int(fd) if stat.S_ISFIFO(found.st_mode) and found.st_ino == int(inode) else None
+
+
+def _say(**words: Any) -> bool:
+    pipe = _pipe()
+    if pipe is None:
+        return False
+    line = json.dumps(words).encode() + b"\n"
+    try:
+        while line:
+            line = line[os.write(pipe, line) :]
+    except OSError:  # the supervisor is gone
+        return False
+    return True
