@@ -35,7 +35,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import Testbed
-from process_faults import KINDS, POLICIES, WEIGHTS, Case, Links, Verdict, random_case, try_case
+from process_faults import KINDS, OF_LINKS, POLICIES, WEIGHTS, Case, Links, Verdict, random_case, try_case
 from record import print_table, print_verdict, save
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -71,11 +71,12 @@ def campaign(arguments: argparse.Namespace, *, name: str, kinds: Sequence[str]) 
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="campaign-")))
         tempfile.tempdir = os.environ["TMPDIR"] = str(root)
-        network = None if arguments.no_links else links(stack)
+        kinds = tuple(arguments.kinds or kinds)
+        network = None if arguments.no_links or not {*kinds} & {*OF_LINKS} else links(stack)
         for number in track(numbers, "faults", disable=not sys.stderr.isatty()):
             if time.monotonic() - begun_s > arguments.budget:
                 break
-            case = random_case(number, seed=arguments.seed, policies=policies, kinds=tuple(arguments.kinds or kinds))
+            case = random_case(number, seed=arguments.seed, policies=policies, kinds=kinds)
             if case.needs_links and network is None:
                 continue
             verdict = try_case(case, root / f"run-{number}", links=network, keep=arguments.keep)
