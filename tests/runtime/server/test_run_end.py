@@ -52,9 +52,11 @@ def test_a_run_of_one_server_is_over_at_once():
 def test_a_worker_that_was_lost_is_told_that_the_run_is_over():
     job = Job()
     run = coordinator()
-    run.ledger.lose(1, evaluates=False)
+    for worker in (0, 1):  # 0 before the run was resumed
+        run.ledger.lose(worker, evaluates=False)
+    job.end.let_go(0)
     job.end.begin(run, folder=None)
-    assert (job.told, job.last) == ([(b"heartbeat-1", Expelled)], Expelled(over=True))
+    assert (job.told, job.last) == ([(b"worker-0", RunEnded), (b"heartbeat-1", Expelled)], Expelled(over=True))
 
 
 def test_a_run_is_over_when_all_servers_have_forgotten_it():

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,16 +39,19 @@ def say(part: Path, rank: int, said: Said) -> None:
     unfinished.rename(_path(part, rank))
 
 
-def heard_from_all(part: Path, ranks: Sequence[int], *, failed: threading.Event) -> dict[int, Said]:
+def heard_from_all(
+    part: Path, ranks: Sequence[int], *, failed: threading.Event, lost: Collection[int] = ()
+) -> dict[int, Said]:
     """What all of these workers have said, when they have; their notes are then gone.
 
     Args:
         part: The checkpoint's folder.
         ranks: The workers.
         failed: Set when the run has failed: others may never write their parts.
+        lost: Those known to be lost, to which others are added meanwhile.
 
     Raises:
-        DataError: One has not said anything for too long.
+        DataError: One is lost, or has not said anything for too long.
     """
     deadline_s, shortened = time.monotonic() + AWAIT_S, False
     said: dict[int, Said] = {}
@@ -56,6 +59,8 @@ def heard_from_all(part: Path, ranks: Sequence[int], *, failed: threading.Event)
         while not _path(part, rank).exists():
             if failed.is_set() and not shortened:
                 deadline_s, shortened = time.monotonic() + FAILED_AWAIT_S, True
+            if rank in lost and not _path(part, rank).exists():
+                raise DataError(f"worker {rank} was lost before it had written its part")
             if time.monotonic() > deadline_s:
                 raise DataError(f"worker {rank} has not written its part")
             time.sleep(_LOOK_S)

@@ -70,6 +70,8 @@ class CheckpointSaver:
     report: Callable[[], Report]
     """Tells this worker's totals so far."""
     run_failed: threading.Event = field(default_factory=threading.Event)
+    lost: set[int] = field(default_factory=set)
+    """Workers that will never write their parts."""
     _session: Callable[[], dict[str, Any]] = dict
     _pending: "_Pending | None" = None
     _thread: threading.Thread | None = None
@@ -201,7 +203,7 @@ class _Writing:
 
     def _commit(self, books: Books) -> None:
         saver = self.saver
-        said = heard_from_all(self.part, self.stand.workers, failed=self.saver.run_failed)
+        said = heard_from_all(self.part, self.stand.workers, failed=self.saver.run_failed, lost=self.saver.lost)
         assert self.share is not None, "who leads has a share"
         self.share.finish(self.part)
         records = json.loads(books.text)

@@ -12,7 +12,7 @@ the same if no beat is answered soon.
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.protocol.message import decode, encode
@@ -54,6 +54,7 @@ class Heartbeat:
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
         self._hold: Callable[[int], int] = lambda generation: 0
+        self._lost: Callable[[Sequence[int]], None] = lambda workers: None
         self._on_server_lost: Callable[[], None] | None = None
         self._server_lost = False
         self._failure: PlesioError | None = None
@@ -114,6 +115,7 @@ class Heartbeat:
         *,
         abort: Callable[[], None],
         hold: Callable[[int], int],
+        lost: Callable[[Sequence[int]], None],
         on_server_lost: Callable[[], None] | None,
     ) -> None:
         """Beat for a run.
@@ -122,6 +124,7 @@ class Heartbeat:
             meter: Whose figures go with each beat.
             abort: Called from the thread when the run cannot go on, and when workers must form a new group.
             hold: Called from the thread when others wait to join; see `plesio.runtime.worker.brake`.
+            lost: Called from the thread with the workers that are lost.
             on_server_lost: Called once, from the thread, if the server is gone; None if the run cannot go on then.
 
         Raises:
@@ -133,7 +136,7 @@ class Heartbeat:
         self._failed.clear()
         self._generation = 0
         self._asked_s, self._sure_s, self._woke_s = None, time.monotonic(), -math.inf
-        self._abort, self._hold = abort, hold
+        self._abort, self._hold, self._lost = abort, hold, lost
         self._on_server_lost = on_server_lost
         self._meter = meter
 
@@ -181,8 +184,10 @@ class Heartbeat:
                         case Hold(generation=generation):
                             holding = Holding(generation=generation, begun=self._hold(generation))
                             self._client.send(*encode(holding))
-                        case Lost(workers=workers, fatal=True, error=error):
-                            self._fail(WorkerLostError.of(workers, error=error))
+                        case Lost(workers=workers, fatal=fatal, error=error):
+                            self._lost(workers)
+                            if fatal:
+                                self._fail(WorkerLostError.of(workers, error=error))
                         case Expelled(over=over):
                             self._fail(WorkerLostError.expelled(self._rank, over=over))
         except TransportError as error:

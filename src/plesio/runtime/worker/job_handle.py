@@ -63,6 +63,7 @@ class Pulse(Protocol):
         *,
         abort: Callable[[], None],
         hold: Callable[[int], int],
+        lost: Callable[[Sequence[int]], None],
         on_server_lost: Callable[[], None] | None,
     ) -> None:
         """Begin for a run.
@@ -71,6 +72,7 @@ class Pulse(Protocol):
             meter: Whose figures are told.
             abort: Called if the run cannot go on, and if workers must form a new group.
             hold: Called if others wait to join, with the generation of the group to come; says which step is begun.
+            lost: Called with the workers that are lost.
             on_server_lost: Called once if the server is gone; None if the run cannot go on without it.
         """
         ...

@@ -163,7 +163,9 @@ class DistributedWorld:
         )
         self._heartbeat = self._job.heartbeat()
         on_lost = None if self._without is None else self._server_is_lost
-        self._heartbeat.begin(self._meter, abort=self._abort, hold=self._brake.hold, on_server_lost=on_lost)
+        self._heartbeat.begin(
+            self._meter, abort=self._abort, hold=self._brake.hold, lost=self._note_lost, on_server_lost=on_lost
+        )
         self.client.tell(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.tell(BooksPage(text=page))
@@ -182,6 +184,10 @@ class DistributedWorld:
         # where this worker was cut off by an error and was the quicker, its new group may be there already
         if self._policy.has_collectives and (self.cut_off or self._failure() is not None):
             self._job.abort_collectives()
+
+    def _note_lost(self, workers: Sequence[int]) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.saver.lost.update(workers)
 
     def _server_is_lost(self) -> None:
         if self._without is not None and self.rank == self._members[0]:

@@ -84,6 +84,7 @@ class _Pulse:
         self._turn = turn
         self._abort: Callable[[], None] = lambda: None
         self._hold: Callable[[int], int] = lambda generation: 0
+        self._lost: Callable[[Sequence[int]], None] = lambda workers: None
         self._meter: Meter | None = None
         self._rank = rank
         self.failure: PlesioError | None = None
@@ -101,12 +102,13 @@ class _Pulse:
         *,
         abort: Callable[[], None],
         hold: Callable[[int], int],
+        lost: Callable[[Sequence[int]], None],
         on_server_lost: Callable[[], None] | None,
     ) -> None:
         """Begin for a run; no server is ever lost."""
         self.failure = None
         self.generation = 0
-        self._abort, self._hold = abort, hold
+        self._abort, self._hold, self._lost = abort, hold, lost
         self._meter = meter
         self._deployment.meters[self._turn] = meter
         meter.hand_on(self._enter)
@@ -133,7 +135,10 @@ class _Pulse:
         if not isinstance(incoming, Control):
             return
         match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Hold | Expelled, peer="server 0"):
-            case Lost(workers=workers, fatal=True, error=error):
+            case Lost(workers=workers, fatal=fatal, error=error):
+                self._lost(workers)
+                if not fatal:
+                    return
                 self.failure = WorkerLostError.of(workers, error=error)
             case Expelled(over=over):
                 self.failure = WorkerLostError.expelled(self._rank, over=over)
