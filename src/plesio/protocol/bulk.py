@@ -98,14 +98,16 @@ class Pulled(Message, frozen=True, kw_only=True, tag=4):
         credit: The clock up to which the worker may run.
         held_s: Seconds that the answer was held back for others.
         halted: The worker stops here, whatever its credit.
+        samples: Of all workers, that are in the parameters.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("halted",)
+    omits: ClassVar[tuple[str, ...]] = ("halted", "samples")
 
     present: tuple[int, ...] | None
     credit: int
     held_s: float
     halted: bool = False
+    samples: int = 0
 
 
 class SharedRequest(Message, frozen=True, kw_only=True, tag=5):

@@ -56,6 +56,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
         num_workers: How many workers' work each update is; None is one each.
         share: As in `plesio.policies.Apply`.
         age: The same.
+        samples: Of all workers, that have been trained on with these.
     """
 
     updates: tuple[tuple[int, int], ...]
@@ -65,6 +66,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     num_workers: tuple[int, ...] | None = None
     share: float = 1.0
     age: float = 0.0
+    samples: int = 0
 
     def left_out(self) -> tuple[str, ...]:
         """Share and age go together."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from plesio.core.records import Record
 
-__all__ = ["Block", "PlanFigures", "Remainder", "Span", "cut"]
+__all__ = ["Block", "PlanFigures", "Remainder", "Span", "cut", "num_rounds"]
 
 
 class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -162,3 +162,28 @@ class Block(Record, frozen=True, kw_only=True):
             del starts[-1]
         for start, stop in pairwise([*starts, self.stop]):
             yield slice(start, stop)
+
+
+def num_rounds(figures: PlanFigures, *, num_workers: int, samples: int | None = None) -> int:
+    """Batches that each of so many equal workers is given of a plan, or of its first ``samples`` samples.
+
+    >>> plan = PlanFigures(num_samples=100, batch_size=8, budget_samples=250)
+    >>> num_rounds(plan, num_workers=3), [num_rounds(plan, num_workers=3, samples=n) for n in (23, 24, 99, 100, 249)]
+    (12, [0, 1, 4, 5, 11])
+    """
+    size, done = (
+        figures.num_samples,
+        figures.budget_samples if samples is None else min(samples, figures.budget_samples),
+    )
+    epochs, part = divmod(done, size)
+    whole = min(size, figures.budget_samples - epochs * size)
+    of_part = _rounds_of(whole, figures.batch_size, num_workers)
+    if part < whole:  # the last round ends with the epoch
+        of_part = max(0, min(part // (figures.batch_size * num_workers), of_part - 1))
+    return epochs * _rounds_of(size, figures.batch_size, num_workers) + of_part
+
+
+def _rounds_of(num_samples: int, batch_size: int, num_workers: int) -> int:
+    """A rest of fewer samples than workers is in the last round."""
+    full, rest = divmod(num_samples, batch_size * num_workers)
+    return full + (rest >= num_workers or (rest > 0 and full == 0))

@@ -22,6 +22,7 @@ class Position(Record, frozen=True, kw_only=True):
         clock: Steps that it has finished.
         plan: The loop over the data that it is in, or else the next one.
         samples: Samples of its own in what it has done.
+        scheduled: Rounds that its schedulers have been stepped for.
     """
 
     base: int
@@ -30,6 +31,7 @@ class Position(Record, frozen=True, kw_only=True):
     clock: int
     plan: int
     samples: int
+    scheduled: int = 0
 
 
 def sources_of(positions: Sequence[Position | None]) -> list[int]:

@@ -78,8 +78,9 @@ class Arrivals:
         # the lead is taken when a step begins: one step before the clock that it ends with
         self._ledger.max_lead = max(self._ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
         # of a rack's samples its speaker knows its own share, and the leases of all
-        own = sum(number for *_, number in finished) if self._members.by_racks else num_samples
-        self._updates.note(event.worker, event.clock, num_samples=own)
+        leased = sum(number for *_, number in finished)
+        own = leased if self._members.by_racks else num_samples
+        self._updates.note(event.worker, event.clock, num_samples=own, num_positions=leased)
         effects = self._decide(event, now_s=now_s)
         late = _is_late(effects)
         if event.finite:

@@ -68,6 +68,8 @@ class Ledger:
         self.samples_at_end = 0
         """Of all workers in collectives, as those that leave them know."""
         self.applied_samples = 0
+        self.applied_positions = 0
+        """Of what is dealt out, for one, samples."""
         self.version = 0
         self.racks: Mapping[int, tuple[int, ...]] = {}
         """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
@@ -161,7 +163,7 @@ class Ledger:
 
     def entered_store(self, samples: int) -> None:
         """Take in that a stage on the store begins when so many samples have been trained on."""
-        self.applied_samples = samples
+        self.applied_samples = self.applied_positions = samples
         self._samples_on_collectives = samples - sum(arrived for _, arrived in self._arrived.values())
 
     def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:

@@ -37,6 +37,8 @@ class Updates:
         self._parts: dict[tuple[int, int], set[int]] = {}
         """Of each update of which some servers lack their part, those that have it."""
         self._samples: dict[tuple[int, int], int] = {}
+        self._positions: dict[tuple[int, int], int] = {}
+        """Of the orders that are dealt out, that whole updates stand for: samples, or batches of a batch sampler."""
 
     def is_whole(self, worker: int, clock: int, *, server: int) -> bool:
         """Whether every server has its part, now that this one has."""
@@ -54,14 +56,16 @@ class Updates:
             del self._parts[key]
         return [DropOrder(worker=worker, clock=clock) for _, clock in keys]
 
-    def note(self, worker: int, clock: int, *, num_samples: int) -> None:
-        """A whole update stands for so many samples."""
+    def note(self, worker: int, clock: int, *, num_samples: int, num_positions: int) -> None:
+        """A whole update stands for so many samples, and positions of the orders that are dealt out."""
         self._samples[worker, clock] = num_samples
+        self._positions[worker, clock] = num_positions
 
     def refuse(self, action: Refuse, *, trace: TraceWriter, now_s: float) -> list[Effect]:
         """An update does not reach the parameters, and its worker is told why."""
         worker, clock, reason = action.worker, action.clock, action.reason
         num_samples = self._samples.pop((worker, clock), 0)
+        self._positions.pop((worker, clock), None)
         trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
         drop = DropOrder(worker=worker, clock=clock)
         if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
@@ -83,6 +87,7 @@ class Updates:
         ledger.applied(action)
         before = ledger.applied_samples
         ledger.applied_samples += sum(self._samples.pop(update, 0) for update in action.updates)
+        ledger.applied_positions += sum(self._positions.pop(update, 0) for update in action.updates)
         num_workers = tuple(members[worker].num_workers for worker, _ in action.updates)
         order = ApplyOrder(
             updates=action.updates,
@@ -92,6 +97,7 @@ class Updates:
             num_workers=num_workers if members.by_racks else None,
             share=action.share,
             age=action.age,
+            samples=ledger.applied_positions,
         )
         every = self._snapshot_every
         if not every or before // every == ledger.applied_samples // every:

@@ -91,6 +91,8 @@ class ShardServer:
         self._index = index
         self._clock = clock
         self._halted = False
+        self._samples = 0
+        """Of all workers, that are in the parameters."""
         self._pushes: dict[tuple[int, int], Bulk] = {}
         self._decided: dict[int, int] = defaultdict(int)
         self._credit: dict[int, int] = defaultdict(int)
@@ -206,6 +208,7 @@ class ShardServer:
                     share=order.share,
                     age=order.age,
                 )
+                self._samples = order.samples
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
             case DropOrder(worker=worker, clock=clock):
@@ -250,7 +253,10 @@ class ShardServer:
 
     def _send_parameters(self, request: _Request, *, credit: int, held_s: float) -> None:
         pulled = self._shard.pull(self._known_version(request))
-        kind, meta = encode(Pulled(present=_tuple(pulled.present), credit=credit, held_s=held_s, halted=self._halted))
+        answer = Pulled(
+            present=_tuple(pulled.present), credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
+        )
+        kind, meta = encode(answer)
         header = Header(
             kind=kind,
             generation=self._endpoint.generation,

@@ -25,6 +25,7 @@ from plesio.protocol.to_worker import Regroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.keeper import Stateful
 from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
 from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Handover", "packed", "unpacked"]
@@ -60,10 +61,12 @@ class Handover:
 
     Args:
         replica: Has the optimizer.
+        schedules: Those that the session steps.
     """
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, *, schedules: Schedules) -> None:
         self._replica = replica
+        self.schedules = schedules
         self._registered: dict[str, Stateful] = {}
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
         self._told: dict[str, Any] | None = None
@@ -85,6 +88,11 @@ class Handover:
         self._registered[name] = one
         if self._told is not None and name in self._told["registered"]:
             one.load_state_dict(deepcopy(self._told["registered"][name]))
+
+    def warn(self, warn: Callable[[str], None]) -> None:
+        """Tell the user what those who join are not told."""
+        why = "a worker that joins begins it anew and trains with another learning rate"
+        warn_unless_kept(self._replica.optimizer, self._registered.values(), why=why, warn=warn)
 
     def tell(self) -> dict[str, Any]:
         """All of it."""

@@ -12,11 +12,12 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from plesio.core.errors import DataError
-from plesio.protocol.plans import PlanFigures
+from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_times import StepTimes
 
@@ -51,6 +52,8 @@ class Loops:
         deals: Whether there is somebody to share with, or a checkpoint to resume from.
         rounds: This rank's.
         past: Loops that were over when the run was resumed.
+        schedules: Told when a loop begins and ends.
+        samples_of_all: Tells what all workers have trained on, as far as this one knows.
         times: Told when computing begins, and of waits for samples.
         clock: Tells the worker's clock.
         now_s: The time.
@@ -65,6 +68,8 @@ class Loops:
         deals: bool,
         rounds: RoundRecords,
         past: Past,
+        schedules: Schedules,
+        samples_of_all: Callable[[], int],
         times: StepTimes,
         clock: Callable[[], int],
         now_s: Callable[[], float],
@@ -75,6 +80,8 @@ class Loops:
         self._deals = deals
         self._rounds = rounds
         self._past = past
+        self._schedules = schedules
+        self._samples_of_all = samples_of_all
         self._times = times
         self._clock = clock
         self._now_s = now_s
@@ -82,6 +89,8 @@ class Loops:
         self._loaders = Fed()
         self._num_plans = 0
         self._source: BatchSource | None = None
+        self._exact = True
+        """Whether what all workers have trained on was known at the last step."""
         self._size = self._samples = 0
         """Of the batches that were given since the last step: positions of the order, and samples."""
         self.global_samples: int | None = past.samples
@@ -94,8 +103,7 @@ class Loops:
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
         """This worker's part of a loader; see `plesio.Session.shard`."""
-        if not isinstance(loader, DataLoader):
-            raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
+        _check(loader)
         if not self._deals and samples is None:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
         order = Order(loader, seed=self._seed)
@@ -104,6 +112,13 @@ class Loops:
             lambda: self._dealt(Order(loader, seed=self._seed), samples),
             lambda: num_rounds(figures, num_workers=self._rounds.num_workers),
         )
+
+    def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
+        """Rounds of so many workers in an epoch."""
+        _check(loader)
+        if not self._deals:
+            return len(loader)
+        return num_rounds(self._figures(Order(loader, seed=self._seed), None), num_workers=num_workers)
 
     def _figures(self, order: Order, samples: int | None, *, epoch: int | None = None) -> PlanFigures:
         return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
@@ -114,6 +129,7 @@ class Loops:
         self._size = self._samples = 0
         if self._source is not None and size:
             self.global_samples = self._source.trained(size)
+            self._exact = self.global_samples is not None
         return samples
 
     def close(self) -> None:
@@ -128,6 +144,7 @@ class Loops:
             return
         figures = self._figures(order, samples, epoch=plan)
         self._rounds.draw_ahead(_ahead(order.loader))
+        self._schedules.clock.begin(figures)
         self._source = source = self._sharing.batch_source(figures, plan=plan)
         batches = shard(
             order,
@@ -138,6 +155,7 @@ class Loops:
             on_waited=lambda begun_s, ended_s: self._times.waited(begun_s, ended_s, clock=self._clock()),
             on_begun=lambda: self._begun(plan),
         )
+        whole = False
         try:
             while True:
                 self._times.begin()
@@ -145,6 +163,7 @@ class Loops:
                     self._checkpoint()
                 given = next(batches, None)
                 if given is None:
+                    whole = True
                     return
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
@@ -152,6 +171,7 @@ class Loops:
         finally:
             batches.close()
             self._source = None
+            self._schedules.end(self._samples_of_all(), whole=whole, exact=self._exact)
 
     def _begun(self, plan: int) -> None:
         self._past.begun(plan)
@@ -159,34 +179,24 @@ class Loops:
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches, sizes = iter(loader), _sizes(loader)
+        self._schedules.clock.begin(None)
         while True:
             self._times.begin()
             try:
                 batch = next(batches)
             except StopIteration:
+                self._schedules.end(0, whole=True, exact=True)
                 return
             samples = next(sizes) or _num_samples(batch) or loader.batch_size or 1
             self._samples += samples
+            self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
             yield batch
 
 
-def num_rounds(figures: PlanFigures, *, num_workers: int) -> int:
-    """Batches that each of so many equal workers is given of a plan.
-
-    >>> num_rounds(PlanFigures(num_samples=100, batch_size=8, budget_samples=250), num_workers=3)
-    11
-    """
-    epochs, rest = divmod(figures.budget_samples, figures.num_samples)
-    return epochs * _rounds_of(figures.num_samples, figures.batch_size, num_workers) + _rounds_of(
-        rest, figures.batch_size, num_workers
-    )
-
-
-def _rounds_of(num_samples: int, batch_size: int, num_workers: int) -> int:
-    """A rest of fewer samples than workers is in the last round."""
-    full, rest = divmod(num_samples, batch_size * num_workers)
-    return full + (rest >= num_workers or (rest > 0 and full == 0))
+def _check(loader: object) -> None:
+    if not isinstance(loader, DataLoader):
+        raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
 
 
 def _ahead(loader: DataLoader[Any]) -> int:

@@ -247,6 +247,7 @@ class Recovery:
             clock=max(clock, counted),
             plan=plan,
             samples=samples,
+            scheduled=self._handover.schedules.clock.reached,
         )
 
     def _follow(self, regroup: Regroup) -> None:
@@ -278,6 +279,7 @@ class Recovery:
             own = sum(one.samples for one in positions if one is not None)
             self._world.regrouped(Regrouped(samples=left.samples, own=own, dropped=left.dropped))
         self._exchange.regrouped(regroup.steer, memory=memory)
+        self._handover.schedules.meet(max(one.scheduled for one in positions if one is not None))
 
     def _tell(self, group: Group, *, leader: int) -> dict[str, Any]:
         """All that those who join need of the leader, whose they have nothing of yet: they take it at once.
@@ -289,6 +291,7 @@ class Recovery:
         optimizer = copied_optimizer(self._replica, group, source=leader)
         data = b""
         if group.rank == leader:
+            self._handover.warn(self._timeline.meter.warn)
             try:
                 data = packed({**self._handover.tell(), "exchange": self._exchange.memory()})
             except ConfigError as error:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from plesio.core.errors import ConfigError, PlesioError
@@ -35,6 +36,7 @@ from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery
+from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.step_times import StepTimes
@@ -90,18 +92,22 @@ class Session:
         self._saver = saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
+        self._schedules = Schedules(num_workers=world.num_workers) if handover is None else handover.schedules
         self._loops = Loops(
             seed=seed,
             sharing=sharing,
             deals=deals,
             rounds=world.rounds,
             past=self._past,
+            schedules=self._schedules,
+            samples_of_all=lambda: world.samples,
             times=self._times,
             clock=lambda: self.clock,
             now_s=self._now_s,
             checkpoint=self._take_checkpoint,
         )
         self._finished = self._closed = False
+        self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s))
@@ -138,8 +144,9 @@ class Session:
         return self._loops.shard(loader, samples=samples)
 
     def steps_per_epoch(self, loader: DataLoader[Any]) -> int:
-        """Batches that this worker is given in an epoch: under leases, those of a worker as fast as the others."""
-        return len(self.shard(loader))
+        """Rounds of an epoch: batches of each worker if all are equally quick, and as many as the run began with."""
+        self._ensure_open()
+        return self._loops.rounds_of(loader, num_workers=self.num_workers)
 
     def _take_checkpoint(self) -> None:
         if self._saver is not None:
@@ -168,11 +175,20 @@ class Session:
         self._ensure_open()
         self._take_checkpoint()
         self._replica.check_as_joined()
+        if self._saver is not None:
+            warn_unless_kept(
+                self._replica.optimizer,
+                self._registered,
+                why="no checkpoint has its state and a resumed run would begin it anew",
+                warn=self._timeline.meter.warn,
+            )
         times, clock = self._times, self.clock + 1
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
         samples = self._loops.trained()
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
-        if not self._exchange_step(Progress(clock, samples, self._loops.global_samples, value, times.elapsed_s)):
+        counts = self._exchange_step(Progress(clock, samples, self._loops.global_samples, value, times.elapsed_s))
+        self._schedules.stepped(self._world.samples)
+        if not counts:
             times.repeat()
             return
         at_clock(clock)
@@ -269,6 +285,19 @@ class Session:
             ConfigError: A name is taken, or the object is a loss scaler, which `plesio.join` takes and saves.
         """
         register(objects, self._keepers)
+        self._registered += objects.values()
+
+    def schedule(self, scheduler: LRScheduler) -> None:
+        """Have the session step ``scheduler``, by the progress of all workers: leave ``scheduler.step()`` out.
+
+        Under every policy, and however many workers there are, it has made `steps_per_epoch` steps at an epoch's end.
+        It is registered too.
+
+        Raises:
+            ConfigError: It is no scheduler, or one that goes by a metric.
+        """
+        name, scheduled = self._schedules.add(scheduler)
+        self.register(**{name: scheduled})
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the run for those who save by themselves. All workers call it after the same step.

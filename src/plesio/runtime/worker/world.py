@@ -33,6 +33,11 @@ class World(Protocol):
         """This rank's rounds, where samples are dealt in rounds."""
         ...
 
+    @property
+    def samples(self) -> int:
+        """Samples of all workers that have been trained on, as far as this one knows without asking."""
+        ...
+
     def assure(self) -> None:
         """Return when it is certain that this worker takes part still; raise if it was counted lost."""
         ...

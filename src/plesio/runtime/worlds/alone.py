@@ -40,6 +40,11 @@ class AloneWorld:
         self.rounds = RoundRecords(0, 1, say=meter.totals.fallbacks.append)
         self._asked_to_save = False
 
+    @property
+    def samples(self) -> int:
+        """Samples that have been trained on."""
+        return self.rounds.global_samples
+
     def assure(self) -> None:
         """Nobody could count it lost."""
 

@@ -132,6 +132,11 @@ class DistributedWorld:
         """How long the run had been going on when this worker was admitted."""
         return self._elapsed_s
 
+    @property
+    def samples(self) -> int:
+        """Samples of all workers: those of rounds, and on the store those in the parameters that were pulled last."""
+        return max(self.rounds.global_samples, self.client.samples)
+
     def group(self, device_type: str) -> Group:
         """The collective's group; of a worker that joins the run, one that it is alone in until it has joined."""
         late = self._job.place.late

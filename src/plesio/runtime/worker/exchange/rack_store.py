@@ -113,7 +113,7 @@ class RackStoreExchange:
         if self._rack.size == 1:
             return 0.0
         store = self._store
-        told = torch.tensor([store.credit, store.waited_s, store.halted], dtype=torch.float64)
+        told = torch.tensor([store.credit, store.waited_s, store.halted, store.samples], dtype=torch.float64)
         self._rack.broadcast(told)
         parameters = list(self._replica.parameters.values())
         for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
@@ -124,8 +124,8 @@ class RackStoreExchange:
                 parts = torch.split(flat, [parameter.numel() for parameter in alike])
                 for parameter, part in zip(alike, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
-        credit, waited_s, halted = told.tolist()
-        store.hear(credit=int(credit), halted=bool(halted))
+        credit, waited_s, halted, samples = told.tolist()
+        store.hear(credit=int(credit), halted=bool(halted), samples=int(samples))
         return float(waited_s)
 
     def flush(self) -> None:

@@ -105,9 +105,14 @@ class StoreExchange:
         """Seconds of the last exchange that it waited for others."""
         return self._waited_s
 
-    def hear(self, *, credit: int, halted: bool) -> None:
+    @property
+    def samples(self) -> int:
+        """Samples of all workers that are in the parameters that were pulled last."""
+        return self._client.samples
+
+    def hear(self, *, credit: int, halted: bool, samples: int) -> None:
         """What another worker, which exchanges for this one, was told."""
-        self._credit, self._halted = credit, halted
+        self._credit, self._halted, self._client.samples = credit, halted, samples
 
     def offer_initial(self) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).

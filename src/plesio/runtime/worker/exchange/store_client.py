@@ -85,6 +85,8 @@ class StoreClient:
         self._held: list[Bulk | None] = [None for _ in self.endpoints]
         self._ignored: Counter[type[Message]] = Counter()
         self._num_requests = 0
+        self.samples = 0
+        """Of all workers, that are in the parameters that were pulled last."""
         self._finished: list[Finished] = []
         self._evaluates: bool | None = None
         self._snapshots: list[Snapshot] = []
@@ -264,6 +266,7 @@ class StoreClient:
         replies = []
         for server, bulk in enumerate(answers):
             pulled: Pulled = decode(bulk.header.kind, bulk.meta, Pulled, peer=server_identity(server))
+            self.samples = max(self.samples, pulled.samples)
             replies.append(
                 Reply(
                     version=bulk.header.base_version,

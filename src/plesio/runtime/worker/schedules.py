@@ -1,0 +1,226 @@
+"""Schedulers that the session steps, by a clock of the whole run: rounds of all its workers.
+
+A round is a batch of each worker that the run began with, which is what one synchronous step takes. A worker's own
+steps are no such clock: under a relaxed policy workers take unequally many, and after a loss those that are left take
+more. The samples of all workers are one. In a loop over the data of which they have trained on ``s``, as many rounds
+are done as ``s`` samples fill, and at its end all of them. So the clock shows `Session.steps_per_epoch` after each
+epoch, however the samples were shared out, and a schedule of so many steps an epoch comes to its end.
+
+The clock never goes back. Where samples of a lost worker are dealt out again it stands until the count is where it was;
+workers that form a new group all go on from the furthest clock, so their learning rates are equal.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from plesio.core.errors import ConfigError
+from plesio.protocol.plans import PlanFigures, num_rounds
+
+__all__ = ["RoundClock", "Scheduled", "Schedules", "warn_unless_kept"]
+
+
+class RoundClock:
+    """Rounds that a run has done, as far as one worker knows.
+
+    Args:
+        num_workers: With how many the run began.
+
+    >>> clock, loop = RoundClock(num_workers=2), PlanFigures(num_samples=10, batch_size=3, budget_samples=10)
+    >>> clock.begin(loop)
+    >>> [clock.stepped(samples) for samples in (3, 6, 9)]
+    [0, 1, 1]
+    >>> clock.end(10, whole=True, exact=True)
+    >>> clock.reached
+    2
+    """
+
+    def __init__(self, *, num_workers: int) -> None:
+        self.reached = 0
+        self._num_workers = num_workers
+        self._figures: PlanFigures | None = None
+        self._before = 0
+        """Rounds before the loop that the worker is in."""
+        self._samples = 0
+        """Samples of all workers before it."""
+        self._given = 0
+        """Batches since the last step."""
+
+    def begin(self, figures: PlanFigures | None) -> None:
+        """A loop over the data begins; None: over a loader that is not dealt out."""
+        self._figures, self._before, self._given = figures, self.reached, 0
+
+    def given(self) -> None:
+        """The loop has been given a batch."""
+        self._given += 1
+
+    def stepped(self, samples: int) -> int:
+        """A step is done, and so many samples of all workers; returns the rounds that are done.
+
+        Where samples are not dealt out, a round is a batch, or else a step, of this worker.
+        """
+        given, self._given = self._given, 0
+        if self._figures is None:
+            self.reached += max(1, given)
+        else:
+            part = max(0, samples - self._samples)
+            done = num_rounds(self._figures, num_workers=self._num_workers, samples=part)
+            self.reached = max(self.reached, self._before + done)
+        return self.reached
+
+    def end(self, samples: int, *, whole: bool, exact: bool) -> None:
+        """The loop is over.
+
+        Args:
+            samples: Of all workers that have been trained on, as far as this worker knows.
+            whole: Whether all of the loop has been trained on.
+            exact: Whether the number is that of this moment, the same on all workers.
+        """
+        figures, self._figures = self._figures, None
+        if figures is None:
+            self.reached += self._given if whole else 0
+        elif whole:
+            self.reached = max(self.reached, self._before + num_rounds(figures, num_workers=self._num_workers))
+        self._given = 0
+        self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands, also in the loop that the worker is in."""
+        return {
+            "reached": self.reached,
+            "before": self._before,
+            "samples": self._samples,
+            "num_workers": self._num_workers,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there."""
+        self.reached = max(self.reached, state["reached"])
+        self._before, self._samples = state["before"], state["samples"]
+        self._num_workers = state["num_workers"]
+
+
+class Scheduled:
+    """A scheduler that follows the clock.
+
+    Args:
+        scheduler: Steps a learning rate.
+        clock: The run's.
+    """
+
+    def __init__(self, scheduler: LRScheduler, clock: RoundClock) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._begun = clock.reached
+        self._done = 0
+        self._left_at: int | None = None
+        """What the scheduler itself counted after the last step that the session made of it."""
+
+    def catch_up(self) -> None:
+        """Step the scheduler to where the clock is.
+
+        Raises:
+            ConfigError: The script steps it too.
+        """
+        due = self._clock.reached - self._begun
+        if self._done < due and self._left_at is not None and self._count() != self._left_at:
+            name = type(self._scheduler).__name__
+            raise ConfigError(
+                f"the session steps this {name}, and the script has stepped it too: leave scheduler.step() out, "
+                "or session.schedule(...)"
+            )
+        while self._done < due:
+            self._scheduler.step()
+            self._done += 1
+            self._left_at = self._count()
+
+    def _count(self) -> int:
+        return int(getattr(self._scheduler, "last_epoch", self._done))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's state, and where the clock stands."""
+        mine = {"begun": self._begun, "done": self._done}
+        return {"scheduler": self._scheduler.state_dict(), "clock": self._clock.state_dict(), **mine}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._scheduler.load_state_dict(state["scheduler"])
+        self._clock.load_state_dict(state["clock"])
+        self._begun, self._done, self._left_at = state["begun"], state["done"], None
+
+
+class Schedules:
+    """The schedulers of one worker's session.
+
+    Args:
+        num_workers: With how many the run began.
+    """
+
+    def __init__(self, *, num_workers: int) -> None:
+        self.clock = RoundClock(num_workers=num_workers)
+        self._scheduled: list[Scheduled] = []
+
+    def add(self, scheduler: LRScheduler) -> tuple[str, Scheduled]:
+        """Have the session step ``scheduler`` from now on; returns it as it is kept, with its name.
+
+        Raises:
+            ConfigError: It is no scheduler, or one that goes by a metric.
+        """
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ConfigError(
+                "ReduceLROnPlateau goes by a metric, not by the clock: step it yourself, on all workers with the "
+                "value that session.evaluate gives"
+            )
+        if not isinstance(scheduler, LRScheduler):
+            raise ConfigError(
+                f"session.schedule takes a scheduler of torch.optim.lr_scheduler, and this is a "
+                f"{type(scheduler).__name__}"
+            )
+        scheduled = Scheduled(scheduler, self.clock)
+        self._scheduled.append(scheduled)
+        return f"schedule {len(self._scheduled)}", scheduled
+
+    def catch_up(self) -> None:
+        """Step all of them to where the clock is."""
+        for scheduled in self._scheduled:
+            scheduled.catch_up()
+
+    def stepped(self, samples: int) -> None:
+        """A step is done, and so many samples of all workers."""
+        self.clock.stepped(samples)
+        self.catch_up()
+
+    def end(self, samples: int, *, whole: bool, exact: bool) -> None:
+        """A loop over the data is over; see `RoundClock.end`."""
+        self.clock.end(samples, whole=whole, exact=exact)
+        self.catch_up()
+
+    def meet(self, reached: int) -> None:
+        """All workers go on from here, where the furthest of them is."""
+        self.clock.reached = max(self.clock.reached, reached)
+        self.catch_up()
+
+
+def warn_unless_kept(
+    optimizer: torch.optim.Optimizer, objects: Iterable[object], *, why: str, warn: Callable[[str], None]
+) -> None:
+    """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
+
+    Args:
+        optimizer: A scheduler of torch marks its step.
+        objects: What is registered.
+        why: What comes of it.
+        warn: Tells the user.
+    """
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched") and not any(map(_has_scheduler, objects)):
+        warn(
+            f"the optimizer has a scheduler that is not registered, so {why}: write "
+            "session.register(scheduler=scheduler), or session.schedule(scheduler)"
+        )
+
+
+def _has_scheduler(one: object) -> bool:
+    parts = [one, *getattr(one, "__dict__", {}).values()]
+    return any(isinstance(part, LRScheduler | ReduceLROnPlateau | Scheduled) for part in parts)

@@ -1,0 +1,300 @@
+"""Schedulers that the session steps end where they would alone, however the samples are shared out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+import plesio
+from plesio.core.errors import ConfigError
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.step_time import LogNormal
+from plesio.runtime.coordinator.leases import round_sizes
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.problems import Problem, perceptron
+from support.workers import cluster_of_racks
+
+EPOCHS, BATCH_SIZE, RATE = 3, 3, 0.05
+
+MAKE: dict[str, Callable[[torch.optim.Optimizer, int], lr_scheduler.LRScheduler]] = {
+    "cosine": lambda optimizer, steps: lr_scheduler.CosineAnnealingLR(optimizer, steps),
+    "one cycle": lambda optimizer, steps: lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps),
+    "warm-up": lambda optimizer, steps: lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / steps)),
+    "sequence": lambda optimizer, steps: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 4), lr_scheduler.CosineAnnealingLR(optimizer, steps - 4)],
+        [4],
+    ),
+}
+
+
+@dataclass
+class Worker:
+    rates: list[float] = field(default_factory=list)
+    began_at: int = 0
+    last: float = 0.0
+
+
+def steps_of(num_samples: int, num_workers: int) -> int:
+    """Those of a synchronous run."""
+    return EPOCHS * len(list(round_sizes(num_samples, num_workers=num_workers, batch_size=BATCH_SIZE)))
+
+
+def alone(kind: str, steps: int) -> list[float]:
+    """The rates before each step, and after the last."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=RATE, momentum=0.9)
+    scheduler, rates = MAKE[kind](optimizer, steps), [optimizer.param_groups[0]["lr"]]
+    for _ in range(steps):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+def run(
+    policy: str,
+    kind: str = "cosine",
+    *faults: Fault,
+    num_workers: int = 2,
+    num_samples: int = 40,
+    racks: Sequence[int] = (),
+    **arguments: Any,
+) -> Simulation[Worker]:
+    def work(job: VirtualJob) -> Worker:
+        saw, model = Worker(), perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+        mean_s = 0.02 * (1 + job.place.rank % 3)  # workers of unequal pace
+        pacer = Pacer(step_time=LogNormal(mean_s=mean_s, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
+        options = plesio.JoinOptions(pacer=pacer)
+        with plesio.join(model, optimizer, policy=policy, options=options, **arguments) as session:
+            saw.began_at = session.clock
+            loader = DataLoader(Problem(num_samples, 4), batch_size=BATCH_SIZE, shuffle=True)
+            session.schedule(MAKE[kind](optimizer, EPOCHS * session.steps_per_epoch(loader)))
+            for _ in range(EPOCHS):
+                for _, x, y in session.shard(loader):
+                    saw.rates.append(optimizer.param_groups[0]["lr"])
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+        saw.last = optimizer.param_groups[0]["lr"]
+        return saw
+
+    cluster = cluster_of_racks(racks) if racks else Cluster.one_host(num_workers)
+    return simulate(work, num_workers=num_workers, cluster=cluster, faults=faults)
+
+
+def _ended(simulation: Simulation[Worker]) -> list[Worker]:
+    for outcome in simulation.outcomes.values():
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.value for outcome in simulation.outcomes.values() if outcome.value is not None]
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("num_samples", [40, 37])
+@pytest.mark.parametrize(("policy", "num_workers"), [("bsp", 1), ("bsp", 3), ("local_sgd:4", 2)])
+def test_in_a_collective_the_clock_is_that_of_steps(policy: str, num_workers: int, num_samples: int, kind: str):
+    rates = alone(kind, steps_of(num_samples, num_workers))
+    for worker in _ended(run(policy, kind, num_workers=num_workers, num_samples=num_samples)):
+        assert [*worker.rates, worker.last] == rates
+
+
+@pytest.mark.parametrize("kind", ["cosine", "one cycle"])
+@pytest.mark.parametrize(
+    ("policy", "racks"),
+    [
+        ("asp", ()),
+        ("ssp:4", ()),
+        ("bsp,exchange=store", ()),
+        ("local_sgd:4,exchange=store", ()),
+        ("hier:bsp/ssp:2", (2, 1)),
+        ("switch:bsp/asp@8/bsp@25", ()),
+        ("adaptive", ()),
+    ],
+)
+def test_a_schedule_ends_with_the_run(policy: str, racks: Sequence[int], kind: str):
+    steps = steps_of(40, 3)
+    rates = alone(kind, steps)
+    for worker in _ended(run(policy, kind, num_workers=3, racks=racks)):
+        assert worker.last == rates[-1]
+        assert worker.rates[0] == rates[0]
+        assert set(worker.rates) <= set(rates), "a rate that no step has alone"
+        places = [rates.index(rate) for rate in worker.rates]
+        assert kind != "cosine" or places == sorted(places), "the clock went back"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp", "adaptive"])
+@pytest.mark.parametrize(
+    "fault", [Fault(at_s=0.21, worker=1, kind="lose"), Fault(at_s=0.21, kind="join")], ids=["lost", "joins"]
+)
+def test_a_schedule_ends_with_a_run_that_a_worker_leaves_or_joins(policy: str, fault: Fault):
+    rates = alone("cosine", steps_of(80, 3))
+    workers = _ended(run(policy, "cosine", fault, num_workers=3, num_samples=80))
+    assert len(workers) == (2 if fault.kind == "lose" else 4)
+    assert {worker.last for worker in workers} == {rates[-1]}
+    assert workers[-1].rates[0] < RATE or fault.kind == "lose", "it began anew"
+    if policy in ("bsp", "local_sgd:4"):
+        steps = {tuple(worker.rates[-5:]) for worker in workers}
+        assert len(steps) == 1, "learning rates differ"
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+def test_a_schedule_is_kept_by_checkpoints(policy: str, tmp_path: Path):
+    rates = alone("one cycle", steps_of(40, 2))
+    _ended(run(policy, "one cycle", checkpoint=tmp_path, every="5 steps", keep=20))
+    for path in sorted(tmp_path.iterdir())[1::2]:
+        for worker in _ended(
+            run(policy, "one cycle", checkpoint=tmp_path / "again", every="99 steps", resume=str(path))
+        ):
+            assert worker.last == rates[-1]
+            assert set(worker.rates) <= set(rates)
+            assert worker.rates[0] != rates[0]
+
+
+def test_a_loop_that_is_left_early_counts_as_far_as_it_went():
+    def work(job: VirtualJob) -> list[int]:
+        model, counts = perceptron(4, 0), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        with plesio.join(model, optimizer, policy="bsp") as session:
+            scheduler = lr_scheduler.StepLR(optimizer, 1)
+            session.schedule(scheduler)
+            for _ in range(2):
+                for number, (_, x, y) in enumerate(session.shard(DataLoader(Problem(40, 4), batch_size=4)), start=1):
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                    counts.append(scheduler.last_epoch)
+                    if number == 3:
+                        break
+        return counts
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2))
+    assert [outcome.value for outcome in simulation.outcomes.values()] == [[1, 2, 3, 4, 5, 6]] * 2
+
+
+def test_without_shard_a_round_is_a_step_and_a_scheduler_has_one_master():
+    model = perceptron(4, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    scheduler = lr_scheduler.StepLR(optimizer, 1)
+    with plesio.join(model, optimizer) as session:
+        session.schedule(scheduler)
+        for _ in range(3):
+            model(torch.ones(1, 4).double()).sum().backward()
+            session.step()
+        assert scheduler.last_epoch == 3
+        scheduler.step()
+        model(torch.ones(1, 4).double()).sum().backward()
+        with pytest.raises(ConfigError, match="the script has stepped it too"):
+            session.step()
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lr_scheduler.ReduceLROnPlateau, "goes by a metric"),
+        (lambda optimizer: optimizer, "takes a scheduler"),
+    ],
+)
+def test_what_no_clock_can_step_is_refused(make: Callable[[torch.optim.Optimizer], Any], line: str):
+    model = perceptron(4, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    with plesio.join(model, optimizer) as session, pytest.raises(ConfigError, match=line):
+        session.schedule(make(optimizer))
+
+
+class Wrapped:
+    """Keeps a scheduler, as a trainer of somebody's own may."""
+
+    def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
+        self.scheduler = scheduler
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict(state_dict)
+
+
+def chained(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+    return lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(optimizer, 5)])
+
+
+@pytest.mark.parametrize(
+    ("make", "keep", "saves", "warns"),
+    [
+        (lambda optimizer: lr_scheduler.StepLR(optimizer, 5), None, True, True),
+        (chained, None, True, True),
+        (chained, None, False, False),
+        (chained, lambda session, one: session.register(scheduler=one), True, False),
+        (chained, lambda session, one: session.register(trainer=Wrapped(one)), True, False),
+        (chained, lambda session, one: session.schedule(one), True, False),
+        (lambda optimizer: None, None, True, False),
+        (lr_scheduler.ReduceLROnPlateau, lambda session, one: session.register(plateau=one), True, False),
+    ],
+)
+def test_a_scheduler_that_no_checkpoint_keeps_is_named(
+    make: Callable[[torch.optim.Optimizer], Any],
+    keep: Callable[[plesio.Session, Any], None] | None,
+    saves: bool,
+    warns: bool,
+    tmp_path: Path,
+):
+    model = perceptron(4, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    arguments = {"checkpoint": tmp_path, "every": "1 steps"} if saves else {}
+    with plesio.join(model, optimizer, **arguments) as session:
+        scheduler = make(optimizer)
+        if keep is not None:
+            keep(session, scheduler)
+        for _ in range(2):
+            model(torch.ones(1, 4).double()).sum().backward()
+            session.step()
+    assert sum("scheduler that is not registered" in line for line in session.report().fallbacks) == warns
+
+
+def test_a_scheduler_that_a_worker_who_joins_is_not_told_of_is_named():
+    def work(job: VirtualJob) -> None:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
+        with plesio.join(model, optimizer, policy="bsp", options=plesio.JoinOptions(pacer=pacer)) as session:
+            lr_scheduler.ConstantLR(optimizer, 1.0)
+            for _, x, y in session.shard(DataLoader(Problem(80, 4), batch_size=4)):
+                (model(x) - y).square().mean().backward()
+                session.step()
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2), faults=[Fault(at_s=0.05, kind="join")])
+    assert any("a worker that joins begins it anew" in line for line in simulation.runs[0].fallbacks)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp", "adaptive"])
+def test_batches_of_a_batch_sampler_are_rounds_too(policy: str):
+    def work(job: VirtualJob) -> tuple[int, int]:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        loader = DataLoader(
+            Problem(41, 4), batch_sampler=BatchSampler(RandomSampler(range(41)), batch_size=4, drop_last=False)
+        )
+        counts = [0]
+        with plesio.join(model, optimizer, policy=policy) as session:
+            scheduler = lr_scheduler.StepLR(optimizer, 1)
+            session.schedule(scheduler)
+            for _ in range(2):
+                for _, x, y in session.shard(loader):
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                    counts.append(scheduler.last_epoch)
+            assert scheduler.last_epoch == 2 * session.steps_per_epoch(loader)
+        return max(later - earlier for earlier, later in pairwise(counts)), counts[1]
+
+    for outcome in simulate(work, num_workers=2, cluster=Cluster.one_host(2)).outcomes.values():
+        assert outcome.value is not None
+        assert outcome.value[0] <= 2
+        assert outcome.value[1] <= 1
