@@ -30,7 +30,6 @@ from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
-from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.session import Session
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_clock import StepClock
@@ -305,10 +304,7 @@ class _Run:
             )
             undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
-                steps, handover = (
-                    StepClock(),
-                    Handover(self.replica, schedules=Schedules(num_workers=place.num_workers)),
-                )
+                steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
                 made = Parts(
                     self.replica,
                     policy=policy,

@@ -61,12 +61,13 @@ class Handover:
 
     Args:
         replica: Has the optimizer.
-        schedules: Those that the session steps.
+        num_workers: With how many the run began.
     """
 
-    def __init__(self, replica: Replica, *, schedules: Schedules) -> None:
+    def __init__(self, replica: Replica, *, num_workers: int) -> None:
         self._replica = replica
-        self.schedules = schedules
+        self.schedules = Schedules(num_workers=num_workers)
+        """Schedulers that the session steps."""
         self._registered: dict[str, Stateful] = {}
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
         self._told: dict[str, Any] | None = None
