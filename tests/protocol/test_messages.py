@@ -145,7 +145,8 @@ EXAMPLES: list[Message] = [
 ]  # fmt: skip
 BULK_EXAMPLES: list[Message] = [
     bulk.Initial(slices=(("w", "parameter", "float32", 0, 0, 4, 0),), update="gradient",
-                 optimizer=bulk.OptimizerSpec(name="SGD", groups=({"lr": 0.1},)), state=[[["step", "value", None, 3]]]),
+                 optimizer=bulk.OptimizerSpec(names=("SGD",), groups=({"lr": 0.1},)),
+                 state=[[["step", "value", None, 3]]]),
     bulk.Push(num_steps=2, num_samples=8, present=(0, 2), finished=((0, 1, 8),), groups=({"lr": 0.2},)),
     bulk.Pull(after=3, known=None),
     bulk.Pulled(present=None, credit=4, held_s=0.25, halted=True),

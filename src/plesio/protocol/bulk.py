@@ -32,9 +32,9 @@ SliceRow = tuple[str, str, str, int, int, int, int]
 
 
 class OptimizerSpec(Record, frozen=True, kw_only=True):
-    """A stock optimizer's class and the options of each parameter group, as JSON values."""
+    """The stock optimizer's class and the options of each parameter group, as JSON values."""
 
-    name: str
+    names: tuple[str, ...]
     groups: tuple[dict[str, Any], ...]
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
+from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
@@ -50,7 +51,7 @@ _LOST_AT_START = "a worker was lost before the first step, while all took over r
 
 def join(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     policy: Policy | str = "adaptive",
     trace: Path | str | None = None,
@@ -71,8 +72,8 @@ def join(
 
     Args:
         model: Stays yours and is never wrapped; call it as before. Replicas must be alike on all workers.
-        optimizer: Built from the model's parameters. Learning rates are those of the synchronous step under every
-            policy, and schedulers go on working.
+        optimizer: Built from the model's parameters, or a list of several that share none of them. Learning rates are
+            those of the synchronous step under every policy, and schedulers go on working.
         policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
         total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
@@ -112,11 +113,12 @@ def join(
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()
     chosen = _policy_of(around, setting, place=place)
-    replica = Replica(model, optimizer, scaler=scaler)
+    one = as_one(model, optimizer)
+    replica = Replica(model, one, scaler=scaler)
     if around.on_join is not None:
-        around.on_join(model, optimizer)
+        around.on_join(model, one)
     if place is not None:
-        _check(chosen, optimizer, place=place, racks=racks)
+        _check(chosen, one, place=place, racks=racks)
     _introduce(place, chosen)
     run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:

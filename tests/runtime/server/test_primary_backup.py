@@ -188,7 +188,7 @@ class Worker:
         self.value = 0.0
         self.acts = False
         if rank == 0:
-            optimizer = OptimizerSpec(name="SGD", groups=({"lr": 1.0},))
+            optimizer = OptimizerSpec(names=("SGD",), groups=({"lr": 1.0},))
             initial = Initial(slices=LAYOUT.rows(0), update="gradient", optimizer=optimizer)
             self._send(initial, payload=np.zeros(1, np.float32))
         else:

@@ -108,7 +108,7 @@ class Checkpoints:
         if self.resumed is None:
             return Past()
         optimizer = self.saver.replica.optimizer
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # else a scheduler takes the past for a mistake
+        self.saver.replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         go_on = partial(self._go_on, self.resumed, options)
         return Past(self.stand, values=self.resumed.own["session"], go_on=go_on)

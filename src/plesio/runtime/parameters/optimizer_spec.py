@@ -7,6 +7,7 @@ import torch
 
 from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import OptimizerSpec
+from plesio.runtime.parameters.optimizers import parts_of
 
 __all__ = ["SUPPORTED_OPTIMIZERS", "group_options", "optimizer_spec", "runs_on_servers"]
 
@@ -32,8 +33,22 @@ _NUMBERS = (bool, int, float)
 
 
 def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the servers can run this class."""
-    return SUPPORTED_OPTIMIZERS.get(type(optimizer).__name__) is type(optimizer)
+    """Whether the servers can run this optimizer: its class is torch's own, and so is its step."""
+    return _why_not(optimizer) is None
+
+
+def _why_not(optimizer: torch.optim.Optimizer) -> str | None:
+    """What of it the servers cannot run."""
+    for one in parts_of(optimizer):
+        name, own = type(one).__name__, type(one).step
+        if SUPPORTED_OPTIMIZERS.get(name) is not type(one):
+            return name
+        step: Any = vars(one).get("step", own)
+        if getattr(step, "_wrapped_by_lr_sched", False):  # a scheduler's, which counts the calls
+            step = step.__wrapped__
+        if step is not own:
+            return f"{name} with a step of its own"
+    return None
 
 
 def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
@@ -42,13 +57,13 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     Raises:
         ExchangeError: The servers cannot run this class.
     """
-    name = type(optimizer).__name__
-    if not runs_on_servers(optimizer):
+    if (what := _why_not(optimizer)) is not None:
         raise ExchangeError(
-            f"the store's servers cannot run {name} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "
+            f"the store's servers cannot run {what} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "
             "Use one of these, or push deltas (policy option update=delta), which works with any optimizer"
         )
-    return OptimizerSpec(name=name, groups=group_options(optimizer))
+    names = tuple(type(one).__name__ for one in parts_of(optimizer) for _ in one.param_groups)
+    return OptimizerSpec(names=names, groups=group_options(optimizer))
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], ...]:

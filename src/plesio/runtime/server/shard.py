@@ -32,6 +32,7 @@ from plesio.protocol.bulk import OptimizerSpec, Table
 from plesio.runtime.parameters.layout import Slice, view_packed
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
 
 __all__ = ["Allocate", "Pulled", "Shard", "empty_payload"]
@@ -99,21 +100,24 @@ class Shard:
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
-        self._steps = None if self._optimizer is None else InterleavedOptimizer(self._optimizer)
+        self._steps = [] if self._optimizer is None else list(map(InterleavedOptimizer, parts_of(self._optimizer)))
 
     def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
-        groups: list[dict[str, Any]] = []
+        """One of each class, in one."""
+        groups: dict[str, list[dict[str, Any]]] = {}
         self._group_of: dict[int, int] = {}
-        for number, options in enumerate(spec.groups):
+        for number in sorted(range(len(spec.groups)), key=lambda number: spec.names.index(spec.names[number])):
             members = [i for i, piece in enumerate(self._slices) if piece.group == number]
             if not members:
                 continue
             for index in members:
                 self._tensors[index] = torch.nn.Parameter(self._tensors[index])
-            self._group_of[number] = len(groups)
-            options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-            groups.append({**options, "params": [self._tensors[index] for index in members]})
-        return SUPPORTED_OPTIMIZERS[spec.name](groups) if groups else None
+            self._group_of[number] = len(self._group_of)
+            groups.setdefault(spec.names[number], []).append(
+                {**_options(spec.groups[number]), "params": [self._tensors[index] for index in members]}
+            )
+        parts = [SUPPORTED_OPTIMIZERS[name](own) for name, own in groups.items()]
+        return Optimizers(parts) if len(parts) > 1 else parts[0] if parts else None
 
     def _pieces(self) -> list[Piece]:
         """The parameters' slices, each whole, as the optimizer knows them."""
@@ -207,8 +211,8 @@ class Shard:
             else:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = version
-        if self._steps is not None:
-            self._steps.step(weight=weight, share=share, age=age)
+        for stepper in self._steps:
+            stepper.step(weight=weight, share=share, age=age)
         for view, tensor in self._narrow(touched):
             view.copy_(tensor.detach())
         self.version = version
@@ -224,10 +228,7 @@ class Shard:
             return
         for number, options in enumerate(groups):
             if number in self._group_of:
-                target = self._optimizer.param_groups[self._group_of[number]]
-                target.update(
-                    {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-                )
+                self._optimizer.param_groups[self._group_of[number]].update(_options(options))
 
     def drop(self, worker: int, *, clock: int) -> None:
         """Forget a pending update, if it is here."""
@@ -248,8 +249,8 @@ class Shard:
 
     def pull_all(self) -> Pulled:
         """All slices, and the optimizer's state."""
-        if self._steps is not None:
-            self._steps.end_round()
+        for stepper in self._steps:
+            stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         payload = self._packed(self._bytes + [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
         return Pulled(self.version, None, payload, table)
@@ -275,6 +276,11 @@ class Shard:
         if parts:
             torch.cat(parts, out=payload)
         return payload
+
+
+def _options(told: dict[str, Any]) -> dict[str, Any]:
+    """A group's, as torch has them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
 def _mean(values: Sequence[tuple[torch.Tensor, int]], count: int) -> torch.Tensor:

@@ -93,7 +93,7 @@ class Handover:
     def warn(self, warn: Callable[[str], None]) -> None:
         """Tell the user what those who join are not told."""
         why = "a worker that joins begins it anew and trains with another learning rate"
-        warn_unless_kept(self._replica.optimizer, self._registered.values(), why=why, warn=warn)
+        warn_unless_kept(self._replica.optimizers, self._registered.values(), why=why, warn=warn)
 
     def tell(self) -> dict[str, Any]:
         """All of it."""
@@ -107,8 +107,7 @@ class Handover:
     def take(self, told: dict[str, Any]) -> None:
         """Another worker has told this."""
         self._told = told
-        optimizer = self._replica.optimizer
-        optimizer._opt_called = True  # type: ignore[attr-defined]  # else a scheduler takes the past for a mistake
+        self._replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
     def past(self, regroup: Regroup, *, samples: int) -> Past:

@@ -15,6 +15,7 @@ from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.order import Order
+from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.schedules import Schedules
@@ -58,6 +59,7 @@ class Loops:
         clock: Tells the worker's clock.
         now_s: The time.
         checkpoint: Takes the checkpoint that is due, if one is.
+        changes: Told when it is not the script that writes to parameters.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Loops:
         clock: Callable[[], int],
         now_s: Callable[[], float],
         checkpoint: Callable[[], None],
+        changes: OwnChanges,
     ) -> None:
         self._seed = seed
         self._sharing = sharing
@@ -86,6 +89,7 @@ class Loops:
         self._clock = clock
         self._now_s = now_s
         self._checkpoint = checkpoint
+        self._changes = changes
         self._loaders = Fed()
         self._num_plans = 0
         self._source: BatchSource | None = None
@@ -159,9 +163,10 @@ class Loops:
         try:
             while True:
                 self._times.begin()
-                if not source.turned:  # else a new loader begins first, and draws a random number
-                    self._checkpoint()
-                given = next(batches, None)
+                with self._changes.ours():
+                    if not source.turned:  # else a new loader begins first, and draws a random number
+                        self._checkpoint()
+                    given = next(batches, None)
                 if given is None:
                     whole = True
                     return

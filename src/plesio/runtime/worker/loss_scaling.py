@@ -17,7 +17,7 @@ smallest, which none of them has seen overflow.
 A gradient with NaN or infinity is an overflow unless the loss itself is not finite: that no scale explains.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,12 +38,12 @@ class LossScaling:
 
     Args:
         scaler: The user's, enabled.
-        optimizer: Whose gradients it scales.
+        optimizers: Whose gradients it scales.
     """
 
-    def __init__(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.scaler = scaler
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._states = scaler._per_optimizer_states
         """The scaler makes others in every update, so whoever else updates it is noticed."""
         self._finite: bool | None = None
@@ -98,30 +98,32 @@ class LossScaling:
             self._on_change(self._clock, scale)
 
     @property
-    def _entry(self) -> dict[str, Any]:
-        """What the scaler knows of the optimizer's gradients in this step."""
-        entry: dict[str, Any] = self.scaler._per_optimizer_states[id(self._optimizer)]
-        return entry
+    def _entries(self) -> list[tuple[torch.optim.Optimizer, dict[str, Any]]]:
+        """What the scaler knows of each optimizer's gradients in this step."""
+        return [(optimizer, self.scaler._per_optimizer_states[id(optimizer)]) for optimizer in self._optimizers]
 
     def _unscale(self) -> None:
         scaler = self.scaler
         if self._states is not scaler._per_optimizer_states:
             raise ConfigError(_TWICE.format(call="scaler.update()"))
-        if self._entry["stage"] is OptState.STEPPED:
+        if any(entry["stage"] is OptState.STEPPED for _, entry in self._entries):
             raise ConfigError(_TWICE.format(call="scaler.step(optimizer)"))
         if scaler._scale is None:
             raise ConfigError("the scaler that plesio.join was given has scaled no loss: scaler.scale(loss).backward()")
-        by_user = self._entry["stage"] is OptState.UNSCALED
-        if not by_user:
-            scaler.unscale_(self._optimizer)
-        self._finite = not any(found.item() for found in scaler._found_inf_per_device(self._optimizer).values())
-        if by_user and not self._finite:
-            self._spoil()
+        self._finite = True
+        for optimizer, entry in self._entries:
+            by_user = entry["stage"] is OptState.UNSCALED
+            if not by_user:
+                scaler.unscale_(optimizer)
+            if any(found.item() for found in scaler._found_inf_per_device(optimizer).values()):
+                self._finite = False
+                if by_user:
+                    self._spoil(optimizer)
 
     @torch.no_grad()
-    def _spoil(self) -> None:
+    def _spoil(self, optimizer: torch.optim.Optimizer) -> None:
         """Let an overflow be seen that clipping by value has hidden since."""
-        for group in self._optimizer.param_groups:
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.grad.mul_(torch.nan)
@@ -134,12 +136,14 @@ class LossScaling:
         before = self.scale
         device = self.scaler._scale.device  # type: ignore[union-attr]  # a loss has been scaled
         found = torch.full((), float(not self._finite), dtype=torch.float32, device=device)
-        self._entry["found_inf_per_device"] = {device: found}
+        for _, entry in self._entries:
+            entry["found_inf_per_device"] = {device: found}
         self.scaler.update()
         self._forget()
         if (after := self.scale) != before:
             self._on_change(self._clock, after)
 
     def _forget(self) -> None:
-        self.scaler._per_optimizer_states.pop(id(self._optimizer), None)
+        for optimizer in self._optimizers:
+            self.scaler._per_optimizer_states.pop(id(optimizer), None)
         self._states, self._finite = self.scaler._per_optimizer_states, None

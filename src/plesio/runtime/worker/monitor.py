@@ -287,6 +287,7 @@ class StepMonitor:
         momentum: float = 0.0,
         normalises: bool = False,
         shares_moments: bool = False,
+        steps_alone: bool = False,
         parameters: Sequence[torch.Tensor] = (),
     ) -> Reviewed:
         """The review, and begin the next one."""
@@ -308,7 +309,7 @@ class StepMonitor:
             exchanges=tuple(self._exchanges),
             progress=self._progress,
             rack=self._rack,
-            can_push=self._can_push,
+            can_push=self._can_push and not steps_alone,
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
             summed_rate=self._summed_rate,
             sparse_bytes=tuple(map(statistics.fmean, zip(*self._sparse_bytes, strict=True))),

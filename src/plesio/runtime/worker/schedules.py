@@ -204,17 +204,18 @@ class Schedules:
 
 
 def warn_unless_kept(
-    optimizer: torch.optim.Optimizer, objects: Iterable[object], *, why: str, warn: Callable[[str], None]
+    optimizers: Iterable[torch.optim.Optimizer], objects: Iterable[object], *, why: str, warn: Callable[[str], None]
 ) -> None:
     """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
 
     Args:
-        optimizer: A scheduler of torch marks its step.
+        optimizers: A scheduler of torch marks their step.
         objects: What is registered.
         why: What comes of it.
         warn: Tells the user.
     """
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched") and not any(map(_has_scheduler, objects)):
+    scheduled = any(hasattr(optimizer.step, "_wrapped_by_lr_sched") for optimizer in optimizers)
+    if scheduled and not any(map(_has_scheduler, objects)):
         warn(
             f"the optimizer has a scheduler that is not registered, so {why}: write "
             "session.register(scheduler=scheduler), or session.schedule(scheduler)"

@@ -105,12 +105,14 @@ class Session:
             clock=lambda: self.clock,
             now_s=self._now_s,
             checkpoint=self._take_checkpoint,
+            changes=replica.changes,
         )
         self._finished = self._closed = False
         self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s))
+        replica.changes.begin()
 
     @property
     def clock(self) -> int:
@@ -170,14 +172,19 @@ class Session:
 
         Raises:
             WorkerLostError: A worker is gone that the exchange cannot do without.
-            TaskError: A parameter has been unfrozen, or added to the optimizer, since `plesio.join`.
+            TaskError: A parameter has been unfrozen, or added to the optimizer, since `plesio.join`; or the script has
+                changed one by itself where the servers step.
         """
         self._ensure_open()
+        with self._replica.changes.ours():
+            self._step(loss)
+
+    def _step(self, loss: torch.Tensor | float | None) -> None:
         self._take_checkpoint()
         self._replica.check_as_joined()
         if self._saver is not None:
             warn_unless_kept(
-                self._replica.optimizer,
+                self._replica.optimizers,
                 self._registered,
                 why="no checkpoint has its state and a resumed run would begin it anew",
                 warn=self._timeline.meter.warn,
@@ -247,7 +254,7 @@ class Session:
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
-        with self._times.stopped():
+        with self._times.stopped(), self._replica.changes.ours():
             try:
                 found = self._together(lambda: self._evaluated(metric, goal))
                 return cast("M | None", self._past.evaluated(found))
@@ -267,9 +274,10 @@ class Session:
         if self._finished:
             return
         self._finished = True
-        self._take_checkpoint()
-        self._times.leave()
-        state = self._together(self._end)
+        with self._replica.changes.ours():
+            self._take_checkpoint()
+            self._times.leave()
+            state = self._together(self._end)
         if state is not None:
             self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
@@ -308,7 +316,7 @@ class Session:
             under ``local_sgd`` is that of all after an averaging.
         """
         self._ensure_open()
-        with self._times.stopped():
+        with self._times.stopped(), self._replica.changes.ours():
             return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -319,7 +327,8 @@ class Session:
             DataError: The state is of another model or optimizer.
         """
         self._ensure_open()
-        load_state(self._replica, state, steps=self.clock - self._began, resumed=bool(self._past.samples))
+        with self._replica.changes.ours():
+            load_state(self._replica, state, steps=self.clock - self._began, resumed=bool(self._past.samples))
 
     def save(self) -> None:
         """Ask for a checkpoint: it is taken where all workers next stand together, some steps from now.

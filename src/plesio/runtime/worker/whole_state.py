@@ -15,12 +15,14 @@ SCHEMA_VERSION = 1
 def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int) -> dict[str, Any]:
     """Copies of the state that all workers share, wherever it is kept, and what run it is of."""
     with replica.whole():
-        optimizer = deepcopy(replica.optimizer.state_dict())
+        optimizers = [deepcopy(optimizer.state_dict()) for optimizer in replica.optimizers]
         model = deepcopy(replica.model.state_dict())
-    for group, options in zip(optimizer["param_groups"], replica.options(), strict=True):
+    groups = [group for optimizer in optimizers for group in optimizer["param_groups"]]
+    for group, options in zip(groups, replica.options(), strict=True):
         group.update(options)
     run = {"schema": SCHEMA_VERSION, "policy": policy, "clock": clock, "num_workers": num_workers}
     scaler = {} if replica.scaling is None else {"scaler": replica.scaling.scaler.state_dict()}
+    optimizer: Any = optimizers if len(optimizers) > 1 else optimizers[0]
     return {"model": model, "optimizer": optimizer, **scaler, "plesio": run}
 
 
@@ -47,7 +49,9 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
     try:
         with replica.settable():
             replica.model.load_state_dict(state["model"])
-            replica.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+            saved = state["optimizer"] if len(replica.optimizers) > 1 else [state["optimizer"]]
+            for optimizer, one in zip(replica.optimizers, saved, strict=True):
+                optimizer.load_state_dict(deepcopy(one))
         if replica.scaling is not None and "scaler" in state:
             replica.scaling.scaler.load_state_dict(state["scaler"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:

@@ -99,7 +99,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._began: int | None = None
         """Clock of the last step before this exchange's first."""
         if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
-            replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+            replica.takes_steps_elsewhere()
 
     def stand(self) -> Stand | None:
         """A step is in the replica when its mean is applied; those of the first d steps are not for long."""

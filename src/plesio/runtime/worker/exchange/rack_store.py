@@ -83,7 +83,12 @@ class RackStoreExchange:
         self._copy_leader()
 
     def step(self, progress: Progress) -> None:
-        """Add the rack's mean gradient to its update under way; exchange if it is time."""
+        """Add the rack's mean gradient to its update under way; exchange if it is time.
+
+        Raises:
+            TaskError: The script has changed what the servers step.
+        """
+        self._store.check_changes()
         self._clock = progress.clock
         finite = self._inner.reduce(progress)
         due = self._store.due(progress.clock)
@@ -95,6 +100,7 @@ class RackStoreExchange:
             self._store.step_alone(due=due)
         if due:
             self._follow()
+            self._store.stepped(finite=finite)
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def _follow(self) -> None:

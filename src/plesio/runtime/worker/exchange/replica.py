@@ -13,8 +13,10 @@ from torch.amp import GradScaler
 from plesio.core.errors import TaskError
 from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
+from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.loss_scaling import LossScaling
+from plesio.runtime.worker.own_changes import OwnChanges
 
 __all__ = [
     "Buckets",
@@ -56,7 +58,7 @@ class Replica:
 
     Args:
         model: The user's module; never wrapped or replaced.
-        optimizer: Its optimizer.
+        optimizer: Its optimizer, or several as one (`plesio.runtime.parameters.optimizers`).
         scaler: What the loss is scaled by; None, or one that is not enabled, for no scale.
 
     Raises:
@@ -69,6 +71,7 @@ class Replica:
     ) -> None:
         self.model = model
         self.optimizer = optimizer
+        self.optimizers = parts_of(optimizer)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -80,14 +83,11 @@ class Replica:
                     f'"{name}" is complex, and workers exchange real numbers; keep its real view as the parameter, and '
                     f"make it complex where it is used: torch.view_as_complex({name})"
                 )
-        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, optimizer)
+        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, self.optimizers)
         if self.scaling is not None:
             _check_dtypes(self.parameters)
-        if _needs_closure(optimizer):
-            raise TaskError(
-                f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
-                "workers exchange once a step; use an optimizer that steps with the gradients that are there"
-            )
+        for one in self.optimizers:
+            _check_closure(one)
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, as torch's modules say."""
@@ -101,6 +101,8 @@ class Replica:
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
+        self.changes = OwnChanges(self.parameters)
+        """What the script writes into the parameters by itself."""
 
     def held_by(self, holder: Holder | None) -> None:
         """From here on something of the shared state is kept there; None for nowhere."""
@@ -132,6 +134,11 @@ class Replica:
             {key: own_numbers(value) for key, value in group.items() if key != "params"}
             for group in self.optimizer.param_groups
         ]
+
+    def takes_steps_elsewhere(self) -> None:
+        """Have schedulers not take it for a mistake that the optimizer's own ``step`` may never be called."""
+        for optimizer in self.optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]
 
     @contextmanager
     def optimizer_state_aside(self) -> Iterator[None]:
@@ -286,10 +293,13 @@ def _check_dtypes(parameters: Mapping[str, torch.nn.Parameter]) -> None:
             )
 
 
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step cannot be called without one."""
+def _check_closure(optimizer: torch.optim.Optimizer) -> None:
     closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TaskError(
+            f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
+            "workers exchange once a step; use an optimizer that steps with the gradients that are there"
+        )
 
 
 def makes_sparse_gradients(module: torch.nn.Module) -> bool:

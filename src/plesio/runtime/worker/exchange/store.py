@@ -8,9 +8,12 @@ other message is needed).
 What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the
 way that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come
 back that changed. NaN and infinity are looked for before anything is sent.
+
+Where the servers step, `server_steps` keeps what belongs to the worker's optimizer alive, and what the script writes
+into parameters by itself is refused: the next pull would undo it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -26,6 +29,7 @@ from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_s
 from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState
 from plesio.runtime.worker.exchange.packing import pack, unpack
 from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.server_steps import ServerSteps
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 from plesio.runtime.worker.timeline import Timeline
 
@@ -78,8 +82,14 @@ class StoreExchange:
         self._credit = 0
         self._waited_s = 0.0
         self._fetched_snapshots = len(client.snapshots())
-        # Where the servers step, the replica's own optimizer may never do; a scheduler would take that for a mistake.
-        replica.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._steps = ServerSteps(
+            replica,
+            fetch=self._fetch_optimizer,
+            policy=policy,
+            warn=timeline.meter.warn,
+            refuses=gauge is None,  # else the policy goes elsewhere, once it has heard of it
+        )
+        self._ended = False
         replica.held_by(self)
 
     @property
@@ -129,6 +139,7 @@ class StoreExchange:
         """
         self._offer(again=True)
         self._begin_delta()
+        self._replica.changes.take()
 
     def _offer(self, *, again: bool) -> None:
         optimizer = None
@@ -185,7 +196,12 @@ class StoreExchange:
             if self._policy.update == "gradient":
                 inside.enter_context(self._replica.optimizer_state_aside())
                 self._write_optimizer(replies)
+                inside.enter_context(self._steps.as_it_is())
             yield
+
+    def _fetch_optimizer(self) -> None:
+        self._replica.optimizer.state.clear()
+        self._write_optimizer(self._client.shared(snapshot=None, optimizer=True))
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``."""
@@ -198,7 +214,12 @@ class StoreExchange:
         self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
 
     def step(self, progress: Progress) -> None:
-        """Add this step to the update under way; exchange if it is time."""
+        """Add this step to the update under way; exchange if it is time.
+
+        Raises:
+            TaskError: The script has changed what the servers step.
+        """
+        self.check_changes()
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
         finite = self._replica.gradients_finite()
@@ -208,7 +229,21 @@ class StoreExchange:
         self.add(progress, finite=finite, due=due)
         if due:
             self.exchange()
+            self.stepped(finite=finite)
         self._replica.optimizer.zero_grad(set_to_none=True)
+
+    def check_changes(self) -> None:
+        """See what the script has changed by itself.
+
+        Raises:
+            TaskError: It would be lost.
+        """
+        self._steps.check()
+
+    def stepped(self, *, finite: bool) -> None:
+        """An exchange is over that this step was a part of, if it is finite."""
+        if finite and self._policy.update == "gradient":
+            self._steps.after()
 
     def due(self, clock: int) -> bool:
         """Whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
@@ -226,14 +261,22 @@ class StoreExchange:
         self._num_samples += progress.samples
         if finite:
             self._num_steps += 1
-            if self._policy.update == "gradient":
-                self._accumulate()
-            self.step_alone(due=due)
+            self.step_alone(due=due, take=self._accumulate)
 
-    def step_alone(self, *, due: bool) -> None:
-        """Step the replica's own optimizer, where what it does is not replaced at once by what is pulled."""
-        if self._policy.update == "delta" or not due:
+    def step_alone(self, *, due: bool, take: Callable[[], None] = lambda: None) -> None:
+        """Step the replica's own optimizer, where what it does is not replaced at once by what is pulled.
+
+        Args:
+            due: Whether an exchange follows.
+            take: Takes the gradient that is pushed, as the optimizer's own hooks leave it.
+        """
+        if self._policy.update == "delta":
             self._replica.optimizer.step()
+        else:
+            with self._steps.before(servers=due):
+                take()
+                if not due:
+                    self._replica.optimizer.step()
 
     def exchange(self) -> None:
         """Push the update under way and pull the parameters."""
@@ -350,12 +393,18 @@ class StoreExchange:
         return nullcontext()
 
     def shared(self) -> State | None:
-        """The shared state now, on the worker that evaluates."""
-        return self._state(snapshot=None) if self._client.evaluates() else None
+        """The shared state now, on the worker that evaluates; after `finish` its optimizer has the servers' state."""
+        if not self._client.evaluates():
+            return None
+        if self._ended and self._policy.update == "gradient":
+            self._fetch_optimizer()
+        return self._state(snapshot=None)
 
     def finish(self) -> None:
         """Hand in what is held back."""
+        self._ended = True
         self.flush()
+        self._steps.ended()
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots that the servers have taken since the last call."""
@@ -378,5 +427,6 @@ class StoreExchange:
     def close(self) -> None:
         """Forget what is held back."""
         self._replica.held_by(None)
+        self._steps.close()
         self._gradients.clear()
         self._base.clear()

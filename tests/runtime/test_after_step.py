@@ -1,0 +1,197 @@
+"""What a script does with its optimizer and its parameters after a step, where the store's servers step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import plesio
+from plesio.core.errors import ExchangeError, TaskError
+from plesio.cost.cluster import Cluster
+from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+
+STEPS = 9
+SERVED = ["asp", "ssp:2", "bsp,exchange=store", "asp,period=2"]
+LIMIT = 0.02
+
+Optimizer = torch.optim.Optimizer
+Act = Callable[[nn.Module, Optimizer, int], Any]
+
+
+def keep(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """Touch nothing."""
+
+
+def clamp(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """By way of `data`, which leaves no trace."""
+    for parameter in model.parameters():
+        parameter.data.clamp_(-LIMIT, LIMIT)
+
+
+def shrink_late(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """In place, from a step on after which no copy is kept by itself."""
+    if step >= 4:
+        with torch.no_grad():
+            next(model.parameters()).div_(2)
+
+
+def shrink_once(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 4:
+        shrink_late(model, optimizer, step)
+
+
+def swap(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            own = parameter.clone()
+            parameter.zero_()
+            parameter.copy_(own)
+
+
+def reload(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def ask(model: nn.Module, optimizer: Optimizer, step: int) -> dict[str, Any] | None:
+    return optimizer.state_dict() if step == 5 else None
+
+
+@dataclass(frozen=True)
+class Script:
+    """A user's loop, which does something after every step."""
+
+    policy: str
+    after: Act = keep
+    hooked: bool = False
+    optimizer: Callable[..., Optimizer] = torch.optim.Adam
+
+    def __call__(self, job: VirtualJob) -> dict[str, Any]:
+        torch.manual_seed(job.place.rank)
+        model, calls, told = nn.Linear(4, 1), [], []
+        optimizer = self.optimizer(model.parameters(), lr=0.05)
+        started = model.weight.detach().clone()
+
+        def before(*_: Any) -> None:
+            calls.append("before")
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+
+        if self.hooked:
+            optimizer.register_step_pre_hook(before)
+            optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        with plesio.join(model, optimizer, policy=self.policy) as session:
+            started = model.weight.detach().clone()
+            for step in range(STEPS):
+                x = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + session.rank))
+                loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+                loss.backward()
+                session.step(loss)
+                told.append(self.after(model, optimizer, step))
+        report = session.report()
+        return {
+            "moved": not torch.equal(started, model.weight),
+            "largest": max(float(p.detach().abs().max()) for p in model.parameters()),
+            "state": optimizer.state_dict()["state"],
+            "told": next(filter(None, told), None),
+            "calls": calls,
+            "fallbacks": report.fallbacks,
+        }
+
+
+def run(script: Script) -> list[dict[str, Any]]:
+    return [value for value in simulate(script, num_workers=2, cluster=Cluster.one_host(2)).values() if value]
+
+
+@pytest.mark.parametrize("act", [clamp, shrink_late, reload])
+@pytest.mark.parametrize("policy", SERVED)
+def test_what_the_servers_would_never_see_is_refused(policy: str, act: Act):
+    what = "the optimizer's state" if act is reload else "weight"
+    with pytest.raises(TaskError, match=rf"changed \"?{what}\"? outside of session.step.*under {policy} the servers"):
+        run(Script(policy, act))
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_what_is_put_back_as_it_was_is_not_refused(policy: str):
+    found = run(Script(policy, swap))
+    assert found[0]["moved"]
+    assert found[0]["fallbacks"] == ()
+
+
+def test_a_write_that_nobody_can_judge_is_told():
+    found = run(Script("asp", shrink_once))
+    assert any("wrote to parameters outside of session.step()" in line for line in found[0]["fallbacks"])
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:3", "adaptive"])
+def test_where_workers_step_a_clamp_holds(policy: str):
+    for one in run(Script(policy, clamp)):
+        assert one["moved"]
+        assert one["largest"] <= LIMIT
+        assert one["fallbacks"] == ()
+
+
+def test_with_deltas_a_clamp_is_a_part_of_the_next_one_and_the_end_is_told():
+    found = run(Script("asp,update=delta", clamp))
+    assert any("after its last step" in line for line in found[0]["fallbacks"])
+    assert run(Script("asp,update=delta"))[0]["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_step_hooks_run_once_a_step_and_what_they_make_of_gradients_is_pushed(policy: str):
+    for one in run(Script(policy, hooked=True)):
+        assert one["calls"] == ["before", "after"] * STEPS
+        assert not one["moved"], "gradients were set to zero"
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_state_dict_of_the_optimizer_is_the_servers(policy: str):
+    found = run(Script(policy, ask))
+    for one in found:
+        assert set(one["told"]["state"]) == {0, 1}
+        assert all(state["exp_avg_sq"].sum() > 0 for state in one["told"]["state"].values())
+    last = found[0]["state"]
+    assert all(float(state["step"]) > float(found[0]["told"]["state"][key]["step"]) for key, state in last.items())
+
+
+class Doubled(torch.optim.SGD):
+    """A class of one's own, with torch's name or not."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        return super().step(closure)
+
+
+def patched(parameters: Any, lr: float) -> Optimizer:
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    own = optimizer.step
+    optimizer.step = lambda *_: own()  # type: ignore[method-assign, assignment]
+    return optimizer
+
+
+def scheduled(parameters: Any, lr: float) -> Optimizer:
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [
+        (Doubled, "Doubled"),
+        (type("SGD", (Doubled,), {}), "SGD"),
+        (patched, "SGD with a step of its own"),
+    ],
+)
+def test_servers_do_not_take_a_step_of_ones_own_for_torchs(optimizer: Callable[..., Optimizer], name: str):
+    with pytest.raises(ExchangeError, match=f"cannot run {name} on gradients.*update=delta"):
+        run(Script("asp", optimizer=optimizer))
+    assert run(Script("asp,update=delta", optimizer=optimizer))[0]["moved"]
+
+
+def test_a_scheduler_counts_steps_by_a_step_that_is_torchs():
+    assert run(Script("asp", optimizer=scheduled))[0]["moved"]
