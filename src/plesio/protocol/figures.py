@@ -40,6 +40,7 @@ class Report:
         blocked: (clock, seconds) of each collective.
         refused: Updates that were refused, by reason.
         fallbacks: What was given up and why, one line each.
+        own_losses: The first losses of steps on batches that are not dealt out.
         memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
         utilisation: What it has used so far; likewise.
     """
@@ -58,6 +59,7 @@ class Report:
     blocked: list[tuple[int, float]] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
+    own_losses: list[float] = field(default_factory=list)
     memory: MemorySplit | UnsetType = UNSET
     utilisation: Utilisation | UnsetType = UNSET
 

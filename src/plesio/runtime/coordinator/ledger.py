@@ -4,6 +4,7 @@ Workers send `Report`s of what is new since their last one (`plesio.runtime.work
 up to a crash.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,16 @@ from plesio.runtime.coordinator.loss_curve import LossCurve
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
+_log = logging.getLogger(__name__)
+
 MAX_LOSS_POINTS = 300
 MOST_OPEN = 16_384
 """Collectives that not all who met have reported; of a worker that is lost there may never come more."""
+_TELLING = 3
+"""So many losses that differ from step to step and not between workers are no chance."""
+_SAME_BATCHES = (
+    "all workers draw the same batches (their first losses are equal): seed by rank, or write session.shard(loader)"
+)
 World = Literal["process", "virtual", "testbed"]
 
 
@@ -155,6 +163,16 @@ class Ledger:
         for line in report.fallbacks:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
+        self._compare_draws()
+
+    def _compare_draws(self) -> None:
+        """Warn where all workers draw the same batches: replicas that begin alike then have the same first losses."""
+        drawn = [report.own_losses for report in self._reports.values()]
+        if len(drawn) < max(2, self._num_workers) or len(drawn[0]) < _TELLING or _SAME_BATCHES in self.fallbacks:
+            return
+        if all(losses == drawn[0] for losses in drawn) and len(set(drawn[0])) == _TELLING:
+            _log.warning(_SAME_BATCHES)
+            self.fallbacks.append(_SAME_BATCHES)
 
     def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
         """Take in an update that reached the store: it counts even if its worker never reports it."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
-from plesio.core.errors import DataError
+from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.order import Order
@@ -93,6 +93,8 @@ class Loops:
         self._loaders = Fed()
         self._num_plans = 0
         self._source: BatchSource | None = None
+        self._own = past.samples
+        """Samples of all workers, as if each had as many as this one counts in its own loop."""
         self._exact = True
         """Whether what all workers have trained on was known at the last step."""
         self._size = self._samples = 0
@@ -127,10 +129,30 @@ class Loops:
     def _figures(self, order: Order, samples: int | None, *, epoch: int | None = None) -> PlanFigures:
         return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
 
-    def trained(self) -> int:
-        """A step on what was given since the last one is done; how many samples that were."""
+    @property
+    def gives(self) -> bool:
+        """Whether the step under way is on batches of a loop."""
+        return self._samples > 0
+
+    def trained(self, own: object = None) -> int:
+        """A step on what was given since the last one is done; how many samples that were.
+
+        Args:
+            own: Samples that the script has counted itself.
+
+        Raises:
+            ConfigError: They are counted here, or that is no number of samples.
+        """
         size, samples = self._size, self._samples
         self._size = self._samples = 0
+        if own is not None:
+            if samples:
+                raise ConfigError("session.shard counts the samples of its batches: leave samples= out of session.step")
+            if not isinstance(own, int) or isinstance(own, bool) or own < 1:
+                raise ConfigError(f"session.step(samples={own!r}) is no number of samples; write those of this step")
+            self._own += own * self._rounds.num_workers  # nobody tells this worker of the others' own batches
+            self.global_samples = self._own
+            return own
         if self._source is not None and size:
             self.global_samples = self._source.trained(size)
             self._exact = self.global_samples is not None

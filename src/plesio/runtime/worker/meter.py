@@ -19,6 +19,8 @@ _TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "com
 
 MOST_NEWS = 4096
 """Losses and collectives that are kept until somebody takes them."""
+FIRST_LOSSES = 3
+"""By which the server sees whether all workers draw the same batches."""
 
 
 class Meter:
@@ -69,6 +71,11 @@ class Meter:
             del self._recent[0]
         if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
             self._hand_on(self.take())
+
+    def drew(self, loss: float) -> None:
+        """A step on a batch that the worker drew by itself, and was not dealt, had this loss."""
+        if len(self.totals.own_losses) < FIRST_LOSSES:
+            self.totals.own_losses.append(loss)
 
     def mean_step_s(self) -> float:
         """Seconds of training for each step so far; 0 before the first."""

@@ -161,7 +161,7 @@ class Session:
         """
         return self._exchange.accumulating()
 
-    def step(self, loss: torch.Tensor | float | None = None) -> None:
+    def step(self, loss: torch.Tensor | float | None = None, *, samples: int | None = None) -> None:
         """Finish a step: exchange as the policy says, step the optimizer, clear the gradients.
 
         Call it where ``optimizer.step()`` was. A gradient with NaN or infinity is refused: it reaches nobody's
@@ -169,6 +169,7 @@ class Session:
 
         Args:
             loss: This step's loss, for the records.
+            samples: Samples of this step, over a loader of one's own; `shard` counts those of its batches.
 
         Raises:
             WorkerLostError: A worker is gone that the exchange cannot do without.
@@ -190,8 +191,10 @@ class Session:
                 warn=self._timeline.meter.warn,
             )
         times, clock = self._times, self.clock + 1
+        times.begin()
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
-        samples = self._loops.trained()
+        dealt = self._loops.gives
+        samples = self._loops.trained(samples)
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         counts = self._exchange_step(Progress(clock, samples, self._loops.global_samples, value, times.elapsed_s))
         self._schedules.stepped(self._world.samples)
@@ -200,6 +203,8 @@ class Session:
             return
         at_clock(clock)
         times.stepped(clock, samples=samples, loss=value)
+        if value is not None and not dealt:
+            self._timeline.meter.drew(value)
 
     def _exchange_step(self, progress: Progress) -> bool:
         """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
