@@ -178,9 +178,9 @@ class Session:
         """
         self._ensure_open()
         with self._replica.changes.ours():
-            self._step(loss)
+            self._step(loss, samples)
 
-    def _step(self, loss: torch.Tensor | float | None) -> None:
+    def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> None:
         self._take_checkpoint()
         self._replica.check_as_joined()
         if self._saver is not None:
@@ -194,15 +194,15 @@ class Session:
         times.begin()
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
         dealt = self._loops.gives
-        samples = self._loops.trained(samples)
+        num_samples = self._loops.trained(samples)
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
-        counts = self._exchange_step(Progress(clock, samples, self._loops.global_samples, value, times.elapsed_s))
+        counts = self._exchange_step(Progress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s))
         self._schedules.stepped(self._world.samples)
         if not counts:
             times.repeat()
             return
         at_clock(clock)
-        times.stepped(clock, samples=samples, loss=value)
+        times.stepped(clock, samples=num_samples, loss=value)
         if value is not None and not dealt:
             self._timeline.meter.drew(value)
 
