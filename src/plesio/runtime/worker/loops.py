@@ -21,6 +21,7 @@ from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_times import StepTimes
+from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 
 __all__ = ["Loops", "Shard"]
 
@@ -60,6 +61,7 @@ class Loops:
         now_s: The time.
         checkpoint: Takes the checkpoint that is due, if one is.
         changes: Told when it is not the script that writes to parameters.
+        warn: Tells the user in a line what is not as the script asks.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Loops:
         now_s: Callable[[], float],
         checkpoint: Callable[[], None],
         changes: OwnChanges,
+        warn: Callable[[str], None],
     ) -> None:
         self._seed = seed
         self._sharing = sharing
@@ -90,6 +93,7 @@ class Loops:
         self._now_s = now_s
         self._checkpoint = checkpoint
         self._changes = changes
+        self._warn = warn
         self._loaders = Fed()
         self._num_plans = 0
         self._source: BatchSource | None = None
@@ -97,6 +101,9 @@ class Loops:
         """Samples of all workers, as if each had as many as this one counts in its own loop."""
         self._exact = True
         """Whether what all workers have trained on was known at the last step."""
+        self._stream: Stream | None = None
+        self._left_stream: dict[str, Any] | None = None
+        """The place in the latest stream, when its loop was left."""
         self._size = self._samples = 0
         """Of the batches that were given since the last step: positions of the order, and samples."""
         self.global_samples: int | None = past.samples
@@ -105,13 +112,26 @@ class Loops:
     @property
     def plan(self) -> int:
         """The loop that the worker is in, or else the next one."""
-        return self._num_plans if self._source is None else self._num_plans - 1
+        within = self._source is not None or self._stream is not None
+        return self._num_plans - 1 if within else self._num_plans
+
+    def stream_position(self) -> dict[str, Any] | None:
+        """Where in the latest stream this worker is, for a run that goes on from here."""
+        return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
         """This worker's part of a loader; see `plesio.Session.shard`."""
         _check(loader)
         if not self._deals and samples is None:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
+        if is_stream(loader):
+            check_stream(loader, samples=samples, rounds=self._rounds)
+            return Shard(lambda: self._streamed(loader), lambda: len(loader) // self._rounds.num_workers)
+        if hasattr(loader, "state_dict"):
+            self._warn(
+                f"the state_dict() of this {type(loader).__name__} does not follow what session.shard deals out; "
+                "plesio.join(..., checkpoint=...) saves the place in the data"
+            )
         order = Order(loader, seed=self._seed)
         figures = self._figures(order, samples)
         return Shard(
@@ -124,6 +144,8 @@ class Loops:
         _check(loader)
         if not self._deals:
             return len(loader)
+        if is_stream(loader):
+            return len(loader) // num_workers
         return num_rounds(self._figures(Order(loader, seed=self._seed), None), num_workers=num_workers)
 
     def _figures(self, order: Order, samples: int | None, *, epoch: int | None = None) -> PlanFigures:
@@ -156,6 +178,9 @@ class Loops:
         if self._source is not None and size:
             self.global_samples = self._source.trained(size)
             self._exact = self.global_samples is not None
+        if self._stream is not None:
+            self._own += samples * self._stream.trained()
+            self.global_samples = self._own
         return samples
 
     def close(self) -> None:
@@ -199,6 +224,33 @@ class Loops:
             batches.close()
             self._source = None
             self._schedules.end(self._samples_of_all(), whole=whole, exact=self._exact)
+
+    def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        plan, self._num_plans = self._num_plans, self._num_plans + 1
+        if self._past.is_over(plan):
+            return
+        self._stream = stream = Stream(
+            loader, seed=self._seed, epoch=plan, rounds=self._rounds, past=self._past.stream(plan), say=self._warn
+        )
+        batches = stream.batches()
+        self._schedules.clock.begin(None)
+        self._past.begun(plan)
+        try:
+            while True:
+                self._times.begin()
+                with self._changes.ours():
+                    self._checkpoint()
+                    batch = next(batches, None)
+                if batch is None:
+                    self._schedules.end(0, whole=True, exact=True)
+                    return
+                self._schedules.clock.given()
+                self._samples += _num_samples(batch) or loader.batch_size or 1
+                yield batch
+        finally:
+            batches.close()
+            self._left_stream = {**(self.stream_position() or {}), "state": None}
+            self._stream = None
 
     def _begun(self, plan: int) -> None:
         self._past.begun(plan)

@@ -31,7 +31,7 @@ from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Span
 from plesio.runtime.coordinator.leases import epoch_order
 
-__all__ = ["Order"]
+__all__ = ["Order", "begun_anew"]
 
 Positions: TypeAlias = "NDArray[np.int64] | list[Any]"
 
@@ -142,7 +142,7 @@ class Order:
             return epoch_order(len(sampler), seed=self._seed, epoch=epoch)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
-        with _begun_anew(sampler, key=(self._seed, epoch)):
+        with begun_anew(sampler, key=(self._seed, epoch)):
             drawn = list(cast("Any", sampler))
         if all(isinstance(one, int | np.integer) for one in drawn):
             return np.asarray(drawn, np.int64)
@@ -187,7 +187,7 @@ def _check(sampler: object) -> None:
 
 
 @contextlib.contextmanager
-def _begun_anew(sampler: object, *, key: tuple[int, int]) -> Iterator[None]:
+def begun_anew(sampler: object, *, key: tuple[int, int]) -> Iterator[None]:
     """Random numbers in this context are a function of ``key``; afterwards all generators are as they were."""
     [seed] = np.random.SeedSequence(key).generate_state(1, np.uint32).tolist()
     with contextlib.ExitStack() as put_back:

@@ -38,7 +38,12 @@ class Past:
         self._go_on: Callable[[], None] | None = None if stand is None else go_on
         self.training_s = 0.0 if values is None else float(values["training_s"])
         """Seconds of training before the checkpoint."""
-        if stand is not None and stand.plan is None:
+        self._stream: dict[str, Any] | None = None if values is None else values.get("stream")
+        of_stream = [] if self._stream is None else [self._stream["plan"]]
+        of_samples = [] if stand is None or stand.plan is None else [stand.plan]
+        self._plan: int | None = max(of_samples + of_stream, default=None)
+        """The loop that the run was in."""
+        if stand is not None and self._plan is None:
             self._begin()
 
     @property
@@ -48,11 +53,15 @@ class Past:
 
     def is_over(self, plan: int) -> bool:
         """Whether the ``plan``-th loop over the data was done by then."""
-        return self._stand is not None and self._stand.plan is not None and plan < self._stand.plan
+        return self._plan is not None and plan < self._plan
+
+    def stream(self, plan: int) -> dict[str, Any] | None:
+        """Where in a stream the run was, if it was in this loop and that was over one."""
+        return self._stream if self._stream is not None and self._stream["plan"] == plan == self._plan else None
 
     def begun(self, plan: int) -> None:
         """The ``plan``-th loop has begun and given nothing yet."""
-        if self._stand is not None and plan == self._stand.plan:
+        if plan == self._plan:
             self._begin()
 
     def _begin(self) -> None:
@@ -74,6 +83,7 @@ class Past:
         self._metrics.append(metric)
         return metric
 
-    def values(self, *, training_s: float) -> dict[str, Any]:
-        """What a checkpoint has of it, and what a worker that joins is told."""
-        return {"metrics": [*self._metrics, *self._before[len(self._metrics) :]], "training_s": training_s}
+    def values(self, *, training_s: float, stream: dict[str, Any] | None) -> dict[str, Any]:
+        """What a checkpoint has of it, and what a worker that joins is told; ``stream`` is the place in one."""
+        metrics = [*self._metrics, *self._before[len(self._metrics) :]]
+        return {"metrics": metrics, "training_s": training_s, "stream": stream}

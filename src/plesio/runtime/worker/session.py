@@ -106,12 +106,15 @@ class Session:
             now_s=self._now_s,
             checkpoint=self._take_checkpoint,
             changes=replica.changes,
+            warn=timeline.meter.warn,
         )
         self._finished = self._closed = False
         self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
-            keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s))
+            keeper.adds(
+                lambda: self._past.values(training_s=self._times.elapsed_s, stream=self._loops.stream_position())
+            )
         replica.changes.begin()
 
     @property
