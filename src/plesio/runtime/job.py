@@ -358,9 +358,9 @@ class Job:
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
-        self._group_traffic.shut()  # Gloo's own abort wakes nobody
         if self._group is not None:
             self._group.abort()
+        self._group_traffic.shut()  # Gloo's own abort wakes nobody
 
     def bytes_sent(self) -> Counter[str]:
         """Bytes this process has sent in this job, by class of link."""

@@ -133,9 +133,8 @@ class RunEnd:
         self._results.append(result)
         for worker in self._closing:
             self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
-        for worker in {*coordinator.ledger.lost}.difference(
-            self._closing
-        ):  # asleep, perhaps: what it says when it wakes up is of an earlier run
+        lost = {*coordinator.ledger.lost}.difference(self._closing)
+        for worker in sorted(lost):  # asleep, perhaps: what it says when it wakes up is of an earlier run
             self._tell(heartbeat_identity(worker).encode(), Expelled(over=True))
         self._closing.clear()
         self._on_over()

@@ -29,13 +29,12 @@ class TcpTraffic:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Connections opened in this context are counted from their beginning."""
-        before = set(_connections())
+        before = dict(_connections())
         yield
-        opened = sorted(set(_connections()) - before)
-        for descriptor in opened:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                self._ends[descriptor] = _ends(connection)
-        self._descriptors += opened
+        # the number of one that was closed meanwhile may be another's by now
+        opened = {number: ends for number, ends in _connections() if before.get(number) != ends}
+        self._ends |= opened
+        self._descriptors += [number for number in sorted(opened) if number not in self._descriptors]
 
     def bytes_sent(self) -> int:
         """Payload bytes that the other ends have acknowledged."""
@@ -65,15 +64,15 @@ class TcpTraffic:
         self._ends.clear()
 
 
-def _connections() -> Iterator[int]:
+def _connections() -> Iterator[tuple[int, tuple[str, str]]]:
+    """Descriptors of this process's TCP connections, with their ends."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own descriptor, and what others close meanwhile
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-                    connection.getpeername()  # raises for sockets that listen
-                    yield int(name)
+                    yield int(name), _ends(connection)  # raises for sockets that listen
 
 
 def _ends(connection: socket.socket) -> tuple[str, str]:

@@ -4,12 +4,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
 __all__ = ["CutOffError", "Gathering", "Group", "TorchGroup", "Work"]
+
+SPLIT_TIMEOUT = timedelta(seconds=10)
+"""How long ranks wait for each other when they make parts of their group: one may be lost meanwhile."""
 
 
 class CutOffError(RuntimeError):
@@ -140,20 +144,24 @@ class TorchGroup:
         self.size = dist.get_world_size(process_group)
         self.rack = rack
         self._connecting = connecting
+        self._aborted = False
         self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
         """Overwrite ``tensor`` with the source's."""
+        self._enter()
         dist.broadcast(tensor, group=self.process_group, group_src=source)
 
     def all_reduce(self, tensor: torch.Tensor) -> _TorchWork:
         """Begin to overwrite ``tensor`` with the sum over the ranks."""
+        self._enter()
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchWork(work)
 
     def all_gather(self, tensor: torch.Tensor) -> _TorchGathering:
         """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
+        self._enter()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
@@ -161,6 +169,7 @@ class TorchGroup:
 
     def all_to_all(self, rows: torch.Tensor) -> _TorchGathering:
         """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
+        self._enter()
         received = torch.empty_like(rows)
         work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
@@ -169,19 +178,27 @@ class TorchGroup:
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
         """This rank's part of the group, the same for the same parts; None if it is in none. All ranks call it."""
         key = tuple(tuple(part) for part in parts)
+        self._enter()
         if key not in self._parts:
             with self._connecting():
-                groups = [dist.new_group(list(part)) for part in key]  # every rank makes all of them
+                groups = [dist.new_group(list(part), timeout=SPLIT_TIMEOUT) for part in key]  # every rank makes all
                 own = next((group for group, part in zip(groups, key, strict=True) if self.rank in part), None)
                 if own is not None:
                     dist.barrier(group=own)  # connections are made at the first use
+                    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, own)
             self._parts[key] = None if own is None else TorchGroup(own, rack=self.rack)
+            self._enter()  # what would have woken this rank came before the part's connections were known
         return self._parts[key]
 
+    def _enter(self) -> None:
+        if self._aborted:
+            raise CutOffError("the group was called off")
+
     def abort(self) -> None:
-        """Wake every thread that is blocked in a collective of the group or of its parts on a GPU, with an error."""
+        """Have every collective that begins from now on raise `CutOffError`, and wake those blocked on a GPU."""
+        self._aborted = True
         if torch.cuda.is_available():
             self.process_group._get_backend(torch.device("cuda")).abort()
-        for part in self._parts.values():
+        for part in list(self._parts.values()):  # the training thread may be making one
             if part is not None:
                 part.abort()
