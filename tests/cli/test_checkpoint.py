@@ -31,8 +31,8 @@ def write(folder: Path, clock: int, *, created_unix_s: float | None = None) -> P
     part = folder / f"step-{clock:08}.part"
     part.mkdir(parents=True)
     share = Share(0, state_of(trained()), num_shares=1)
-    share.write(part)
-    share.finish(part)
+    _, places = share.write(part)
+    share.finish(part, places)
     return seal(
         part,
         Manifest(

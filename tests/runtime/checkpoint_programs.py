@@ -109,7 +109,7 @@ def train(
 
 def checkpoints(folder: Path) -> list[Path]:
     """The committed ones, the latest last."""
-    return sorted(path for path in folder.iterdir() if not path.name.endswith(".part"))
+    return sorted(path for path in folder.glob("step-*") if not path.name.endswith(".part"))
 
 
 def assert_plain_torch_reads(checkpoint: Path, name: str) -> None:

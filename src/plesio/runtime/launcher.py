@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.units import counted, format_seconds
 from plesio.policies.grid import GridSetting
+from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.site import THIS_HOST, Site
@@ -96,7 +97,8 @@ def launch(
         if a signal stopped the job; else the status of the worker that failed first.
 
     Raises:
-        ConfigError: No such script, no workers, ``join`` is no address, there can be no secret, or no checkpoints.
+        ConfigError: No such script, no workers, ``join`` is no address, there can be no secret, or no checkpoints, or
+            another job takes some in that folder.
         TransportError: The port is taken, or there is no job at ``join``.
     """
     if not script.is_file():
@@ -116,6 +118,8 @@ def launch(
     if join is not None:
         base = _environment(checkpoints, replicas=replicas, grid=grid)
         return _join(script, args, num_workers=num_workers, address=join, base=base)
+    if checkpoints is not None:
+        Claim(checkpoints.folder).check()
     began_unix_s = time.time()
     for number in range(restarts + 1):
         setting, started_unix_s = checkpoints, time.time()

@@ -1,5 +1,6 @@
 import pickle
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ def trained(*, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW, seed:
 def write(replica: Replica, path: Path, *, num_shares: int = 2) -> None:
     path.mkdir(exist_ok=True)
     shares = [tensors.Share(number, tensors.state_of(replica), num_shares=num_shares) for number in range(num_shares)]
-    for share in shares:
-        share.write(path)
-    shares[0].finish(path)
+    places = [share.write(path)[1] for share in shares]
+    shares[0].finish(path, {name: place for one in places for name, place in one.items()})
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -95,6 +95,25 @@ def test_a_table_of_contents_can_run_nothing(tmp_path: Path, content: object):
     (tmp_path / "one" / ".metadata").write_bytes(pickle.dumps(content))
     with pytest.raises(DataError, match="which no table of contents has"):
         reading.read(tmp_path / "one")
+
+
+def test_a_table_of_contents_of_another_shape_is_one_line(tmp_path: Path):
+    write(trained(), tmp_path / "one")
+    path = tmp_path / "one" / ".metadata"
+    table = pickle.loads(path.read_bytes())
+    for changed in (
+        {"planner_data": dict.fromkeys(table.planner_data, ("model",))},
+        {"planner_data": dict.fromkeys(table.planner_data, ())},
+        {"planner_data": None},
+        {"storage_data": {}},
+        {"storage_data": {"a": "b"}},
+        {"state_dict_metadata": {}},
+        {"storage_data": {key: replace(place, relative_path="../x") for key, place in table.storage_data.items()}},
+        {"storage_data": {key: replace(place, offset=-1) for key, place in table.storage_data.items()}},
+    ):
+        path.write_bytes(pickle.dumps(replace(table, **changed)))
+        with pytest.raises(DataError, match=r"the tensors of .*one cannot be read: \w+: ."):
+            reading.plain(reading.read(tmp_path / "one"))
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path: Path):

@@ -14,7 +14,7 @@ def test_a_lost_worker_is_not_waited_for_when_its_loss_is_known(tmp_path: Path):
 
     def hear() -> None:
         with pytest.raises(DataError) as error:
-            heard_from_all(tmp_path, [0, 1], failed=threading.Event(), lost=lost)
+            heard_from_all(tmp_path, [0, 1], patience_s=lambda: 600.0, lost=lost)
         found.append(error.value)
 
     thread = threading.Thread(target=hear)
@@ -27,4 +27,4 @@ def test_a_lost_worker_is_not_waited_for_when_its_loss_is_known(tmp_path: Path):
 def test_what_a_worker_had_said_before_it_was_lost_counts(tmp_path: Path):
     for rank in (0, 1):
         say(tmp_path, rank, Said(files={}))
-    assert set(heard_from_all(tmp_path, [0, 1], failed=threading.Event(), lost={1})) == {0, 1}
+    assert set(heard_from_all(tmp_path, [0, 1], patience_s=lambda: 600.0, lost={1})) == {0, 1}

@@ -121,7 +121,7 @@ def test_torch_takes_it_without_plesio_and_reads_it_without_running_anything(pol
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     assert all(float(state["step"]) > 0 for state in optimizer.state.values())
-    assert saved["plesio"] == {"schema": 1, "policy": policy, "clock": STEPS, "num_workers": 2}
+    assert saved["plesio"] == {"schema": 1, "policy": policy, "clock": STEPS, "num_workers": 2, "optimizer": "AdamW"}
     model(torch.ones(1, 5)).sum().backward()
     optimizer.step()
 

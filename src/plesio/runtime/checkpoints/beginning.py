@@ -5,14 +5,17 @@ from functools import partial
 from typing import Any
 
 from plesio.protocol.to_server import Saving
+from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder
 from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
+from plesio.runtime.checkpoints.trained_with import check_plain, records
 from plesio.runtime.checkpoints.worker import set_random_states
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.registered import Registered
 from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Checkpoints"]
@@ -65,9 +68,12 @@ class Checkpoints:
             meter: Its figures, which go on from the checkpoint's.
 
         Raises:
-            DataError: The checkpoint is of another model.
+            ConfigError: Another job has the folder, or the optimizer has what cannot be saved.
+            DataError: The checkpoint is of another model or optimizer.
         """
         folder = Folder(setting.folder)
+        claim = Claim(setting.folder, warn=meter.warn)
+        check_plain(replica)
         workers = tuple(range(num_workers))
         saver = CheckpointSaver(
             folder=folder,
@@ -76,20 +82,24 @@ class Checkpoints:
             rank=rank,
             policy=policy,
             seed=seed,
-            say=meter.totals.fallbacks.append,
+            say=meter.warn,
+            claim=claim,
+            registered=Registered(None if resumed is None else resumed.own["registered"]),
+            optimizers=records(replica) if resumed is None else resumed.manifest.optimizers,
             report=meter.so_far,
         )
-        if resumed is not None:
-            saver.registered_before = resumed.own["registered"]
         if replica.scaling is not None:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
         if rank == 0:
+            claim.take()
             folder.clear()
         if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         manifest = resumed.manifest
-        resumed.load(replica)
+        for line in resumed.load(replica):
+            if rank == 0:
+                meter.warn(line)
         meter.go_on_from(resumed.report(rank))
         text = resumed.books()
         pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))

@@ -6,18 +6,27 @@
                       worker-0.pt ...   what is a worker's own
                       books.json        the run's records, and what its policy has heard
         step-00001800.part/             one that is being written, or was when the run ended
+        step-00000600.old.part/         one that is being removed
+        .lock                           which job writes here: `plesio.runtime.checkpoints.claim`
 
 A checkpoint counts when its folder has the name without ``.part``. Every file is on the disk by then: it is written,
 flushed (fsync), and only then named in the manifest, which is flushed too; then the folder is renamed, which is one
-step for every reader, and its parent flushed. So whatever moment a crash comes at, the latest checkpoint is whole.
+step for every reader, and its parent flushed. So whatever moment a crash comes at, the latest checkpoint is whole. One
+that is removed loses its name first, so a crash leaves no half of it.
+
+Only this user writes into a folder that is being written: it is made so, and one that another user has made in its
+place is refused. A link is not followed.
 """
 
+import contextlib
 import ctypes
 import io
 import json
 import os
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +46,7 @@ __all__ = [
     "Folder",
     "HashedFile",
     "Manifest",
+    "OptimizerRecord",
     "Written",
     "faults",
     "flush",
@@ -45,11 +55,12 @@ __all__ = [
     "written",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
 _NAME = re.compile(r"step-(\d{8,})")
-_PART = ".part"
+_PART, _OLD = ".part", ".old.part"
+_MODE, _OTHERS_WRITE = 0o755, 0o022
 _BLOCK_BYTES = 2**20
 _BEGIN_BYTES = 2**23
 _SYNC_FILE_RANGE_WRITE = 2
@@ -69,6 +80,20 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     xxh3: str
 
 
+class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer as the program made it.
+
+    Attributes:
+        name: Its class.
+        groups: Of each parameter group the names of its parameters.
+        settings: Of each group its options, as texts.
+    """
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+    settings: tuple[dict[str, str], ...]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint is.
 
@@ -83,6 +108,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         workers: Which.
         layout: Digest of the model's tensors.
         seed: Of the order of samples.
+        optimizers: What it was trained with.
         plan: Which loop over the data the workers were in, counted from 0; None in none.
         figures: That loop's.
         remainder: What was left of it.
@@ -101,6 +127,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: tuple[int, ...]
     layout: str
     seed: int
+    optimizers: tuple[OptimizerRecord, ...] = ()
     plan: int | None = None
     figures: PlanFigures | None = None
     remainder: Remainder | None = None
@@ -148,7 +175,8 @@ class HashedFile(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(path, how, 0o666)
         self._digest = xxhash.xxh3_128()
         self._num_bytes = 0
         self._num_begun = 0
@@ -205,16 +233,26 @@ def _begin_to_flush(descriptor: int, start: int, num_bytes: int) -> None:
 
 def seal(part: Path, manifest: Manifest) -> Path:
     """Commit a checkpoint whose files are all written; returns where it is from then on."""
-    path = part / MANIFEST
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    flush(path)
+    with HashedFile(part / MANIFEST) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     flush(part)
     whole = part.with_name(part.name.removesuffix(_PART))
     if whole.exists():  # of a run that was taken back to an earlier one and came here again
-        shutil.rmtree(whole)
+        _remove(whole)
     part.rename(whole)
     flush(whole.parent)
     return whole
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint's folder, or one that is being written; whatever is left of it is no checkpoint."""
+    old = path
+    if not path.name.endswith(_PART):
+        old = path.with_name(path.name + _OLD)
+        shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.rename(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -289,6 +327,31 @@ class Folder:
         """Where the checkpoint after step ``clock`` is written."""
         return self.path / f"step-{clock:08}{_PART}"
 
+    def begin(self, clock: int) -> Path:
+        """Make the folder `part`, or find that another worker has.
+
+        Raises:
+            DataError: Another user has made it, or it is a link, or others may write into it.
+        """
+        path = self.part(clock)
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=_MODE)
+        except FileExistsError:
+            self._check_mine(path)
+            if path.lstat().st_mode & _OTHERS_WRITE:
+                raise DataError(f"others may write to {path}; delete it") from None
+        return path
+
+    def _check_mine(self, part: Path) -> None:
+        with tempfile.TemporaryFile(dir=self.path) as mine:
+            own = os.fstat(mine.fileno()).st_uid  # as this file system has it, which may be another than this process's
+        found = part.lstat()
+        if found.st_uid != own:
+            raise DataError(f"{part} belongs to another user ({found.st_uid}); use a folder of your own")
+        if not stat.S_ISDIR(found.st_mode):
+            raise DataError(f"{part} is no folder; delete it")
+
     def latest(self) -> tuple[Path, Manifest, list[str]] | None:
         """The latest that is whole, with what it is; and of each later one, in a line, why it is not.
 
@@ -311,16 +374,25 @@ class Folder:
         return None
 
     def clear(self) -> None:
-        """Delete what a run that ended was writing."""
+        """Delete what a run that ended was writing, or removing.
+
+        Raises:
+            DataError: Something there is another user's.
+        """
         for part in self.unfinished():
-            shutil.rmtree(part, ignore_errors=True)
+            self._check_mine(part)
+            _remove(part)
+
+    def give_up(self, clock: int) -> None:
+        """Delete a checkpoint that could not be written."""
+        _remove(self.part(clock))
 
     def keep(self, number: int) -> None:
         """Delete all but the latest ``number``, and what was begun before them and never committed."""
         committed = self.all()
         for path in committed[:-number]:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         newest = committed[-1].name if committed else ""
         for part in self.unfinished():
-            if part.name.removesuffix(_PART) < newest:
-                shutil.rmtree(part, ignore_errors=True)
+            if part.name.removesuffix(_PART).removesuffix(_OLD) < newest:
+                _remove(part)

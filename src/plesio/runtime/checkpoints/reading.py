@@ -10,6 +10,8 @@ reader runs whatever a pickle says; here it may name the few classes that such a
 
 import io
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -22,7 +24,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 
 from plesio.core.errors import DataError
 
-__all__ = ["StateDict", "plain", "read"]
+__all__ = ["StateDict", "check", "plain", "read"]
 
 StateDict = dict[str, Any]
 
@@ -49,15 +51,39 @@ def read(path: Path) -> StateDict:
     Raises:
         DataError: They cannot be read, or hold something that could run.
     """
+    with _said_of(path):
+        table = _table(path)
+        state: StateDict = dict(unflatten_state_dict(dict(_values(path, table)), table.planner_data))
+        state["model"].keys()
+        state["optimizer"].setdefault("state", {})  # a table without entries is not in the file
+        return state
+
+
+def check(path: Path) -> None:
+    """Read all of it, a tensor at a time, and keep nothing.
+
+    Raises:
+        DataError: `read` would fail.
+    """
+    with _said_of(path):
+        for _ in _values(path, _table(path)):
+            pass
+
+
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
     try:
-        table = _Table(io.BytesIO((path / _TABLE).read_bytes())).load()
-        assert isinstance(table, Metadata), path
-        flat = _values(path, table)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"the tensors of {path} cannot be read: {str(error).splitlines()[0]}") from error
-    state: StateDict = dict(unflatten_state_dict(flat, table.planner_data))
-    state["optimizer"].setdefault("state", {})  # a table without entries is not in the file
-    return state
+        yield
+    except Exception as error:  # a table of another shape can make a reader raise nearly anything
+        reason = " ".join(str(error).split("\n")[0].split()) or "it has another shape"
+        raise DataError(f"the tensors of {path} cannot be read: {type(error).__name__}: {reason}") from error
+
+
+def _table(path: Path) -> Metadata:
+    table = _Table(io.BytesIO((path / _TABLE).read_bytes())).load()
+    if not isinstance(table, Metadata):
+        raise TypeError(f"{_TABLE} is a {type(table).__name__}")
+    return table
 
 
 def plain(state: StateDict) -> StateDict:
@@ -88,20 +114,21 @@ def _is_dtype(module_name: str, global_name: str) -> bool:
     return module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
 
 
-def _values(path: Path, table: Metadata) -> StateDict:
-    """By the names of the table."""
+def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
+    """Of the table, with their names."""
     by_file: dict[str, list[tuple[str, _StorageInfo]]] = {}
     for index, place in table.storage_data.items():
         by_file.setdefault(place.relative_path, []).append((index.fqn, place))
-    values: StateDict = {}
     for name, places in by_file.items():
+        if Path(name).name != name:
+            raise ValueError(f"{_TABLE} names {name}, which is in another folder")
         with (path / name).open("rb") as file:
             for key, place in places:
                 told = table.state_dict_metadata[key]
-                values[key] = (
-                    _tensor(file, place, told) if isinstance(told, TensorStorageMetadata) else _value(file, place)
-                )
-    return values
+                if isinstance(told, TensorStorageMetadata):
+                    yield key, _tensor(file, place, told)
+                else:
+                    yield key, _value(file, place)
 
 
 def _tensor(file: io.BufferedReader, place: _StorageInfo, told: TensorStorageMetadata) -> torch.Tensor:

@@ -11,6 +11,7 @@ from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.checkpoints.trained_with import changes, records
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.standstill import Standstill
 
@@ -71,11 +72,22 @@ class Resumed:
                     "use another folder for it, or resume=no"
                 )
 
-    def load(self, replica: Replica) -> None:
-        """Set parameters, buffers and the optimizer's state."""
-        tensors.load(replica, reading.read(self.path))
+    def load(self, replica: Replica) -> list[str]:
+        """Set parameters, buffers and the optimizer's state.
+
+        Returns:
+            What the program has set otherwise in the optimizer, in lines.
+
+        Raises:
+            DataError: It is of another model or optimizer.
+        """
+        state = reading.read(self.path)
+        tensors.check_model(replica, state)
+        told = changes(records(replica), self.manifest.optimizers)
+        tensors.load(replica, state)
         if self.is_own:
             worker.take_own_state(replica, self.own)
+        return told
 
     def stand(self, *, same_workers: bool) -> Standstill:
         """Where the run stood.

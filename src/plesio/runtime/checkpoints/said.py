@@ -1,17 +1,16 @@
 """What workers say to each other, by files in a checkpoint's folder, when their parts of it are on the disk."""
 
-import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from plesio.core.errors import DataError
+from plesio.core.errors import DataError, PlesioError
 from plesio.protocol.figures import Report
-from plesio.runtime.checkpoints.folder import Written, flush
+from plesio.runtime.checkpoints.folder import Folder, HashedFile, Written
 
-__all__ = ["AWAIT_S", "Said", "heard_from_all", "say"]
+__all__ = ["AWAIT_S", "FAILED_AWAIT_S", "Place", "Said", "could_not_be_written", "heard_from_all", "say"]
 
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
@@ -20,51 +19,83 @@ FAILED_AWAIT_S = 2.0
 _LOOK_S = 0.02
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says: its files, and its totals by then where they go into the run's books."""
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a tensor or a value lies in a file."""
 
-    files: dict[str, Written]
+    file: str
+    offset: int
+    num_bytes: int
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says.
+
+    Attributes:
+        files: Those that it has written.
+        places: What of them is where, by name.
+        report: Its totals by then, where they go into the run's books.
+        error: Why it has not written its part.
+    """
+
+    files: dict[str, Written] = msgspec.field(default_factory=dict)
+    places: dict[str, Place] = msgspec.field(default_factory=dict)
     report: Report | None = None
+    error: str | None = None
 
 
 def _path(part: Path, rank: int) -> Path:
     return part / f"said-{rank}.json"
 
 
+def could_not_be_written(folder: Folder, error: Exception) -> str:
+    """What the user is told of a checkpoint that there is not."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError | PlesioError):
+        cause = cause.__cause__ or cause.__context__  # torch's writer has an error of its own for a full disk
+    reason = f"{type(error).__name__}: {error}" if cause is None else str(cause)
+    return f"a checkpoint could not be written to {folder.path}: {' '.join(reason.split())}"
+
+
 def say(part: Path, rank: int, said: Said) -> None:
     """Say it; on the disk when this returns."""
     unfinished = part / f"said-{rank}.part"
-    unfinished.write_bytes(msgspec.json.encode(said))
-    flush(unfinished)
+    with HashedFile(unfinished) as file:
+        file.write(msgspec.json.encode(said))
     unfinished.rename(_path(part, rank))
 
 
 def heard_from_all(
-    part: Path, ranks: Sequence[int], *, failed: threading.Event, lost: Collection[int] = ()
+    part: Path, ranks: Sequence[int], *, patience_s: Callable[[], float], lost: Collection[int] = ()
 ) -> dict[int, Said]:
     """What all of these workers have said, when they have; their notes are then gone.
 
     Args:
         part: The checkpoint's folder.
         ranks: The workers.
-        failed: Set when the run has failed: others may never write their parts.
-        lost: Those known to be lost, to which others are added meanwhile.
+        patience_s: How long, from the moment at which it is another than it was, those are waited for that say nothing.
+        lost: Workers that are known to be gone; it may grow meanwhile.
 
     Raises:
-        DataError: One is lost, or has not said anything for too long.
+        DataError: One could not write its part, was lost, or has not said anything for too long.
     """
-    deadline_s, shortened = time.monotonic() + AWAIT_S, False
+    patience, deadline_s = 0.0, 0.0
     said: dict[int, Said] = {}
+    waiting = list(ranks)
+    while waiting:
+        there = [rank for rank in waiting if _path(part, rank).exists()]
+        said |= {rank: msgspec.json.decode(_path(part, rank).read_bytes(), type=Said) for rank in there}
+        waiting = [rank for rank in waiting if rank not in there]
+        if patience != (patience := patience_s()):
+            deadline_s = time.monotonic() + patience
+        if time.monotonic() > deadline_s or all(rank in lost for rank in waiting):
+            break
+        time.sleep(_LOOK_S)
     for rank in ranks:
-        while not _path(part, rank).exists():
-            if failed.is_set() and not shortened:
-                deadline_s, shortened = time.monotonic() + FAILED_AWAIT_S, True
-            if rank in lost and not _path(part, rank).exists():
-                raise DataError(f"worker {rank} was lost before it had written its part")
-            if time.monotonic() > deadline_s:
-                raise DataError(f"worker {rank} has not written its part")
-            time.sleep(_LOOK_S)
-        said[rank] = msgspec.json.decode(_path(part, rank).read_bytes(), type=Said)
-    for rank in ranks:
+        if rank not in said and rank in lost:
+            raise DataError(f"worker {rank} was lost before it had written its part")
+        if rank not in said:
+            raise DataError(f"worker {rank} has not written its part")
+        if said[rank].error is not None:
+            raise DataError(f"worker {rank} could not write its part: {said[rank].error}")
         _path(part, rank).unlink()
     return said

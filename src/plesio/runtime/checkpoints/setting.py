@@ -109,5 +109,7 @@ class CheckpointSetting:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigError(f"checkpoints cannot be written to {self.folder}: a file is in its place") from None
         except OSError as error:
             raise ConfigError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None

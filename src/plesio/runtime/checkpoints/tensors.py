@@ -13,24 +13,27 @@ An entry of a table of values beside tensors (a learning rate, a flag) is writte
 
 import io
 import os
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 
 from plesio.core.errors import DataError
+from plesio.core.plain import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, Written
 from plesio.runtime.checkpoints.reading import StateDict
+from plesio.runtime.checkpoints.said import Place
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Share", "load", "load_optimizer_state", "state_of"]
+__all__ = ["Share", "check_model", "load", "load_optimizer_state", "state_of"]
 
 
 def state_of(replica: Replica) -> StateDict:
@@ -38,7 +41,7 @@ def state_of(replica: Replica) -> StateDict:
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     optimizer = replica.optimizer
     state = {
-        names[id(parameter)]: {key: _dense(value) for key, value in values.items()}
+        names[id(parameter)]: {key: own_numbers(_dense(value)) for key, value in values.items()}
         for parameter, values in optimizer.state.items()
         if id(parameter) in names and values
     }
@@ -57,12 +60,11 @@ def _dense(value: Any) -> Any:
     return value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
 
 
-@torch.no_grad()
-def load(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave.
+def check_model(replica: Replica, state: Mapping[str, Any]) -> None:
+    """See that ``state`` is of this model.
 
     Raises:
-        DataError: It is of another model or optimizer; the message names what differs.
+        DataError: It is of another one; the message names what differs.
     """
     own = replica.model.state_dict()
     if own.keys() != state["model"].keys():
@@ -75,15 +77,14 @@ def load(replica: Replica, state: Mapping[str, Any]) -> None:
                 f'the checkpoint is of another model: "{name}" has shape {tuple(own[name].shape)} here and '
                 f"{tuple(tensor.shape)} there"
             )
+
+
+@torch.no_grad()
+def load(replica: Replica, state: Mapping[str, Any]) -> None:
+    """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave of this model and optimizer."""
     replica.model.load_state_dict(dict(state["model"]))
-    groups = state["optimizer"]["param_groups"]
-    if len(groups) != len(replica.optimizer.param_groups):
-        raise DataError(
-            f"the checkpoint's optimizer has {len(groups)} parameter groups, this one "
-            f"{len(replica.optimizer.param_groups)}"
-        )
     load_optimizer_state(replica, state["optimizer"]["state"])
-    for group, saved in zip(replica.optimizer.param_groups, groups, strict=True):
+    for group, saved in zip(replica.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
 
 
@@ -131,29 +132,47 @@ class Share:
             for name, value in flat.items()
         }
 
-    def write(self, path: Path) -> dict[str, Written]:
-        """Write it into the checkpoint's folder, on the disk when this returns, and beside it what `finish` needs.
+    def write(self, path: Path) -> tuple[dict[str, Written], dict[str, Place]]:
+        """Write it into the checkpoint's folder, on the disk when this returns.
 
         Returns:
-            The files, by name.
+            The files, and where in them everything is, by name.
         """
         writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=False)
         writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
         plans = writer.prepare_global_plan(self._plans)
         plan: SavePlan = self._planner.finish_plan(plans[self.number])
-        results = writer.write_data(plan, self._planner).value()
-        (path / _results_name(self.number)).write_bytes(pickle.dumps(results))
-        return files.written
+        places = {
+            result.index.fqn: Place(
+                result.storage_data.relative_path, result.storage_data.offset, result.storage_data.length
+            )
+            for result in writer.write_data(plan, self._planner).value()
+        }
+        return files.written, places
 
-    def finish(self, path: Path) -> None:
-        """Write what is common to all shares, when all are there."""
-        writer = FileSystemWriter(path, sync_files=True)
+    def finish(self, path: Path, places: Mapping[str, Place]) -> Written:
+        """Write the table of contents, when all shares are there.
+
+        Args:
+            path: The checkpoint's folder.
+            places: Of all shares.
+
+        Raises:
+            DataError: They are not those of the shares.
+        """
+        indices = {item.index.fqn: item.index for plan in self._plans for item in plan.items}
+        if indices.keys() != places.keys():
+            raise DataError(f'"{min(indices.keys() ^ places.keys())}" is not what one share has written, or is in none')
+        results = [
+            WriteResult(index, places[name].num_bytes, _StorageInfo(*msgspec.structs.astuple(places[name])))
+            for name, index in indices.items()
+        ]
+        writer = FileSystemWriter(path, sync_files=False)
+        writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
-        results = [path / _results_name(number) for number in range(self._num_shares)]
-        writer.finish(self._metadata, [pickle.loads(result.read_bytes()) for result in results])
-        for result in results:
-            result.unlink()
+        writer.finish(self._metadata, [results])
+        return next(iter(files.written.values()))
 
 
 class _HashedFiles(FileSystem):
@@ -174,10 +193,6 @@ class _HashedFiles(FileSystem):
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU, its elements in the order in which they are read."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _results_name(number: int) -> str:
-    return f"share-{number}.results"
 
 
 def _num_bytes(item: WriteItem) -> int:

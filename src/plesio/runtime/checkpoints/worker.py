@@ -42,7 +42,8 @@ def read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     except Exception as error:  # pickle's own, which torch raises for anything that is no plain value
         raise DataError(f"{path} holds more than plain values and tensors: {str(error).splitlines()[0]}") from error
-    assert isinstance(values, dict), path
+    if not isinstance(values, dict):
+        raise DataError(f"{path} holds a {type(values).__name__}, and not a worker's values")
     return values
 
 

@@ -21,6 +21,8 @@ from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
+from plesio.runtime.checkpoints.claim import Claim
+from plesio.runtime.checkpoints.folder import Folder
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.grid.column import Column, GridPlace
 from plesio.runtime.grid.cut_agreement import agreed_cut
@@ -276,7 +278,7 @@ class _Composer:
             on_ended=_nobody_hears if around is None else around.on_ended,
         )
 
-        saver, past = self._saver(collector, joined=met.past)
+        saver, past = self._saver(collector, joined=met.past, warn=timeline.meter.warn)
 
         def compose(x: Any, training: TrainingClock) -> Composed:
             cut = self.wishes.cut if past is None else Cut(tuple(past["ends"]))
@@ -317,7 +319,7 @@ class _Composer:
         return _Met(collector, door=door, group=group)
 
     def _saver(
-        self, collector: Collector, *, joined: dict[str, Any] | None
+        self, collector: Collector, *, joined: dict[str, Any] | None, warn: Callable[[str], None]
     ) -> tuple[GridSaver | None, dict[str, Any] | None]:
         """What takes checkpoints, and what this worker goes on from: as it joins, or from one of those."""
         saving, seed = self.wishes.saving, self.wishes.options.info.seed
@@ -326,7 +328,12 @@ class _Composer:
         saving.prepare()
         past = found(saving, grid=self.setting, seed=seed, rank=self._rank) if joined is None else joined
         taken_s = 0.0 if past is None else past["training_s"]
-        return GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s), past
+        claim = Claim(saving.folder, warn=warn)
+        if self._rank == 0 and joined is None:
+            claim.take()
+            Folder(saving.folder).clear()
+        saver = GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s, claim=claim, warn=warn)
+        return saver, past
 
     def _timeline(self, folder: Path | None) -> Timeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())

@@ -10,10 +10,11 @@ Where they are due by time, the first worker says after which tick, so far ahead
 (`plesio.runtime.grid.formation`).
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -22,11 +23,12 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from plesio.core.errors import ConfigError, DataError
+from plesio.core.errors import ConfigError
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints import worker
+from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, Written, faults, read_manifest, seal
-from plesio.runtime.checkpoints.said import Said, heard_from_all, say
+from plesio.runtime.checkpoints.said import AWAIT_S, FAILED_AWAIT_S, Said, could_not_be_written, heard_from_all, say
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.grid.records import Collector
 
@@ -44,13 +46,19 @@ class GridSaver:
         collector: Knows who is there; who collects says when.
         seed: Of the order of samples.
         taken_s: When the last one was taken, or the training began.
+        claim: This job's hold on the folder.
+        warn: Told, in a line, of a checkpoint that could not be written.
     """
 
     setting: CheckpointSetting
     collector: Collector
     seed: int
     taken_s: float
+    claim: Claim
+    warn: Callable[[str], None]
     _asked: bool = False
+    _read_back: bool = False
+    """Whether a checkpoint has been read again after it was written, as the first is."""
     _threads: list[threading.Thread] = field(default_factory=list)
     _failed: threading.Event = field(default_factory=threading.Event)
 
@@ -105,31 +113,45 @@ class GridSaver:
 
     def _write(self, values: dict[str, Any], manifest: Manifest, before: threading.Thread | None) -> None:
         folder = Folder(self.setting.folder)
-        part = folder.part(manifest.clock)
+        rank, part = self.collector.rank, None
+        leads = rank == manifest.workers[0]
         try:
-            part.mkdir(parents=True, exist_ok=True)
-            name = worker.name_of(self.collector.rank)
-            say(part, self.collector.rank, Said(files={name: worker.write(part / name, values)}))
-            if self.collector.rank == manifest.workers[0]:
+            self.claim.confirm(leads=leads)
+            part = folder.begin(manifest.clock)
+            name = worker.name_of(rank)
+            said = Said(files={name: worker.write(part / name, values)})
+            if not self._read_back:
+                worker.read(part / name)
+                self._read_back = True
+            say(part, rank, said)
+            if leads:
                 if before is not None:
                     before.join()  # they are committed in their order
                 self._commit(folder, part, manifest)
-        except (OSError, DataError, RuntimeError) as error:
-            _log.warning("a checkpoint could not be written to %s: %s", self.setting.folder, error)
+        except Exception as error:  # whatever it is, the grid goes on, and its user is told
+            self.warn(could_not_be_written(folder, error))
+            if part is not None and leads:
+                folder.give_up(manifest.clock)
+            elif part is not None:
+                with contextlib.suppress(OSError):
+                    say(part, rank, Said(error=str(error)))
 
     def _commit(self, folder: Folder, part: Path, manifest: Manifest) -> None:
-        said = heard_from_all(part, manifest.workers, failed=self._failed)
+        said = heard_from_all(
+            part, manifest.workers, patience_s=lambda: FAILED_AWAIT_S if self._failed.is_set() else AWAIT_S
+        )
         files: dict[str, Written] = {name: one for told in said.values() for name, one in told.files.items()}
         seal(part, replace(manifest, files=files, created_unix_s=time.time()))
         folder.keep(self.setting.keep)
 
-    def wait(self, *, failed: bool = False) -> None:
-        """Return when all that was begun is written, or has failed to be."""
+    def close(self, *, failed: bool = False) -> None:
+        """Return when all that was begun is written, or has failed to be, and let go of the folder."""
         if failed:
             self._failed.set()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        self.claim.close()
 
 
 def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int) -> dict[str, Any] | None:

@@ -23,8 +23,8 @@ from plesio.core.errors import ConfigError
 from plesio.protocol.positions import common_clock, common_plan
 from plesio.protocol.to_worker import Regroup
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.keeper import Stateful
 from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.registered import Registered, Stateful
 from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
 from plesio.runtime.worker.standstill import Standstill
 
@@ -68,7 +68,7 @@ class Handover:
         self._replica = replica
         self.schedules = Schedules(num_workers=num_workers)
         """Schedulers that the session steps."""
-        self._registered: dict[str, Stateful] = {}
+        self._registered = Registered()
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
         self._told: dict[str, Any] | None = None
         if replica.scaling is not None:
@@ -79,21 +79,13 @@ class Handover:
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:
-        """Tell the state of ``one``; where this worker has joined, it goes on from what that was told.
-
-        Raises:
-            ConfigError: The name is taken.
-        """
-        if name in self._registered:
-            raise ConfigError(f'two objects are registered as "{name}"; give each a name of its own')
-        self._registered[name] = one
-        if self._told is not None and name in self._told["registered"]:
-            one.load_state_dict(deepcopy(self._told["registered"][name]))
+        """Tell the state of ``one``; where this worker has joined, it goes on from what that was told."""
+        self._registered.add(name, one)
 
     def warn(self, warn: Callable[[str], None]) -> None:
         """Tell the user what those who join are not told."""
         why = "a worker that joins begins it anew and trains with another learning rate"
-        warn_unless_kept(self._replica.optimizers, self._registered.values(), why=why, warn=warn)
+        warn_unless_kept(self._replica.optimizers, self._registered.objects.values(), why=why, warn=warn)
 
     def tell(self) -> dict[str, Any]:
         """All of it."""
@@ -101,12 +93,12 @@ class Handover:
         return {
             "session": self._session(),
             "options": [{key: value for key, value in group.items() if key != "params"} for group in groups],
-            "registered": {name: one.state_dict() for name, one in self._registered.items()},
+            "registered": self._registered.states(),
         }
 
     def take(self, told: dict[str, Any]) -> None:
         """Another worker has told this."""
-        self._told = told
+        self._told, self._registered.before = told, told["registered"]
         self._replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
@@ -132,6 +124,4 @@ class Handover:
         assert self._told is not None, "nobody has told"
         for group, told in zip(self._replica.optimizer.param_groups, self._told["options"], strict=True):
             group.update(deepcopy(told))
-        for name, state in self._told["registered"].items():
-            if name in self._registered:
-                self._registered[name].load_state_dict(deepcopy(state))
+        self._registered.go_on()

@@ -6,20 +6,9 @@ from typing import Any, Protocol
 from torch.amp import GradScaler
 
 from plesio.core.errors import ConfigError
+from plesio.runtime.worker.registered import Stateful, check
 
-__all__ = ["Keeper", "Stateful", "register"]
-
-
-class Stateful(Protocol):
-    """Anything that torch's schedulers are like: its state can be taken and given back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state, as plain values and tensors."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
-        ...
+__all__ = ["Keeper", "register"]
 
 
 class Keeper(Protocol):
@@ -37,8 +26,8 @@ class Keeper(Protocol):
         """Take the checkpoint that is due, if one is; called between two steps."""
         ...
 
-    def wait(self, *, failed: bool = False) -> None:
-        """Return when what is being written has been; not for long if the run has failed."""
+    def close(self, *, failed: bool = False) -> None:
+        """Return when what is being written has been, not for long if the run has failed; take no more."""
         ...
 
 
@@ -52,12 +41,14 @@ def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> N
     """Have every keeper save the objects, each by its name.
 
     Raises:
-        ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients.
+        ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients; or it cannot
+            be saved.
     """
     for name, one in objects.items():
         if isinstance(one, GradScaler):
             raise ConfigError(
                 f'"{name}" is a GradScaler: give it to plesio.join(..., scaler={name}), which also saves it'
             )
+        check(name, one)
         for keeper in keepers:
             keeper.register(name, one)

@@ -31,11 +31,12 @@ from plesio.runtime.worker.exchange.exchange import Exchange, Progress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric
-from plesio.runtime.worker.keeper import Keeper, Stateful, register
+from plesio.runtime.worker.keeper import Keeper, register
 from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery
+from plesio.runtime.worker.registered import Stateful
 from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
@@ -298,7 +299,9 @@ class Session:
         begins that the run was in: a scheduler may be stepped after every epoch, also after those that were over.
 
         Raises:
-            ConfigError: A name is taken, or the object is a loss scaler, which `plesio.join` takes and saves.
+            ConfigError: A name is taken; the object is a loss scaler, which `plesio.join` takes and saves; or its state
+                holds what cannot be saved.
+            DataError: It does not take the state that was saved of it.
         """
         register(objects, self._keepers)
         self._registered += objects.values()
@@ -375,7 +378,7 @@ class Session:
         self._closed = True
         self._loops.close()
         if self._saver is not None:
-            self._saver.wait(failed=error is not None)
+            self._saver.close(failed=error is not None)
         self._exchange.close()
         self._timeline.trace.close()
         in_rack = self._sharing.in_rack

@@ -20,7 +20,13 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
     groups = [group for optimizer in optimizers for group in optimizer["param_groups"]]
     for group, options in zip(groups, replica.options(), strict=True):
         group.update(options)
-    run = {"schema": SCHEMA_VERSION, "policy": policy, "clock": clock, "num_workers": num_workers}
+    run = {
+        "schema": SCHEMA_VERSION,
+        "policy": policy,
+        "clock": clock,
+        "num_workers": num_workers,
+        "optimizer": _classes(replica),
+    }
     scaler = {} if replica.scaling is None else {"scaler": replica.scaling.scaler.state_dict()}
     optimizer: Any = optimizers if len(optimizers) > 1 else optimizers[0]
     return {"model": model, "optimizer": optimizer, **scaler, "plesio": run}
@@ -46,6 +52,12 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
     run = state.get("plesio")
     if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
         raise DataError("this is no state that session.state_dict() of this version of Plesio gave")
+    ours, theirs = _classes(replica), run.get("optimizer")
+    if theirs not in (None, ours):
+        raise DataError(
+            f"the state is of a run with {theirs}, and this session trains with {ours}: make it {theirs} again, or "
+            'load state["model"] into the model alone'
+        )
     try:
         with replica.settable():
             replica.model.load_state_dict(state["model"])
@@ -59,3 +71,7 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
         raise DataError(f"the state is of another model or optimizer: {reason}") from error
     replica.sparse_momentum()
     replica.replaced()
+
+
+def _classes(replica: Replica) -> str:
+    return ", ".join(type(optimizer).__qualname__ for optimizer in replica.optimizers)
