@@ -96,9 +96,9 @@ class CheckpointSaver:
             return
         (stand, told), self._pending = self._pending, None
         self._compare_registered()
-        job = _Writing(self, stand, books=told, before=self._last)
         if self._last is not None:
-            self._last.written.wait()  # else copies would come faster than the disk takes them
+            self._last.thread.join()  # else copies would come faster than the disk takes them
+        job = _Writing(self, stand, books=told)
         try:
             job.copy()
         except Exception as error:  # the program's own objects are asked for their states
@@ -175,8 +175,6 @@ class _Writing:
     stand: Standstill
     books: Books | None
     """Where this worker leads."""
-    before: "_Writing | None"
-    """The one before, which is committed first."""
     failure: Exception | None = None
     """Why this worker's part is not written."""
     share: tensors.Share | None = None
@@ -217,8 +215,6 @@ class _Writing:
         try:
             os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # on Linux 0 is this thread alone
             self._write_part()
-            if self.before is not None:
-                self.before.thread.join()
             if self.books is not None:
                 self._commit(self.books)
             self.saver.reads_back = False
@@ -226,7 +222,7 @@ class _Writing:
             self.saver.failed(error)
             self._give_up(error)
         finally:
-            self.before, self.share, self.own = None, None, {}  # copies of tensors, no longer needed
+            self.share, self.own = None, {}  # copies of tensors, no longer needed
 
     def _write_part(self) -> None:
         began_s = time.monotonic()
