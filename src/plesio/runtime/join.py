@@ -290,8 +290,6 @@ class _Run:
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
             checkpoints = self._checkpoints(meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
-            if checkpoints is not None:
-                undo.callback(checkpoints.saver.close)
             world = DistributedWorld(
                 job,
                 servers=servers,
@@ -342,8 +340,6 @@ class _Run:
                 )
             except BaseException as error:
                 timeline.trace.close()
-                if checkpoints is not None:
-                    checkpoints.saver.close(failed=True)
                 if place.late:
                     world.withdraw()
                     raise

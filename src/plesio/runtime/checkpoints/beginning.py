@@ -91,15 +91,15 @@ class Checkpoints:
         if replica.scaling is not None:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
+        told = [] if resumed is None else resumed.load(replica)
         if rank == 0:
-            claim.take()
+            claim.take()  # when nothing can be refused any more
             folder.clear()
+            for line in told:
+                meter.warn(line)
         if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         manifest = resumed.manifest
-        for line in resumed.load(replica):
-            if rank == 0:
-                meter.warn(line)
         meter.go_on_from(resumed.report(rank))
         text = resumed.books()
         pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))
