@@ -209,6 +209,12 @@ def odd(kind: str, **arguments: Any) -> None:
     match kind:
         case "number":
             model.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+        case "empty":
+            model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 3)))
+        case "hook":
+            model[0].weight.register_hook(lambda gradient: gradient * 0)
+        case "accumulated":
+            model[0].weight.register_post_accumulate_grad_hook(lambda _: None)
         case "sparse":
             model = nn.Embedding(5, 3, sparse=True)
         case "types":

@@ -152,6 +152,9 @@ def test_steps_through_different_blocks_are_found_out(alike: bool, from_step: in
 
 ODD: list[tuple[dict[str, str], str]] = [
     ({"kind": "number"}, '"scale" is one number without a dimension'),
+    ({"kind": "empty"}, '"nothing" has no elements'),
+    ({"kind": "hook"}, '"0.weight" has a hook on its gradient'),
+    ({"kind": "accumulated"}, '"0.weight" has a hook on its gradient'),
     ({"kind": "sparse"}, 'the gradient of "weight" is sparse'),
     ({"kind": "types"}, "has parameters of torch.float32 and torch.float64"),
     ({"kind": "list"}, "a ModuleList has no forward pass"),

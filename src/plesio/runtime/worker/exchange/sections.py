@@ -79,6 +79,13 @@ def check_sections(replica: Replica, sections: Sequence[Section]) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise TaskError(f'"{name}" is one number without a dimension, which fsdp cannot cut; give it one: (1,)')
+        if not parameter.numel():
+            raise TaskError(f'"{name}" has no elements, and fsdp would wait for its gradient; leave it out, or use bsp')
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise TaskError(
+                f'"{name}" has a hook on its gradient, which under fsdp is there in parts only; change gradients '
+                "between backward() and session.step(), or use bsp"
+            )
         if not parameter.is_contiguous():
             raise TaskError(f'"{name}" is not contiguous in memory, which fsdp needs; use .contiguous() for it')
     for section in sections:
