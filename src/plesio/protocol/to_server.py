@@ -293,12 +293,16 @@ class PartArrived(Message, frozen=True, kw_only=True, tag=20):
         num_samples: Samples of the worker's own in it.
         finished: The leased ones among them.
         server: Number of the server.
+        rates: The worker's learning rates by parameter group, if its options have changed.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("rates",)
 
     event: Arrived
     num_samples: int
     finished: tuple[Finished, ...]
     server: int
+    rates: tuple[float, ...] | None = None
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=22):

@@ -1,5 +1,6 @@
 """Updates on their way to the policy: one is heard of when every server has its part, if its worker still counts."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from plesio.policies import Arrived, RefuseReason
@@ -12,6 +13,8 @@ from plesio.runtime.coordinator.sampling import Decide, Sampling
 from plesio.runtime.coordinator.updates import Updates
 
 __all__ = ["Arrivals"]
+
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -44,6 +47,9 @@ class Arrivals:
         self._ledger = ledger
         self._is_running = is_running
         self._passed = passed
+        self._rates: dict[int, tuple[int, tuple[float, ...]]] = {}
+        """Of each worker the clock of its last update, and its learning rates."""
+        self._warned = False
         self._decide = decide
 
     def part(self, part: PartArrived, *, now_s: float) -> list[Effect]:
@@ -51,9 +57,34 @@ class Arrivals:
         event = part.event
         if not self._takes(event):
             return [DropOrder(worker=event.worker, clock=event.clock)]
+        self._compare_rates(event, part.rates)
         if not self._updates.is_whole(event.worker, event.clock, server=part.server):
             return []
         return self.whole(event, num_samples=part.num_samples, finished=part.finished, now_s=now_s)
+
+    def _compare_rates(self, event: Arrived, rates: tuple[float, ...] | None) -> None:
+        """Warn where workers make the same step with other learning rates, of which the servers can use but one.
+
+        Under a relaxed policy schedulers may be ahead of each other, and the same clock is no sign of the same moment.
+        """
+        worker = event.worker
+        mine = self._rates.get(worker, (0, ()))[1] if rates is None else rates
+        self._rates[worker] = event.clock, mine
+        if self._warned or not self._sampling.synchronous:
+            return
+        for other, (clock, theirs) in self._rates.items():
+            if clock != event.clock or not self._members.is_live(other):
+                continue
+            for group, (rate, there) in enumerate(zip(mine, theirs, strict=False)):
+                if rate != there and not self._warned:
+                    self._warned = True
+                    line = (
+                        f"at step {clock} worker {worker} has the learning rate {rate:g} in group {group} and worker "
+                        f"{other} {there:g}, and the server uses that which came last: step schedulers alike on all "
+                        "workers, by a metric that all of them have, or have session.schedule step them"
+                    )
+                    _log.warning(line)
+                    self._ledger.fallbacks.append(line)
 
     def _takes(self, event: Arrived) -> bool:
         """Whether an update of this worker still counts."""

@@ -45,6 +45,11 @@ class Sampling:
         self._asking: dict[int, int] = {}
         """Of each worker that waits for a block, the plan."""
 
+    @property
+    def synchronous(self) -> bool:
+        """Whether all workers make the same steps in the present stage."""
+        return self._stage.policy.synchronous
+
     def lease(self, worker: int, request: LeaseRequest, *, now_s: float) -> list[Effect]:
         """A worker asks for its next block; it is told by a `Lease`.
 

@@ -147,7 +147,10 @@ class ShardServer:
         event = Arrived(
             worker=header.worker, clock=header.clock, num_steps=push.num_steps, base_version=header.base_version
         )
-        return PartArrived(event=event, num_samples=push.num_samples, finished=push.finished, server=self._index)
+        rates = None if push.groups is None else tuple(float(group["lr"]) for group in push.groups if "lr" in group)
+        return PartArrived(
+            event=event, num_samples=push.num_samples, finished=push.finished, server=self._index, rates=rates
+        )
 
     def _pull(self, bulk: Bulk, pull: Pull) -> None:
         """Answer now, or when an order makes it possible."""

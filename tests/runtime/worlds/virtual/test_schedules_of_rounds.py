@@ -92,6 +92,7 @@ def run(
 
 
 def _ended(simulation: Simulation[Worker]) -> list[Worker]:
+    assert not any("has the learning rate" in line for run in simulation.runs for line in run.fallbacks)
     for outcome in simulation.outcomes.values():
         if outcome.error is not None:
             raise outcome.error
@@ -298,3 +299,30 @@ def test_batches_of_a_batch_sampler_are_rounds_too(policy: str):
         assert outcome.value is not None
         assert outcome.value[0] <= 2
         assert outcome.value[1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "differ", "warns"),
+    [
+        ("bsp,exchange=store", True, True),
+        ("bsp,exchange=store", False, False),
+        ("asp", True, False),  # one scheduler may be ahead of the other
+        ("local_sgd:4,exchange=store", False, False),
+    ],
+)
+def test_learning_rates_that_differ_at_the_servers_are_named(policy: str, differ: bool, warns: bool):
+    def work(job: VirtualJob) -> None:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        with plesio.join(model, optimizer, policy=policy) as session:
+            plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            for epoch in range(4):
+                for _, x, y in session.shard(DataLoader(Problem(40, 4), batch_size=4)):
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                plateau.step(-epoch * float(job.place.rank if differ else 0))
+
+    [result] = simulate(work, num_workers=2, cluster=Cluster.one_host(2)).runs
+    named = [line for line in result.fallbacks if "has the learning rate" in line]
+    assert len(named) == warns
+    assert all("in group 0" in line and "worker 1" in line for line in named)
