@@ -3,16 +3,16 @@
 =============  ========================================================================================
 file           concept
 =============  ========================================================================================
-folder        a run's checkpoints on disk: manifests, checksums, which is the latest, which are kept
-claim         one job a folder
-catalogue     what checkpoints there are, and whether they are whole, for people
-tensors       parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format
-reading       the same, read: one copy of each tensor, and nothing that can run
-worker        what is one worker's own: random states, its optimizer's state, the user's objects
-saver         writes behind training, and commits when all workers have written
-resumed       what a run that is resumed goes on from
+folder         a run's checkpoints on disk: manifests, checksums, which is the latest, which are kept
+claim          one job a folder
+catalogue      what checkpoints there are, and whether they are whole, for people
+tensors        parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format
+reading        the same, read: one copy of each tensor, and nothing that can run
+worker         what is one worker's own: random states, its optimizer's state, the user's objects
+saver          writes behind training, and commits when all workers have written
+resumed        what a run that is resumed goes on from
 trained_with   the optimizer that a checkpoint was trained with, and whether it still is
-beginning     how a run with checkpoints begins on one worker
-setting       what a user says about them
+beginning      how a run with checkpoints begins on one worker
+setting        what a user says about them
 =============  ========================================================================================
 """
