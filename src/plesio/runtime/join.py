@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -123,13 +124,30 @@ def join(
     run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:
         return run.alone()
-    return run.in_job(
+    if around.job is None:
+        _check_alone()
+    session = run.in_job(
         Job(place) if around.job is None else around.job,
         owns_job=around.job is None,
         racks=racks,
         total_samples=total_samples,
         on_transition=on_transition,
     )
+    if around.job is None:
+        _own[:] = [weakref.ref(session)]
+    return session
+
+
+_own: list[weakref.ref[Session]] = []
+"""The latest session that this process has begun in a job of its own."""
+
+
+def _check_alone() -> None:
+    if any(one is not None and one.is_open for one in (begun() for begun in _own)):
+        raise ConfigError(
+            "a session of this process is open, and a worker is in one at a time; close it before the second join "
+            "(models that train in turns, as those of a GAN, can have two sessions in a process on its own)"
+        )
 
 
 def _introduce(place: Place | None, policy: Policy) -> None:

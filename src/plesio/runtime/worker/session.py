@@ -124,6 +124,11 @@ class Session:
         return self._steps.finished
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return not self._closed
+
+    @property
     def elapsed_s(self) -> float:
         """Training time of the run so far: evaluation does not count."""
         return self._times.elapsed_s
