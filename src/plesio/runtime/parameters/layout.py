@@ -1,7 +1,7 @@
 """How a model's tensors lie in the store: which bytes of which tensor are on which server.
 
-The tensors are laid end to end in name order (parameters, then floating-point buffers) and the line is cut into as
-many equal parts as there are servers, so that every server holds the same number of bytes to within one element. A
+The tensors are laid end to end in name order (parameters, floating-point buffers, then what nobody moves: frozen
+parameters and other buffers, which all pull at the start) and the line is cut into as many equal parts as there are servers, so that every server holds the same number of bytes to within one element. A
 tensor that a cut goes through is kept as two slices: the optimizers that a server runs work element by element, so
 nothing is lost.
 
@@ -26,14 +26,14 @@ __all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_of", "view_pack
 
 ALIGNMENT = 64
 
-TensorKind = Literal["parameter", "buffer"]
+TensorKind = Literal["parameter", "buffer", "still"]
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Elements ``start`` to ``stop`` of the flattened tensor ``name``, kept at ``offset`` of a server's block.
 
     Attributes:
-        group: Index of the optimizer's parameter group; -1 for buffers.
+        group: Index of the optimizer's parameter group; -1 for all but parameters that it steps.
     """
 
     name: str

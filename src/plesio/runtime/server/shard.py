@@ -95,8 +95,12 @@ class Shard:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._snapshots: dict[int, torch.Tensor] = {}
         self._views = [piece.view(block) for piece in slices]
-        self._tensors = [view.float() if view.dtype.itemsize == 2 else view for view in self._views]
-        """The masters of those of 16 bits, else the views themselves."""
+        self._tensors = [
+            view.float() if view.dtype.itemsize == 2 and piece.kind != "still" else view
+            for view, piece in zip(self._views, slices, strict=True)
+        ]
+        """The masters of those of 16 bits that move, else the views themselves."""
+        self._num_moving = sum(piece.kind != "still" for piece in slices)  # those that do not come last
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
@@ -220,7 +224,7 @@ class Shard:
     def _narrow(self, indices: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Those of the slices that have masters, each with it."""
         for index in indices:
-            if self._views[index].dtype.itemsize == 2:
+            if self._views[index].dtype != self._tensors[index].dtype:
                 yield self._views[index], self._tensors[index]
 
     def _set_options(self, groups: Sequence[dict[str, Any]]) -> None:
@@ -235,7 +239,7 @@ class Shard:
         self._pending.pop((worker, clock), None)
 
     def pull(self, known_version: int | None) -> Pulled:
-        """The slices that changed after ``known_version`` (all, buffers too, when None), copied."""
+        """The slices that changed after ``known_version`` (all, also what never does, when None), copied."""
         if known_version is None:
             present = list(range(len(self._slices)))
         else:
@@ -248,20 +252,31 @@ class Shard:
         return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> Pulled:
-        """All slices, and the optimizer's state."""
+        """All slices that move, and the optimizer's state."""
         for stepper in self._steps:
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
-        payload = self._packed(self._bytes + [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
-        return Pulled(self.version, None, payload, table)
+        return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
+
+    def pull_shared(self) -> Pulled:
+        """All slices that move."""
+        return self._moving(self._bytes)
+
+    def _moving(
+        self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
+    ) -> Pulled:
+        count = self._num_moving
+        present = None if count == len(self._slices) else list(range(count))
+        return Pulled(self.version, present, self._packed([*parts[:count], *also]), state)
 
     def snapshot(self, number: int) -> None:
         """Keep a copy of the present state as ``number``."""
-        self._snapshots[number] = self._block.clone()
+        last = self._slices[self._num_moving - 1] if self._num_moving else None
+        self._snapshots[number] = self._block[: 0 if last is None else last.offset + last.num_bytes].clone()
 
     def pull_snapshot(self, number: int) -> Pulled:
-        """All slices as they were at a snapshot."""
-        return Pulled(self.version, None, self._packed(self._parts(self._snapshots[number])))
+        """All slices that move, as they were at a snapshot."""
+        return self._moving(self._parts(self._snapshots[number]))
 
     def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
         """The bytes of every slice, sharing the block's memory."""

@@ -169,11 +169,11 @@ class ShardServer:
         self._answer()
 
     def _share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
-        """Send everything, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
+        """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
         if request.optimizer:
             pulled = self._shard.pull_all()
         elif request.snapshot is None:
-            pulled = self._shard.pull(None)
+            pulled = self._shard.pull_shared()
         else:
             pulled = self._shard.pull_snapshot(request.snapshot)
         kind, meta = encode(Shared(present=_tuple(pulled.present), snapshots=tuple(snapshots), state=pulled.state))

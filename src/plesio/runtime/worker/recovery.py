@@ -287,7 +287,7 @@ class Recovery:
         Raises:
             ConfigError: A registered object has a state that cannot be sent; on those who join.
         """
-        replica = copied_replica(self._replica, group, source=leader)
+        replica = copied_replica(self._replica, group, source=leader, frozen=True)
         optimizer = copied_optimizer(self._replica, group, source=leader)
         data = b""
         if group.rank == leader:

@@ -116,7 +116,8 @@ class Parts:
         return Made(exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack))
 
     def _join_store(self) -> StoreExchange:
-        layout = Layout.of(self.replica.tensors(), num_servers=len(self.world.client.endpoints))
+        tensors = [*self.replica.tensors(), *self.replica.still()]
+        layout = Layout.of(tensors, num_servers=len(self.world.client.endpoints))
         store = StoreExchange(
             self.replica,
             policy=self.policy,

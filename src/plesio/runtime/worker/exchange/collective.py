@@ -115,8 +115,8 @@ class CollectiveExchanges:
 
     @torch.no_grad()
     def make_equal(self) -> None:
-        """Give all ranks rank 0's parameters and buffers, and one loss scale."""
-        for tensor in (*self._replica.parameters.values(), *self._replica.model.buffers()):
+        """Give all ranks rank 0's parameters, frozen ones too, and buffers, and one loss scale."""
+        for tensor in self._replica.everything():
             self._group.broadcast(tensor)
         self.agree_on_scale()
 

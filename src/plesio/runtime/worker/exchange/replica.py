@@ -190,9 +190,23 @@ class Replica:
         ]
         return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
 
+    def still(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
+        """What workers share at the start alone, as `tensors`: frozen parameters, and buffers that are no fractions."""
+        others = [(name, b) for name, b in self.model.named_buffers() if name not in self.buffers]
+        return [(name, tensor.detach(), "still", -1) for name, tensor in sorted([*self._held_still, *others], key=_name)]
+
+    def everything(self) -> list[torch.Tensor]:
+        """Parameters, frozen ones too, and all buffers."""
+        return [t.detach() for t in (*self.parameters.values(), *self.frozen, *self.model.buffers())]
+
+    @property
+    def frozen(self) -> list[torch.nn.Parameter]:
+        """Parameters that were frozen when the workers agreed on what is trained."""
+        return [parameter for _, parameter in self._held_still]
+
     def digest(self) -> str:
         """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
-        text = repr([(name, tuple(tensor.shape), str(tensor.dtype), kind) for name, tensor, kind, _ in self.tensors()])
+        text = repr([(name, tuple(tensor.shape), str(tensor.dtype), kind) for name, tensor, kind, _ in [*self.tensors(), *self.still()]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gradients(self) -> Iterator[torch.Tensor]:
@@ -305,6 +319,10 @@ def _check_closure(optimizer: torch.optim.Optimizer) -> None:
 def makes_sparse_gradients(module: torch.nn.Module) -> bool:
     """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+
+
+def _name(named: tuple[str, torch.Tensor]) -> str:
+    return named[0]
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> bool:

@@ -70,7 +70,7 @@ class StoreExchange:
         self._layout = layout
         self._timeline = timeline
         self._refuse = refuse
-        self._by_name = {name: tensor for name, tensor, _, _ in replica.tensors()}
+        self._by_name = {name: tensor for name, tensor, _, _ in [*replica.tensors(), *replica.still()]}
         self._gradients: dict[str, torch.Tensor] = {}
         self._base: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
@@ -181,7 +181,7 @@ class StoreExchange:
 
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
         for server, reply in enumerate(replies):
-            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server) :])
+            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
             write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
         self._replica.sparse_momentum()
 

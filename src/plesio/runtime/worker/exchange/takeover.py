@@ -36,9 +36,10 @@ def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
 
 
 @torch.no_grad()
-def copied_replica(replica: Replica, group: Group, *, source: int) -> Apply:
-    """The source's parameters and buffers."""
-    flats = [(tensors, _flat(tensors)) for tensors in _alike(_tensors(replica))]
+def copied_replica(replica: Replica, group: Group, *, source: int, frozen: bool = False) -> Apply:
+    """The source's parameters and buffers; with ``frozen`` those parameters too that nobody trains."""
+    of = replica.everything() if frozen else _tensors(replica)
+    flats = [(tensors, _flat(tensors)) for tensors in _alike(of)]
     for _, flat in flats:
         group.broadcast(flat, source=source)
     return lambda: _write(flats)
