@@ -37,3 +37,18 @@ def still(*, policy: str) -> dict[str, Any]:
             session.step(loss)
         session.evaluate(lambda: 0.0)
     return {"begun": begun, "ended": model.table.tolist()}
+
+
+def unlike(*, policy: str, what: str) -> None:
+    """Rank 1's optimizer, or what it says of its gradients, is another one."""
+    model = nn.Linear(2, 1)
+    other = os.environ["RANK"] == "1"
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.2 if other and what == "rate" else 0.1)
+    if other and what == "class":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if what == "gradient":
+        model(torch.ones(1, 2)).sum().backward()
+    if what == "foreign":
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(7))]})
+    with plesio.join(model, optimizer, policy=policy):
+        pass

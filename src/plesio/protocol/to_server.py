@@ -87,9 +87,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         saving: Of a run with checkpoints.
         elastic: Whether workers of a collective go on without one that is lost.
         log_bytes: What the policy's log may take on the disk.
+        optimizer: Class and settings of the worker's optimizer, equal on all workers.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes")
+    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes", "optimizer")
 
     policy: str
     info: RunInfo
@@ -103,6 +104,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     saving: Saving | None = None
     elastic: bool = True
     log_bytes: Annotated[int, msgspec.Meta(ge=0)] = LIMIT_BYTES
+    optimizer: tuple[str, ...] = ()
 
 
 class BooksPage(Message, frozen=True, kw_only=True, tag=35):

@@ -32,6 +32,7 @@ from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
+from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_clock import StepClock
@@ -119,7 +120,7 @@ def join(
     if around.on_join is not None:
         around.on_join(model, one)
     if place is not None:
-        _check(chosen, one, place=place, racks=racks)
+        _check(chosen, replica, place=place, racks=racks)
     _introduce(place, chosen)
     run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:
@@ -192,11 +193,12 @@ class _Around:
         )
 
 
-def _check(policy: Policy, optimizer: torch.optim.Optimizer, *, place: Place, racks: Racks) -> None:
+def _check(policy: Policy, replica: Replica, *, place: Place, racks: Racks) -> None:
     """Refuse on every worker at once what the servers cannot run, and who comes too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
+    check_beginning(replica.model, replica.optimizer)
     if policy.needs_server_optimizer:
-        optimizer_spec(optimizer)
+        optimizer_spec(replica.optimizer)
     if place.late and policy.racks_share_store:
         raise ConfigError(
             f"no worker can join {policy.spec} while it runs: racks that share the store are settled at the start; "
@@ -405,6 +407,8 @@ class _Run:
         header = {"worker": rank, "policy": self.policy.title}
         trace = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock)
         timeline = Timeline(meter, trace, clock=clock, gauges=gauges)
+        if rank == 0 and (line := left_out(self.replica.model, self.replica.optimizer)) is not None:
+            meter.warn(line)
         if self.replica.scaling is not None:
             self.replica.scaling.on_change(timeline.loss_scale)
         return timeline

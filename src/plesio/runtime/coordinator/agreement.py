@@ -1,25 +1,40 @@
 """What workers must agree on to take part in one run."""
 
+from collections.abc import Sequence
+from itertools import zip_longest
+
 from plesio.policies import Policy
 from plesio.protocol.to_server import Join, Saving
 
 __all__ = ["disagreement"]
 
 
-def disagreement(join: Join, *, policy: Policy, layout: str, saving: Saving | None, late: bool) -> str | None:
-    """Why this worker cannot take part, in words for it and the others; None if it can.
+def disagreement(
+    join: Join,
+    worker: int,
+    *,
+    policy: Policy,
+    alike: tuple[str, ...],
+    saving: Saving | None,
+    late: bool,
+) -> str | None:
+    """Why a worker cannot take part, in words for it and the others; None if it can.
 
     Args:
         join: What it says.
+        worker: Its number.
         policy: The others'.
-        layout: Digest of their models' tensors.
+        alike: Digest of their models' tensors, then class and settings of their optimizers.
         saving: What they say of checkpoints.
         late: Whether it joins a run that is under way: it goes on from where that is, whatever is in the folder.
     """
     if join.policy != policy.spec:
-        return f'this worker runs policy "{join.policy}", the others "{policy.spec}"; use one for all'
+        return f'worker {worker} runs policy "{join.policy}", the others "{policy.spec}"; use one for all'
+    layout, *optimizer = alike
     if join.layout != layout:
-        return "this worker's model differs from the others' (names, shapes, dtypes, or the number of servers)"
+        return f"worker {worker}'s model differs from the others' (names, shapes, dtypes, or the number of servers)"
+    if (differs := _unlike(join.optimizer, optimizer, late=late)) is not None:
+        return f"the optimizer of worker {worker} has {differs}; make the same on all workers"
     if join.saving == saving:
         return None
     if late and _how_often(join.saving) == _how_often(saving):
@@ -27,10 +42,18 @@ def disagreement(join: Join, *, policy: Policy, layout: str, saving: Saving | No
     here, there = (0 if one is None else one.clock for one in (join.saving, saving))
     if here != there:
         return (
-            f"this worker goes on from step {here}, the others from step {there}: all must see the same folder of "
+            f"worker {worker} goes on from step {here}, the others from step {there}: all must see the same folder of "
             "checkpoints"
         )
-    return "this worker's checkpoints differ from the others' (whether there are any, and how often)"
+    return f"worker {worker}'s checkpoints differ from the others' (whether there are any, and how often)"
+
+
+def _unlike(here: Sequence[str], there: Sequence[str], *, late: bool) -> str | None:
+    """What differs first; a worker that joins late begins with options that the others may have left behind."""
+    for own, others in zip_longest(here, there, fillvalue="no more options"):
+        if own != others and not (late and "=" in own and "=" in others):
+            return f"{own}, the others {others}"
+    return None
 
 
 def _how_often(saving: Saving | None) -> tuple[float | None, int | None] | None:

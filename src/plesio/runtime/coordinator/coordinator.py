@@ -100,7 +100,7 @@ class Coordinator:
         info: Names for the result.
         expected: Ranks that must join before the run starts.
         num_servers: Servers that hold a part of the parameters; 0 when the exchange is always collective.
-        layout: Digest of the model's tensors, which all workers must have.
+        alike: Digest of the model's tensors, and the optimizer's settings, which all workers must have.
         snapshot_every: Samples between two snapshots of the store; None for none.
         elastic: Whether workers of a collective go on without one that is lost.
         folder: Where the policy's event log is written; None for nowhere.
@@ -117,7 +117,7 @@ class Coordinator:
         info: RunInfo,
         expected: Iterable[int],
         num_servers: int,
-        layout: str = "",
+        alike: tuple[str, ...] = ("",),
         snapshot_every: int | None = None,
         elastic: bool = False,
         folder: Path | None = None,
@@ -140,7 +140,7 @@ class Coordinator:
         remembers = saving is not None and policy.remembers
         self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
         self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
-        self._layout, self._saving, self._start_failed = layout, saving, False
+        self._alike, self._saving, self._start_failed = alike, saving, False
         self._members = Members()
         self._checkpoints = Checkpoints(
             saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
@@ -189,7 +189,7 @@ class Coordinator:
             info=join.info,
             expected=range(join.num_workers),
             num_servers=join.num_servers,
-            layout=join.layout,
+            alike=(join.layout, *join.optimizer),
             snapshot_every=join.snapshot_every if policy.pushes else None,
             elastic=join.elastic,
             folder=None if join.folder is None else Path(join.folder),
@@ -260,7 +260,7 @@ class Coordinator:
         """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
         if (late := worker not in self.expected) and self.state == "gathering" and not self._start_failed:
             return self._regroupings.newcomers.come_early(worker, join)
-        problem = disagreement(join, policy=self.policy, layout=self._layout, saving=self._saving, late=late)
+        problem = disagreement(join, worker, policy=self.policy, alike=self._alike, saving=self._saving, late=late)
         meets = self.state == "running" and self.policy.exchange == "collective"
         problem = self._regroupings.newcomers.come(worker, join) if meets and problem is None else problem
         if problem is not None:

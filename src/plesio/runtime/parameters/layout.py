@@ -1,9 +1,9 @@
 """How a model's tensors lie in the store: which bytes of which tensor are on which server.
 
-The tensors are laid end to end in name order (parameters, floating-point buffers, then what nobody moves: frozen
-parameters and other buffers, which all pull at the start) and the line is cut into as many equal parts as there are servers, so that every server holds the same number of bytes to within one element. A
-tensor that a cut goes through is kept as two slices: the optimizers that a server runs work element by element, so
-nothing is lost.
+The tensors are laid end to end in name order (parameters, floating-point buffers, then what no step moves: frozen
+parameters and other buffers, which all pull at the start) and the line is cut into as many equal parts as there are
+servers, so that every server holds the same number of bytes to within one element. A tensor that a cut goes through is
+kept as two slices: the optimizers that a server runs work element by element, so nothing is lost.
 
 Each server keeps its slices in one block of bytes, every slice on a `ALIGNMENT` boundary; pushes and pulls carry the
 present slices in the same order, tightly packed.

@@ -143,11 +143,12 @@ class DistributedWorld:
         self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
         return self._group
 
-    def join(self, *, layout: str) -> int:
+    def join(self, *, layout: str, optimizer: tuple[str, ...]) -> int:
         """Take part: returns when the run has started, with the clock at which this worker begins.
 
         Args:
             layout: Digest of the replica's tensors, which must be alike on all workers.
+            optimizer: Its class and settings, likewise.
 
         Raises:
             TransportError: Not all workers came, or they disagree.
@@ -160,6 +161,7 @@ class DistributedWorld:
             snapshot_every=self._snapshot_every,
             folder=None if self._folder is None else str(self._folder.absolute()),
             layout=layout,
+            optimizer=optimizer,
             rack=self._job.rack,
             environment=environment(),
             saving=None if self._checkpoints is None else self._checkpoints.saving,

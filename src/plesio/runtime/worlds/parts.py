@@ -128,12 +128,12 @@ class Parts:
         )
         if self.place.rank == 0:
             store.offer_initial()
-        self.steps.go_on_from(self.world.join(layout=layout.digest()))
+        self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.settings))
         return store
 
     def _on_collective(self) -> Made:
         # first: nobody may wait in a collective for one who disagrees
-        self.steps.go_on_from(self.world.join(layout=self.replica.digest()))
+        self.steps.go_on_from(self.world.join(layout=self.replica.digest(), optimizer=self.replica.settings))
         group, policy = self._group(), self.policy
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)

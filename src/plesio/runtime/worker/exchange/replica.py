@@ -17,6 +17,7 @@ from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.loss_scaling import LossScaling
 from plesio.runtime.worker.own_changes import OwnChanges
+from plesio.runtime.worker.replica_checks import check_model, settings_of
 
 __all__ = [
     "Buckets",
@@ -63,15 +64,19 @@ class Replica:
 
     Raises:
         TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
-            complex, or float16 where the loss is scaled; or the optimizer's step needs a closure.
+            complex, or float16 where the loss is scaled; the optimizer's step needs a closure; or the model is in a
+            wrapper, or not there yet (`plesio.runtime.worker.replica_checks`).
     """
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, scaler: GradScaler | None = None
     ) -> None:
+        check_model(model)
         self.model = model
         self.optimizer = optimizer
         self.optimizers = parts_of(optimizer)
+        self.settings = settings_of(optimizer)
+        """Of the optimizer, as the program has made it."""
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -193,7 +198,9 @@ class Replica:
     def still(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
         """What workers share at the start alone, as `tensors`: frozen parameters, and buffers that are no fractions."""
         others = [(name, b) for name, b in self.model.named_buffers() if name not in self.buffers]
-        return [(name, tensor.detach(), "still", -1) for name, tensor in sorted([*self._held_still, *others], key=_name)]
+        return [
+            (name, tensor.detach(), "still", -1) for name, tensor in sorted([*self._held_still, *others], key=_name)
+        ]
 
     def everything(self) -> list[torch.Tensor]:
         """Parameters, frozen ones too, and all buffers."""
@@ -206,7 +213,12 @@ class Replica:
 
     def digest(self) -> str:
         """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
-        text = repr([(name, tuple(tensor.shape), str(tensor.dtype), kind) for name, tensor, kind, _ in [*self.tensors(), *self.still()]])
+        text = repr(
+            [
+                (name, tuple(tensor.shape), str(tensor.dtype), kind)
+                for name, tensor, kind, _ in [*self.tensors(), *self.still()]
+            ]
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gradients(self) -> Iterator[torch.Tensor]:

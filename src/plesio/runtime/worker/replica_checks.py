@@ -1,0 +1,112 @@
+"""What a model and an optimizer must be like when a worker joins, and what is told of them where they are not.
+
+Workers exchange the gradients of the module that they are given, once. So a module whose gradients somebody else
+exchanges is refused, and so is one whose parameters are parts of tensors or have no values yet.
+"""
+
+import gc
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable.contract import _get_registry
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from plesio.core.errors import TaskError
+from plesio.runtime.parameters.optimizer_spec import group_options
+
+__all__ = ["check_beginning", "check_model", "left_out", "settings_of"]
+
+_WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a module whose gradients somebody else exchanges, or whose parameters are not there.
+
+    Raises:
+        TaskError: It is one.
+    """
+    for module in model.modules():
+        if isinstance(module, _WRAPPERS):
+            raise TaskError(_twice(type(module).__name__))
+        if "replicate" in (_get_registry(module) or {}):
+            raise TaskError(_twice("replicate"))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, DTensor):
+            raise TaskError(
+                f'"{name}" is a DTensor, of which each worker has a part; pass the model as it is before fully_shard '
+                "or parallelize_module, and let policy=fsdp cut it"
+            )
+        if nn.parameter.is_lazy(tensor):
+            raise TaskError(f'"{name}" has no shape yet; call the model once, on a batch, before plesio.join')
+        if tensor.is_meta:
+            raise TaskError(f'"{name}" is on the meta device, without values; call model.to_empty and set it first')
+
+
+def _twice(wrapper: str) -> str:
+    return (
+        f"the model is in {wrapper}, which exchanges gradients too; pass and call the module itself, without "
+        f"{wrapper}: the session exchanges what the policy says"
+    )
+
+
+def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what workers would not have in common when they begin, though one process alone could go on from it.
+
+    Raises:
+        TaskError: There are gradients, the optimizer has parameters that the model has not, or DDP has the model.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and _has_values(parameter.grad):
+            raise TaskError(
+                f'"{name}" has a gradient already, which would be a part of the first step; call '
+                "optimizer.zero_grad() before plesio.join"
+            )
+    own = {id(parameter) for parameter in model.parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in own and parameter.requires_grad:
+                raise TaskError(
+                    f"group {number} of the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
+                    "the model's, so each worker would train one of its own; make it part of the module that is passed "
+                    "to plesio.join (a loss with parameters: nn.ModuleDict of both)"
+                )
+    if dist.is_initialized() and any(one.module is model for one in _all_ddp()):
+        gc.collect()  # one that nobody has any more
+        if any(one.module is model for one in _all_ddp()):
+            raise TaskError(_twice(DistributedDataParallel.__name__))
+
+
+def _has_values(gradient: torch.Tensor) -> bool:
+    return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())
+
+
+def _all_ddp() -> Iterator[DistributedDataParallel]:
+    return (
+        one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel) and "_modules" in vars(one)
+    )
+
+
+def left_out(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
+    """A line on the parameters that require a gradient and that the optimizer has not; None if there are none."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    names = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if not names:
+        return None
+    some = ", ".join(f'"{name}"' for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"the optimizer has not {some}, so that stays as it is: add it to the optimizer, or freeze it "
+        "(requires_grad_(False))"
+    )
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """The optimizer's class and its groups' sizes and options, an item each: equal on workers that may join one run."""
+    settings = [type(optimizer).__name__]
+    for number, (group, options) in enumerate(zip(optimizer.param_groups, group_options(optimizer), strict=True)):
+        settings.append(f"{len(group['params'])} parameters in group {number}")
+        settings += [f"{key}={value!r} in group {number}" for key, value in sorted(options.items())]
+    return tuple(settings)
