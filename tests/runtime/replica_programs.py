@@ -52,3 +52,38 @@ def unlike(*, policy: str, what: str) -> None:
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(7))]})
     with plesio.join(model, optimizer, policy=policy):
         pass
+
+
+def drift(*, policy: str, what: str) -> float:
+    """Rank 1 does something to its replica, or to its rate, that rank 0 does not."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for step in range(4):
+            loss = model(torch.full((2, 3), float(step + session.rank))).square().mean() / 50
+            loss.backward()
+            if session.rank == 1 and what == "gradient":
+                model.bias.grad = torch.ones(1)
+            session.step(loss)
+            if session.rank == 1 and step == 3 and what == "rate":
+                optimizer.param_groups[0]["lr"] = 0.05
+            if session.rank == 1 and step == 3 and what == "bias":
+                with torch.no_grad():
+                    model.bias.add_(1)
+        session.evaluate(lambda: 0.0)
+    return float(model.weight.detach().sum())
+
+
+def freeze(*, policy: str) -> list[float]:
+    """A parameter is frozen in the middle of the run, on all workers."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for step in range(6):
+            loss = model(torch.full((2, 3), float(step + session.rank))).square().mean() / 50
+            loss.backward()
+            session.step(loss)
+            if step == 2:
+                model.bias.requires_grad_(False)
+        session.evaluate(lambda: 0.0)
+    return [float(model.weight.detach().sum()), float(model.bias.detach())]

@@ -102,3 +102,75 @@ def test_parameters_that_no_optimizer_has_are_named():
         session.step(loss)
         [line] = session.report().fallbacks
     assert line.startswith('the optimizer has not "bias", so that stays as it is')
+
+
+@pytest.mark.parametrize(
+    ("policy", "what", "line"),
+    [
+        ("bsp", "gradient", '"bias" differs on workers 0 and 1 after step 1'),
+        ("local_sgd:2", "rate", "the learning rate of group 0 is 0.1 on worker 0 and 0.05 on worker 1 after step 4"),
+        pytest.param("bsp", "bias", '"bias" differs on workers 0 and 1 after step 4', marks=pytest.mark.slow),
+    ],
+)
+def test_a_replica_that_becomes_another_one_ends_the_run(policy: str, what: str, line: str):
+    endings = run("drift", policy=policy, what=what)
+    assert any(ending.error == "ExchangeError" and line in ending.message for ending in endings.values()), endings
+
+
+EQUAL = [
+    "bsp,compress=topk:0.5", "bsp,compress=powersgd:1", "delayed:1", "local_sgd:2,delay=1", "fsdp",
+    "local_sgd:2,compress=topk:0.5", "post_local_sgd:2,warmup=1", "adaptive", "hier:bsp/local_sgd:2",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", EQUAL)
+def test_replicas_that_are_to_be_equal_are_so_to_the_bit(policy: str):
+    for ending in run("drift", policy=policy, what="nothing").values():
+        assert ending.error is None, ending.trace
+
+
+@pytest.mark.parametrize("policy", ["local_sgd:2", pytest.param("asp", marks=pytest.mark.slow)])
+def test_what_is_frozen_in_mid_run_stays_as_it_is(policy: str):
+    for ending in run("freeze", policy=policy).values():
+        assert ending.error is None, ending.trace
+
+
+def _step_too(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    optimizer.step()
+
+
+def _step_another(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("step", [_step_too, _step_another])
+def test_a_step_beside_the_sessions_own_is_refused(step: Callable[[torch.optim.Optimizer, nn.Module], None]):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with plesio.join(model, optimizer) as session:
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+        with pytest.raises(TaskError, match=r"SGD.step\(\) was called beside session.step\(\)"):
+            step(optimizer, model)
+        session.step(loss)
+    step(optimizer, model)  # nobody minds when the session is over
+
+
+def test_an_optimizer_in_a_hook_on_gradients_is_refused():
+    model = nn.Linear(2, 1)
+    own = torch.optim.SGD([model.bias], lr=0.1)
+    model.bias.register_post_accumulate_grad_hook(lambda _: own.step())
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        loss = model(torch.ones(1, 2)).sum()
+        with pytest.raises(TaskError, match="optimizers in hooks on gradients too"):
+            loss.backward()
+
+
+def test_a_session_in_which_nothing_steps_says_so():
+    model = nn.Linear(2, 1)
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1)) as session:
+        model(torch.ones(1, 2)).sum().backward()
+    assert session.report().fallbacks == (
+        "the session has ended without a step: call session.step(loss) where optimizer.step() was",
+    )

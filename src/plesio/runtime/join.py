@@ -357,6 +357,7 @@ class _Run:
                     saver=None if checkpoints is None else checkpoints.saver,
                     recovery=made.recovery,
                     handover=handover,
+                    equality=made.equality,
                 )
             except BaseException as error:
                 timeline.trace.close()

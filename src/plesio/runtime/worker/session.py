@@ -27,8 +27,10 @@ from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
 from plesio.policies import Policy
 from plesio.runtime.worker.evaluation import Evaluator
+from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress
 from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.step_watch import StepWatch
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric
 from plesio.runtime.worker.keeper import Keeper, register
@@ -49,6 +51,8 @@ __all__ = ["Session"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=float | Mapping[str, float])
+
+_NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
 class Session:
@@ -78,6 +82,7 @@ class Session:
         saver: Keeper | None = None,
         recovery: Recovery | None = None,
         handover: Handover | None = None,
+        equality: Equality | None = None,
     ) -> None:
         self.model = replica.model
         self.policy = policy
@@ -88,6 +93,7 @@ class Session:
         self._began = steps.finished
         self._timeline = timeline
         self._recovery = recovery
+        self._equality, self._watch = equality, StepWatch(replica)
         self._now_s = timeline.now_s
         self._past = Past() if past is None else past
         self._saver = saver
@@ -224,6 +230,8 @@ class Session:
                 recovery.trained(progress.clock)
             with self._replica.true_units(progress.clock):
                 self._exchange.step(progress)
+            if self._equality is not None:
+                self._equality.stepped()
             if recovery is None or not recovery.due:
                 self._steps.finish(progress.clock)
             else:
@@ -276,6 +284,8 @@ class Session:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
     def _evaluated(self, metric: Metric, goal: Goals) -> Found:
+        if self._equality is not None:
+            self._equality.compare()
         return self._evaluator.evaluate(metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
     def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
@@ -291,6 +301,8 @@ class Session:
         with self._replica.changes.ours():
             self._take_checkpoint()
             self._times.leave()
+            if self.clock == self._began and not self._past.samples:
+                self._timeline.meter.warn(_NO_STEP)
             state = self._together(self._end)
         if state is not None:
             self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
@@ -384,6 +396,7 @@ class Session:
         self._loops.close()
         if self._saver is not None:
             self._saver.close(failed=error is not None)
+        self._watch.close()
         self._exchange.close()
         self._timeline.trace.close()
         in_rack = self._sharing.in_rack

@@ -14,8 +14,9 @@ from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange
-from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
+from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
@@ -51,6 +52,8 @@ class Made(NamedTuple):
     """None where the loss of a worker ends the run, or nobody waits for it."""
     past: Past | None = None
     """What the loop of a worker that has joined has behind it."""
+    equality: Equality | None = None
+    """Compares replicas, where a collective makes them equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +148,10 @@ class Parts:
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
             if not self.world.elastic:
-                return Made(exchanges.build(policy), in_rounds)
+                built = exchanges.build(policy)
+                return Made(built, in_rounds, equality=self._equality(group, built))
             elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
-            return self._regroupable(Made(elastic, in_rounds), group, elastic)
+            return self._regroupable(Made(elastic, in_rounds, equality=self._equality(group, elastic)), group, elastic)
         stores = None
         if can_push:
             stores = StoreExchanges(
@@ -179,8 +183,11 @@ class Parts:
             late=late,
         )
         deals = policy.pushes or self.checkpoints is not None
-        made = Made(steered, steered if deals else in_rounds)
+        made = Made(steered, steered if deals else in_rounds, equality=self._equality(group, steered))
         return self._regroupable(made, group, steered) if self.world.elastic else made
+
+    def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
+        return Equality(self.replica, group=group, stand=exchange.stand)
 
     def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
         """The static policy to begin under, and the clocks of the first review and of its answer."""

@@ -259,6 +259,7 @@ class AdaptiveExchange:
 
     def _follow(self, steer: Steering) -> None:
         """Go on from a collective."""
+        self._exchanges.compare(self.stand())
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)

@@ -153,7 +153,7 @@ class AveragingExchange:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
             with self._replica.scaled_rate(self._inner_rate):
-                self._replica.optimizer.step()
+                self._replica.step()
         else:
             self._refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)

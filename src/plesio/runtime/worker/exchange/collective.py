@@ -14,6 +14,7 @@ from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
+from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
@@ -119,6 +120,10 @@ class CollectiveExchanges:
         for tensor in self._replica.everything():
             self._group.broadcast(tensor)
         self.agree_on_scale()
+
+    def compare(self, stand: Stand | None) -> None:
+        """Find out a replica that is another one, where ``stand`` says that all are equal. All workers call it."""
+        Equality(self._replica, group=self._live, stand=lambda: stand).compare()
 
     def agree_on_scale(self) -> None:
         """Scale the loss alike on all ranks from here on, where it is scaled."""

@@ -112,7 +112,7 @@ class LocalExchange:
     def step(self, progress: Progress) -> None:
         """Step the optimizer unless the gradient is not finite."""
         if self._replica.gradients_finite():
-            self._replica.optimizer.step()
+            self._replica.step()
         else:
             self._refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)

@@ -102,6 +102,8 @@ class Replica:
         if len(missing) == len(self.parameters):
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
+        self.is_stepping = False
+        """Whether the optimizer steps because the session has it do so."""
         self._holder: Holder | None = None
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
@@ -119,6 +121,25 @@ class Replica:
         named = list(self.model.named_parameters())
         self.parameters = {name: p for name, p in named if p.requires_grad}
         self._held_still = [(name, p) for name, p in named if not p.requires_grad]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the parameters are this worker's parts of them."""
+        return self._cutter is not None
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Within, steps of the optimizer are the session's."""
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False
+
+    def step(self) -> None:
+        """Step the optimizer with the gradients that are there."""
+        with self.stepping():
+            self.optimizer.step()
 
     def whole(self) -> AbstractContextManager[None]:
         """Within, the replica is the shared state: of the servers or in parts where it is, else as it is."""

@@ -270,13 +270,14 @@ class StoreExchange:
             due: Whether an exchange follows.
             take: Takes the gradient that is pushed, as the optimizer's own hooks leave it.
         """
-        if self._policy.update == "delta":
-            self._replica.optimizer.step()
-        else:
-            with self._steps.before(servers=due):
-                take()
-                if not due:
-                    self._replica.optimizer.step()
+        with self._replica.stepping():
+            if self._policy.update == "delta":
+                self._replica.optimizer.step()
+            else:
+                with self._steps.before(servers=due):
+                    take()
+                    if not due:
+                        self._replica.optimizer.step()
 
     def exchange(self) -> None:
         """Push the update under way and pull the parameters."""
