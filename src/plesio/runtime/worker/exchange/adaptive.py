@@ -398,11 +398,10 @@ class AdaptiveExchange:
                 self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
             if self._late and memory["figures"] is not None:
                 self._resumed = Standstill.joined(steer, self._rounds, figures=memory["figures"])
-        self._late = False
+        self._late = self._awaits_news = False
         self._exchanges.agree_on_scale()
         before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
-        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
-        self._shares = steer.shares
+        self._review, self._holds, self._shares = steer.next_review, steer.next_clock, steer.shares
         self._kept.clear()
         self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
         self._current = self._begin(self._policy, turn=None)
