@@ -184,7 +184,7 @@ with plesio.join(*made(), policy="bsp"):
 def test_a_worker_is_in_one_session_at_a_time(tmp_path: Path):
     script = tmp_path / "two.py"
     script.write_text(TWO)
-    command = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", "1", str(script)]
+    command = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(script)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0
     assert "close it before the second join" in ended.stdout + ended.stderr
