@@ -21,7 +21,15 @@ NIC = Link(latency_s=10e-6, bytes_per_s=25e9)
 
 
 def cluster_of(hosts: int, *, workers: int = 1, local: Link = LOCAL, nic: Link = NIC) -> Cluster:
-    return Cluster(name="test", hosts=hosts, workers_per_host=workers, cores_per_host=workers, local=local, nic=nic)
+    return Cluster(
+        name="test",
+        hosts=hosts,
+        workers_per_host=workers,
+        cores_per_host=workers,
+        local=local,
+        nic=nic,
+        device="an accelerator",
+    )
 
 
 @given(num_ranks=st.integers(1, 70), num_bytes=st.floats(0, 1e10))
@@ -79,14 +87,19 @@ def test_workers_of_a_host_share_a_link_that_is_shared():
 
 def test_with_gloo_a_message_takes_the_latency_twice():
     cluster = cluster_of(4)
-    gloo = replace(cluster, collectives="gloo")
+    gloo, no_device = replace(cluster, collectives="gloo"), replace(cluster, device="")
     for num_bytes in (0.0, 4e6):
         more_s = all_reduce_on(gloo, range(4), num_bytes) - all_reduce_on(cluster, range(4), num_bytes)
         assert more_s == pytest.approx(6 * cluster.nic.latency_s)
+        assert all_reduce_on(no_device, range(4), num_bytes) == all_reduce_on(gloo, range(4), num_bytes)
+    assert no_device.assumes == (
+        'Collectives are priced as Gloo\'s, since cluster test names no device; collectives = "..." says otherwise.'
+    )
+    assert gloo.assumes is None
 
 
 def test_a_ring_crosses_an_uplink_once_and_halving_doubling_with_everybody():
-    cluster = parse_cluster("2-racks")
+    cluster = replace(parse_cluster("2-racks"), collectives="nccl")
     times = all_reduce_times_on(cluster, range(16), 16e9)
     assert times["ring"] == pytest.approx(30 * (50e-6 + 1e9 / 1.25e9))  # two uplinks for one message each way
     rounds_s = 2 * 16e9 * (1 / 2 + 1 / 4 + 1 / 8) / 1.25e9 + 2 * 1e9 * 8 / 2.5e9  # eight messages on an uplink of two
@@ -142,7 +155,7 @@ def test_groups_side_by_side_share_links_as_the_rounds_of_one_collective_do(
 
 
 def test_broadcasts_side_by_side_share_an_uplink():
-    cluster = parse_cluster("2-racks")
+    cluster = replace(parse_cluster("2-racks"), collectives="nccl")
     assert cluster.uplink is not None
     alone_s = broadcast_on(cluster, [0, 8], 1e9)
     # an uplink is as fast as two interfaces: two messages do not slow each other, four do

@@ -2,6 +2,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_a_ring_of_equal_ways_is_the_formula(count: int, num_bytes: float):
 
 
 def test_the_planned_ring_takes_what_placement_says_of_the_cluster():
-    cluster = parse_cluster("2-racks")
+    cluster = replace(parse_cluster("2-racks"), collectives="nccl")
     assert cluster.uplink is not None
     racks = [cluster.rack_of_host(host) for host in range(cluster.hosts)]
     matrix = matrix_of(racks, nic=cluster.nic.bytes_per_s, uplink=cluster.uplink.bytes_per_s)

@@ -7,7 +7,8 @@ from msgspec import structs
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
-from plesio.policies import EventLog, parse_policy
+from plesio.policies import EventLog, Resumed, parse_policy
+from plesio.policies.replay import Entry
 from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation_page
@@ -230,6 +231,26 @@ def test_gradients_are_told_as_the_policy_sees_them(adaptive_run: MakeRun):
     )
     [noise] = explanation_of(log, adaptive_run(steps=3)).noises
     assert (noise.clock, noise.norm, noise.noise_scale) == (3, 2.0, 0.0)
+
+
+@pytest.mark.parametrize("clock", [21, 20, 27], ids=["after its answer held", "before", "later"])
+def test_a_run_that_a_worker_joined_is_explained(clock: int, adaptive_run: MakeRun):
+    """A new group goes on under what was in force, without a review; an answer that it overtook never held."""
+    known = system(0.040, step_s=0.020, least_s=0.020)
+    first = (reviewed(19, EVEN, [0.030] * 19), steer(21, "local_sgd:2", before="bsp", inputs=known))
+    resumed = Entry(
+        event=Resumed(clock=clock),
+        actions=(steer(clock, "local_sgd:2", before="local_sgd:2", reason="the workers go on in a new group"),),
+    )
+    after = log_of((reviewed(clock + 16, EVEN, [0.0, 0.020] * 8), None))
+    log = EventLog(policy=after.policy, entries=(*log_of(first).entries, resumed, *after.entries))
+    explanation = explanation_of(log, adaptive_run(steps=clock + 17))
+    assert [(one.begin, one.end) for one in explanation.chapters] == [(0, min(21, clock)), (min(21, clock), clock + 16)]
+    assert explanation.chapters[1].step_s == pytest.approx(0.020, abs=0.006)
+    assert explanation.chapters[1].bsp_step_s == pytest.approx(0.040)
+    assert [review.clock for review in explanation.reviews] == [21]
+    assert "new group" not in " ".join(explanation_sentences(explanation))
+    assert render_explanation_page(explanation)
 
 
 def test_a_reason_that_reviews_keep_is_that_of_the_latest(adaptive_run: MakeRun):

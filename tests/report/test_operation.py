@@ -87,6 +87,24 @@ def test_adaptive_is_not_advised_to_adapt():
     assert "local_sgd" not in text
 
 
+@pytest.mark.parametrize(
+    ("policy", "advised"),
+    [
+        ("bsp", "exchange more rarely (local_sgd:8), send less (compress=qsgd:8) or go on meanwhile (delay=1)."),
+        (
+            "local_sgd:8",
+            "exchange more rarely (local_sgd:32), send less (compress=qsgd:8) or go on meanwhile (delay=1).",
+        ),
+        ("delayed:1,compress=qsgd:8", "exchange more rarely (local_sgd:8)."),
+        ("local_sgd:32,delay=4,compress=qsgd:8", "already; a quicker network or a larger batch is left."),
+        ("grid:2x2", "(delay=1)."),
+    ],
+)
+def test_what_is_in_force_is_not_advised(policy: str, advised: str):
+    (text,) = operation_advice(Operation(policy=policy, compute_share=0.65, communicate_share=0.35))
+    assert text.endswith(advised)
+
+
 def an_operation(policy: str, *, num_bytes: float, communicate_s: float, buckets: tuple[int, ...] = ()) -> Operation:
     exchanges = Exchanges(number=10, num_bytes=num_bytes, communicate_s=communicate_s, buckets_bytes=buckets)
     return Operation(policy=policy, compute_share=0.9, communicate_share=0.05, exchanges=exchanges)

@@ -93,6 +93,7 @@ class KnownWorld:
 
     Attributes:
         needs: Samples, by policy, over those of bsp.
+        paces: Seconds of a step, by policy, over those of its price.
         best: What the metric comes to in the end, by policy.
         problems: Policies that cannot be run.
         seed_spread: By how much the samples differ from seed to seed.
@@ -101,6 +102,7 @@ class KnownWorld:
     at: Situation
     clock: Clock
     needs: Mapping[str, float] = field(default_factory=dict)
+    paces: Mapping[str, float] = field(default_factory=dict)
     best: Mapping[str, float] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     seed_spread: float = 0.0
@@ -116,7 +118,7 @@ class KnownWorld:
         if policy in self.problems:
             return Told(None, 0, 0.0, 0.0, problem=self.problems[policy])
         samples = min(until_samples, self.most_samples)
-        rate = price(policy, self.at).step_s / self.at.samples_per_round
+        rate = price(policy, self.at).step_s * self.paces.get(policy, 1.0) / self.at.samples_per_round
         cut = samples * rate > within_s or samples * self.sample_s > budget_s
         samples = min(samples, within_s / rate, budget_s / self.sample_s)
         self.clock.now += samples * self.sample_s

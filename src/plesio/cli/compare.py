@@ -19,6 +19,7 @@ from plesio.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
+    from plesio.cost.cluster import Cluster
 
 __all__ = [
     "EXAMPLES",
@@ -153,7 +154,7 @@ def _compare(
         again = f"plesio compare {recipe} --out {out} --resume"
         print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
         raise
-    print_results(out)
+    print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None)
     failed = sum(run.status != "finished" for run in runs)
     if failed:
         print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
@@ -189,8 +190,8 @@ def warn_of_code(recipe: Path, *, task: str) -> None:
         print(f'plesio: {recipe} names code, which runs with your rights: "{task}"', file=sys.stderr)
 
 
-def print_results(out: Path) -> None:
-    """Write the report, print its table, sentences and advice, and say where it is."""
+def print_results(out: Path, *, cluster: "Cluster | None" = None) -> None:
+    """Write the report, print its table, sentences and advice, say where it is, and what prices assume of a cluster."""
     from rich.console import Console
 
     from plesio.report.build import build_report, read_comparison, read_operations
@@ -199,6 +200,8 @@ def print_results(out: Path) -> None:
     page, comparison = build_report(out), read_comparison(out)
     shown = render_comparison(comparison, operations=read_operations(out, comparison))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(shown)
+    if cluster is not None and cluster.assumes:
+        typer.echo(f"\n{cluster.assumes}")
     typer.echo(f"\n{page}")
 
 

@@ -159,6 +159,7 @@ def _simulate(
     from plesio.cli.compare import print_results
     from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
+    from plesio.cost.cluster import parse_cluster
     from plesio.policies.grid import canonical_spec
 
     spec = canonical_spec(policy)
@@ -200,7 +201,7 @@ def _simulate(
             **({"checkpoint": checkpoint} if checkpoint else {}),
         }
         runs = _simulate_task(recipe, calibration=measured, out=out, overwrite=overwrite)
-    print_results(out)
+    print_results(out, cluster=parse_cluster(given["cluster"]) if "cluster" in given else None)
     if any(run.status == "interrupted" for run in runs):
         raise KeyboardInterrupt
     return 1 if any(run.status != "finished" for run in runs) else 0

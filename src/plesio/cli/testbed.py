@@ -64,6 +64,7 @@ def up(
     """Make a testbed that stays until `clean`.
 
     Every host is a network namespace, every rack a bridge; links have the bandwidth and latency of the cluster.
+    `plesio testbed run` keeps to a host's limits of cores and memory; a command by `ip netns exec` is outside them.
     """
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster

@@ -67,7 +67,7 @@ class Cluster:
         device: Name of the core or accelerator.
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
         changes: What becomes of links while a run goes on, in the order of time.
-        collectives: The library that carries collectives.
+        collectives: The library that carries collectives; None is what `library` says.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
     >>> two.host_of(5), [link.name for link in two.path(0, 1)]
@@ -85,7 +85,7 @@ class Cluster:
     device: str = ""
     memory_bytes: int | None = None
     changes: tuple[LinkChange, ...] = ()
-    collectives: Collectives = "nccl"
+    collectives: Collectives | None = None
 
     def __post_init__(self) -> None:
         for what in ("hosts", "workers_per_host", "cores_per_host", "racks"):
@@ -101,7 +101,7 @@ class Cluster:
             raise ConfigError(f"cluster {self.name}: interfaces and uplinks are shared; only [local] may be not")
         if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
             raise ConfigError(f"cluster {self.name}: memory is {self.memory_bytes} bytes; write more than 0")
-        if self.collectives not in typing.get_args(Collectives):
+        if self.collectives not in (None, *typing.get_args(Collectives)):
             raise ConfigError(f'cluster {self.name}: collectives = "{self.collectives}"; write "nccl" or "gloo"')
         self._check_changes()
 
@@ -126,13 +126,28 @@ class Cluster:
         return self.hosts
 
     @property
+    def library(self) -> Collectives:
+        """What carries collectives: unless it is written down, NCCL where a device is named, and else Gloo."""
+        return self.collectives or ("nccl" if self.device else "gloo")
+
+    @property
+    def assumes(self) -> str | None:
+        """What prices take for granted of the library, as a sentence; None where the cluster says it."""
+        if self.collectives:
+            return None
+        name, why = ("NCCL", f"has {self.device}") if self.device else ("Gloo", "names no device")
+        return (
+            f'Collectives are priced as {name}\'s, since cluster {self.name} {why}; collectives = "..." says otherwise.'
+        )
+
+    @property
     def message_latencies(self) -> float:
         """How often a message of a collective takes the latency of its path.
 
         With Gloo the receiver says first that it is ready, and the sender waits for that: an all-reduce of four ranks
         takes 12.3 latencies of 20 ms for the ring's six messages (``benchmarks/bench_testbed.py``).
         """
-        return _MESSAGE_LATENCIES[self.collectives]
+        return _MESSAGE_LATENCIES[self.library]
 
     @property
     def num_slots(self) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
-from plesio.policies import Adaptive, EventLog, Hierarchical, Steer, Switch, parse_policy
+from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.explanation_clock import TrainingClock
@@ -244,11 +244,11 @@ def explanation_of(
     match log.policy:
         case Adaptive() as policy:
             clocks = [review.clock for answer in answers for review in answer.reviews]
-            num_steps = max([run.steps // max(1, run.num_workers), *clocks])
+            num_steps = max([*clocks, _last_clock(run, log)])
             times = TrainingClock(run, num_steps=num_steps)
             spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
             components, noises = components_of(policy), noises_of(answers)
-            first_reason = next((answer.steer.reason for answer in answers if answer.steer), "")
+            first_reason = next((answer.steer.reason for answer in answers if answer.steer and answer.decides), "")
         case Switch() if log.num_whole is not None:
             raise DataError(
                 f"the events of {run.policy} leave out updates from entry {log.num_whole + 1} on, where the log "
@@ -268,7 +268,7 @@ def explanation_of(
             first_reason = f"the schedule first changes at step {policy.clocks[0]}"
         case policy:
             raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
-    reviews = tuple(_review(answer.steer, times=times) for answer in answers if answer.steer)
+    reviews = tuple(_review(answer.steer, times=times) for answer in answers if answer.steer and answer.decides)
     chapters = tuple(_chapters(answers, reviews, spans, steps=steps, run=run, times=times))
     return Explanation(
         policy=run.policy,
@@ -297,6 +297,14 @@ def explanation_of(
         losses=losses,
         noises=noises,
     )
+
+
+def _last_clock(run: RunResult, log: EventLog) -> int:
+    """Steps of each worker, by the run's totals; where workers came or went, the clock of its last recorded loss."""
+    clocks = [point.clock for point in run.losses]
+    if clocks and any(isinstance(entry.event, Resumed) for entry in log.entries):
+        return max(clocks)
+    return run.steps // max(1, run.num_workers)
 
 
 def _review(steer: Steer, *, times: TrainingClock) -> Review:
@@ -369,7 +377,9 @@ def _chapters(
 
 def _change(answers: Sequence[ReviewRound], before: Segment, span: Segment, *, times: TrainingClock) -> Change | None:
     """What became different from one span to the next, if anything did."""
-    answer = next(answer for answer in answers if answer.steer and answer.steer.clock == span.begin)
+    place = next(place for place, one in enumerate(answers) if one.steer and one.steer.clock == span.begin)
+    # a new group goes on under what the last review was answered, which had not come into force yet
+    answer = next((one for one in reversed(answers[: place + 1]) if one.decides), answers[place])
     steer = answer.steer
     assert steer is not None, "a span that is not the first begins with an answer"
     kept = [one.steer.clock for one in answers if one.steer and one.steer.keep and one.steer.clock < span.begin]

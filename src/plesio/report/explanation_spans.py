@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from plesio.policies import Adaptive, EventLog, Hierarchical, Reviewed, Steer, parse_policy
+from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.readings.review import GradientPairs, put_together
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 
@@ -35,11 +35,16 @@ class ReviewRound:
     """A review of all workers, and the policy's answer; None where the run ended before.
 
     Attributes:
-        reviews: Reviews in the order of workers.
+        reviews: Reviews in the order of workers; empty where a new group of workers went on without being reviewed.
     """
 
     reviews: tuple[Reviewed, ...]
     steer: Steer | None
+
+    @property
+    def decides(self) -> bool:
+        """Whether the policy decided something; where a new group of workers goes on, nothing is."""
+        return self.steer is not None and (bool(self.reviews) or self.steer.policy != self.steer.before)
 
     @property
     def pace_s(self) -> tuple[float, ...]:
@@ -131,6 +136,8 @@ def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
     for entry in log.entries:
         if isinstance(entry.event, Reviewed):
             open_reviews[entry.event.worker] = entry.event
+        if isinstance(entry.event, Resumed):
+            open_reviews = {}  # the policy drops them: they are of a group that is no more
         for action in entry.actions:
             if isinstance(action, Steer):
                 answers.append(ReviewRound(reviews=_in_order(open_reviews), steer=action))
@@ -153,7 +160,9 @@ def read_spans(
     """
     steers = [answer.steer for answer in answers if answer.steer is not None]
     steps = _Steps(answers)
-    begins = [0, *(steer.clock for steer in steers), num_steps]
+    clocks = [steer.clock for steer in steers]
+    # a new group may go on before the clock from which the answer before it was to hold
+    begins = [0, *(min(clocks[place:]) for place in range(len(clocks))), num_steps]
     spans: list[Segment] = []
     for asked, answered, begin, end in zip(
         [None, *steers], [*steers, None], begins[:-1], (min(clock, num_steps) for clock in begins[1:]), strict=True
@@ -166,7 +175,8 @@ def read_spans(
         if step_s is None:
             step_s = (at_s(end) - at_s(begin)) / (end - begin)
         is_bsp = spec == SYNCHRONOUS.spec and not shares
-        bsp_step_s = None if is_bsp else steps.bsp_step_s(begin, end, answer=_informed(answered or asked, steers))
+        answer = answered if asked is None or (answered and answered.inputs) else asked
+        bsp_step_s = None if is_bsp else steps.bsp_step_s(begin, end, answer=_informed(answer, steers))
         if bsp_step_s is None and spans and not is_bsp:
             bsp_step_s = spans[-1].bsp_step_s
         allowed, limited_by = _allowed(asked, policy=policy)
@@ -192,6 +202,8 @@ def noises_of(answers: Sequence[ReviewRound]) -> tuple[Noise, ...]:
     pairs = GradientPairs()
     noises = []
     for answer in answers:
+        if not answer.reviews:
+            continue
         reviews = {review.worker: review for review in answer.reviews}
         figures = put_together(reviews, gradient=pairs.take(reviews), metric=None).gradient
         if figures is not None and math.isfinite(figures.norm_sq):
@@ -266,13 +278,13 @@ def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
     """This answer, or the first after it that knew what an exchange takes; this one if none did."""
     if answer is None:
         return None
-    later = (one for one in steers if one.clock >= answer.clock)
+    later = (one for one in steers if one.clock >= answer.clock and one.inputs)
     return next((one for one in later if dict(one.inputs).get("system.transfer_s", 1.0) > 0), answer)
 
 
 def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:
     """The slack that each component allowed, and which of them kept a setting away that would have been faster."""
-    if answer is None:
+    if answer is None or not answer.inputs:
         return {}, None
     inputs = dict(answer.inputs)
     slacks = {name: inputs.get(f"{name}.slack") for name in components_of(policy)}

@@ -8,6 +8,8 @@ delays that pass need slack, is this project's own finding (`docs/studies/consis
 from collections.abc import Sequence
 
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.policies import parse_policy
+from plesio.policies.grid import is_grid
 from plesio.report.operation import Exchanges, Operation
 from plesio.report.sentences import share_text
 
@@ -54,15 +56,32 @@ def operations_advice(operations: Sequence[Operation]) -> dict[str, list[str]]:
 def _communication(operation: Operation) -> str:
     if operation.communicate_share <= _LARGEST_COMMUNICATE_SHARE:
         return ""
-    remedy = "exchange more rarely (local_sgd:8), send less (compress=qsgd:8) or go on meanwhile (delay=1)"
     if operation.policy.startswith("adaptive"):
         remedy = (
             "adaptive has taken what pays of rarer and smaller exchanges; a quicker network or a larger batch is left"
         )
+    else:
+        remedy = _rarer_or_smaller(operation.policy)
     return (
         f"Communication takes {_percent(operation.communicate_share)} of the workers' time, more than "
         f"{share_text(_LARGEST_COMMUNICATE_SHARE)}: {remedy}."
     )
+
+
+def _rarer_or_smaller(policy: str) -> str:
+    """What there is to do about communication, but for what the policy does already."""
+    period, delay = (
+        (1, 0) if is_grid(policy) or not policy else (parse_policy(policy).period, parse_policy(policy).delay)
+    )
+    rarer = next((larger for larger in (8, 32) if larger > period), None)
+    ways = [
+        *([f"exchange more rarely (local_sgd:{rarer})"] if rarer else []),
+        *([] if "compress=" in policy else ["send less (compress=qsgd:8)"]),
+        *([] if delay else ["go on meanwhile (delay=1)"]),
+    ]
+    if not ways:
+        return "it exchanges seldom, little and meanwhile already; a quicker network or a larger batch is left"
+    return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
 def _computing(operation: Operation) -> str:

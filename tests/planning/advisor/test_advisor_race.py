@@ -1,14 +1,18 @@
+import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from plesio.core.errors import ConfigError
+from plesio.core.units import format_seconds
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.planning.advisor import Advice, FailureModel, Situation, advise, flips, sentences_of
 from plesio.planning.advisor.candidates import candidates
 from plesio.planning.advisor.price import price
+from plesio.planning.advisor.setting import paces
 from support.advisor import Clock, KnownWorld, question, situation
 
 SLOW = Cluster(name="slow", hosts=4, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=5e-5, bytes_per_s=12.5e6))
@@ -142,11 +146,26 @@ def test_nothing_is_run_again_and_again_for_as_long(need: float):
 def test_one_of_each_kind_of_slack_is_run_before_two_of_one_kind():
     world = KnownWorld(situation(SLOW), Clock(), needs=learns())
     ask(world)
-    places = {policy: world.done.index((policy, seed)) for policy, seed in reversed(world.done)}
+    before_rounds = world.done[: next(place for place, (_, seed) in enumerate(world.done) if seed)]
+    places = {policy: before_rounds.index((policy, seed)) for policy, seed in reversed(before_rounds)}
     scouts = {one.spec for one in candidates(has_racks=False, has_store=True) if one.is_scout} & places.keys()
     assert {"adaptive", "local_sgd:16"} <= scouts
     assert len(scouts) >= 3
     assert max(places[spec] for spec in scouts) <= len(scouts)
+
+
+def test_what_is_left_of_the_budget_goes_to_those_that_their_price_left_out(monkeypatch: pytest.MonkeyPatch):
+    """Its steps take 1 / 1.7 of what the price says: by that it was never run, and it is the best by far."""
+    dear = "asp"
+    needs = dict.fromkeys(learns(), 3.0) | {"bsp": 1.0, dear: 1.0}
+    world = KnownWorld(situation("4x1gbe"), Clock(), needs=needs, paces={dear: 1 / 1.7})
+    assert price(dear, world.at).step_s > price("bsp", world.at).step_s
+    advice = ask(world)
+    assert advice.chosen.spec == dear
+    assert advice.raced.lost.keys() >= {dear}, "a new winner is checked"
+    assert world.clock.now <= 60.0
+    monkeypatch.setattr("plesio.planning.advisor.race.DEAREST", 0.0)
+    assert ask(KnownWorld(world.at, Clock(), needs=needs, paces=world.paces)).chosen.spec == "bsp"
 
 
 def test_what_is_named_in_place_of_bsp_was_run_on_several_seeds_though_seeds_scatter():
@@ -260,3 +279,60 @@ def test_a_backup_worker_is_a_candidate_where_one_is_slow():
 def test_slow_workers_are_told_with_shares():
     sentences = sentences_of(ask(KnownWorld(situation(FAST, slow=3.0), Clock())))
     assert any("in proportion would be 30.0, 30.0, 30.0, 10.0 %" in sentence for sentence in sentences)
+
+
+def test_the_verdict_claims_nothing_of_what_was_not_run():
+    needs = {spec: 1.0 if spec == "bsp" else math.inf for spec in learns()}
+    advice = ask(KnownWorld(situation("4x1gbe"), Clock(), needs=needs), measure_s=12.0)
+    num_run = sum(row.num_seeds > 0 for row in advice.rows)
+    sentences = sentences_of(advice)
+    assert advice.chosen.spec == "bsp"
+    assert 1 < num_run < len(advice.raced.entries)
+    assert f"of {num_run - 1} other candidates that were run none is one to name" in sentences[0]
+    assert f"Of {len(advice.raced.entries)} candidates {num_run} were run, the others priced." in sentences[-1]
+
+
+def test_a_tolerance_that_was_not_checked_is_told():
+    world = KnownWorld(situation(SLOW), Clock(), needs=learns(), sample_s=5e-3)
+    advice = ask(world, target=None)
+    assert advice.chosen.spec != "bsp"
+    assert not advice.raced.goal.complete
+    told = "within the tolerance of 0.5 points was not checked: bsp's own run was not a whole one"
+    assert any(told in sentence for sentence in sentences_of(advice))
+    checked = sentences_of(ask(KnownWorld(situation(SLOW), Clock(), needs=learns())))
+    assert not any("was not checked" in sentence for sentence in checked)
+
+
+def noisy(at: Situation) -> Situation:
+    """Steps of all workers are drawn alike, with a coefficient of variation of 0.5."""
+    drawn = np.random.default_rng(3).lognormal(sigma=0.47, size=at.compute_s.shape)
+    return replace(at, compute_s=at.compute_s * drawn)
+
+
+def test_waiting_for_each_steps_slowest_is_not_exchanging():
+    at = noisy(situation("4x1gbe"))
+    alike = price("bsp", situation("4x1gbe"))
+    [why] = [one for one in sentences_of(ask(KnownWorld(at, Clock()))) if one.startswith("A step of bsp takes")]
+    longest_s, mean_s = at.compute_s.max(axis=0).mean(), at.compute_s.mean()
+    assert f"{format_seconds(longest_s - mean_s)} waiting for the slowest" in why
+    assert f"{format_seconds(alike.exchange_s)} exchanging" in why
+
+
+@pytest.mark.parametrize(("slow", "ranks"), [(1.0, ()), (1.3, (7,)), (3.0, (7,))])
+def test_chance_is_not_told_as_unequal_workers(slow: float, ranks: tuple[int, ...]):
+    at = noisy(situation("8x10g-cloud", num_workers=8, slow=slow))
+    assert max(paces(at.compute_s)) > 1.1 * min(paces(at.compute_s))
+    assert at.slow_ranks == ranks
+
+
+@pytest.mark.parametrize("place", [-1, 1], ids=["the slowest", "the second"])
+def test_where_the_question_is_the_chosen_one_is_the_best_of_every_figure(place: int):
+    """Others may seem faster there, and not be chosen for the doubt about them."""
+    at = situation("4x1gbe", slow=1.3)
+    failures = FailureModel(mtbf_s=3600.0, num_workers=4, state_bytes=4e6)
+    advice = ask(KnownWorld(at, Clock(), needs=learns()), failures=failures)
+    spec = [row.spec for row in advice.rows if row.how == "measured" and row.spec != "adaptive"][place]
+    rows = [replace(row, time_s=1.2 * row.time_s if row.spec == spec else row.time_s) for row in advice.rows]
+    found = flips.flips_of(at, rows, chosen=spec, failures=failures)
+    for flip in found:
+        assert flip.winners[flip.values.index(flip.here)] == spec, flip.axis

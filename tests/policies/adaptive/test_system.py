@@ -221,6 +221,18 @@ def test_local_steps_must_save_more_time_than_they_lose_progress(efficiency: flo
     assert monitor.choose(allowance=allowance, current=BSP, shares=()).setting == wanted
 
 
+def test_a_reason_tells_the_prices_that_decided():
+    """Local steps are shorter, and yet bsp is chosen: what they lose of progress costs more than they save."""
+    monitor = SystemMonitor(SystemConfig(compress=False, price=0.2))
+    monitor.observe(bsp_reviews([[0.07] * 4] * 4, transfer_s=0.002), setting=BSP)
+    choice = monitor.choose(allowance=Allowance(slack=1, staleness=0), current=BSP, shares=())
+    assert choice.setting == BSP
+    assert choice.reason == (
+        "no slack saves enough: bsp takes 72 ms a step, and local_sgd:1,delay=1,inner_rate=0.5,momentum=0.4 would take "
+        "70 ms (priced at 87.5 ms)"
+    )
+
+
 def test_shares_follow_persistent_slowness():
     monitor = SystemMonitor(SystemConfig())
     monitor.observe(bsp_reviews([[0.02] * 8] * 3 + [[0.06] * 8], transfer_s=0.001), setting=BSP)

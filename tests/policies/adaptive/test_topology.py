@@ -186,7 +186,8 @@ def test_the_reason_says_what_the_other_way_would_take():
     system = monitor()
     system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.08), setting=SYNCHRONOUS)
     assert choose(system, SYNCHRONOUS).reason == (
-        "a step takes 20 ms and would take 100 ms under bsp, and at best 20 ms by single workers"
+        "a step takes 20 ms (priced at 23.5 ms) and would take 100 ms under bsp, and at best 20 ms (priced at 23.5 ms) "
+        "by single workers"
     )
     assert choose(system, SYNCHRONOUS, slack=7, drift=0).reason.endswith("under bsp")
 
@@ -237,7 +238,8 @@ def test_between_racks_it_rounds_where_the_slack_that_there_may_be_does_not_hide
     choice = choose(by_racks_alone(), by_racks(4, 2), slack=0, drift=1)
     assert choice.setting == rounded_by_racks(8)
     assert choice.reason == (
-        "a step takes 26.8 ms and would take 420 ms under bsp, and at best 45.5 ms without rounding between racks"
+        "a step takes 26.8 ms (priced at 31.6 ms) and would take 420 ms under bsp, and at best 45.5 ms (priced at "
+        "53.6 ms) without rounding between racks"
     )
     inputs = dict(choice.inputs)
     assert inputs["topology.rounded_step_s"] < inputs["system.step_s"] < inputs["topology.step_s"] * 2

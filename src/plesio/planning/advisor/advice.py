@@ -257,7 +257,8 @@ def advise(
     ]
     rows.sort(key=lambda row: (not row.ranked, row.how == "priced" and row.spec != SHARDED, row.time_s, row.slack))
     chosen = _choose(question, rows)
-    flips = flips_of(at, rows, chosen=chosen.spec, failures=question.failures)
+    tolerated = [row for row in rows if row.lost is None or row.lost <= question.tolerance]
+    flips = flips_of(at, tolerated, chosen=chosen.spec, failures=question.failures)
     return Advice(question=question, raced=raced, rows=tuple(rows), chosen=chosen, flips=flips)
 
 

@@ -3,6 +3,9 @@
 What a run showed of a candidate is kept: the samples that it needs, and how far its price was off. Only its price is
 computed again. So this asks what the same learning costs elsewhere; what was not run counts as needing bsp's samples,
 times a guess for its slack, and is left out where it was run too late to be timed.
+
+Here, the chosen one is the best: what seems to be faster here and was not chosen, for the doubt about it or since it
+wins too little, is taken to be as fast here, and is faster elsewhere by as much as its price falls more.
 """
 
 import math
@@ -123,7 +126,8 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
     # the price of adaptive is a bound, so it is asked about only where it was chosen
     known = [row for row in rows if row.how not in ("too late", "failed") and row.spec not in {ADAPTIVE} - {chosen}]
     base = next(row for row in rows if row.spec == BASELINE)
-    asks = _Asks(at, known, base=base, chosen=chosen)
+    best = next(row for row in rows if row.spec == chosen)
+    asks = _Asks(at, known, base=base, chosen=best)
     cluster = at.cluster
     link = cluster.local if cluster.hosts == 1 else cluster.nic
 
@@ -137,7 +141,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         asks.along(
             "bandwidth", "bytes/s", [link.bytes_per_s * one for one in BANDWIDTHS], at_bandwidth, link.bytes_per_s
         ),
-        asks.along("imbalance", "times", IMBALANCES, at.with_slowest, max(1.0, here)),
+        asks.along("imbalance", "times", IMBALANCES, at.with_slowest, here),
         asks.along(
             "model size",
             "bytes",
@@ -148,7 +152,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         _over_failures(
             known,
             base=base,
-            chosen=chosen,
+            chosen=best,
             num_workers=at.num_workers,
             failures=failures,
             state_bytes=num_bytes + at.sizes.optimizer_bytes,
@@ -164,15 +168,16 @@ class _Asks:
     at: Situation
     known: Sequence[Ranked]
     base: Ranked
-    chosen: str
+    chosen: Ranked
 
     def along(self, axis: str, unit: str, values: Sequence[float], elsewhere: Elsewhere, here: float) -> Flip:
+        values = _with_here(values, here)
         times: dict[str, list[float]] = {row.spec: [] for row in self.known}
         for value in values:
             there = elsewhere(value)
             for row in self.known:
                 times[row.spec].append(self._time_s(row, there))
-        return _flip(axis, unit, values, here, times, chosen=self.chosen)
+        return _flip(axis, unit, values, here, times, chosen=self.chosen.spec)
 
     def _time_s(self, row: Ranked, there: Situation) -> float:
         found = price(row.spec, there)
@@ -183,14 +188,20 @@ class _Asks:
         if row.how in ("priced", "does not fit"):
             samples = row.samples if math.isfinite(row.samples) else 1 + GUESS_PER_SLACK * min(row.slack, LARGEST_SLACK)
             here_s = self.base.time_s * row.price.step_s / self.base.price.step_s * samples
-        return here_s * found.step_s / row.price.step_s
+        return max(here_s, self.chosen.time_s) * found.step_s / row.price.step_s
+
+
+def _with_here(values: Sequence[float], here: float) -> list[float]:
+    """The values, and among them that of the question, if there is one."""
+    apart = [value for value in values if not math.isclose(value, here)]
+    return sorted([*apart, here]) if math.isfinite(here) else list(values)
 
 
 def _over_failures(
     known: Sequence[Ranked],
     *,
     base: Ranked,
-    chosen: str,
+    chosen: Ranked,
     num_workers: int,
     failures: FailureModel | None,
     state_bytes: float,
@@ -198,15 +209,16 @@ def _over_failures(
     """A gang start of bsp is what a job without Plesio has."""
     rows = [row for row in known if row.how == "measured" or row.spec == SHARDED]
     times: dict[str, list[float]] = {spec: [] for spec in (*(row.spec for row in rows), GANG)}
-    for mtbf_s in MTBFS_S:
+    here = math.nan if failures is None else failures.mtbf_s
+    values = _with_here(MTBFS_S, here)
+    for mtbf_s in values:
         there = FailureModel(mtbf_s=mtbf_s, num_workers=num_workers, state_bytes=state_bytes)
         for row in rows:
-            work_s = row.time_s / row.slowdown
+            work_s = max(row.time_s, chosen.time_s) / row.slowdown
             times[row.spec].append(_finite(work_s * there.slowdown(row.spec)))
         work_s = base.time_s / base.slowdown
         times[GANG].append(_finite(work_s * there.gang()))
-    here = math.nan if failures is None else failures.mtbf_s
-    return _flip("failures", "s", MTBFS_S, here, times, chosen=chosen, always=(GANG,))
+    return _flip("failures", "s", values, here, times, chosen=chosen.spec, always=(GANG,))
 
 
 def _finite(time_s: float) -> float:
@@ -224,11 +236,11 @@ def _flip(
     always: tuple[str, ...] = (),
 ) -> Flip:
     winners: list[str] = []
-    for place in range(len(values)):
+    for place, value in enumerate(values):
         there = {spec: series[place] for spec, series in times.items() if not math.isnan(series[place])}
         best = min(there, key=lambda spec: there[spec], default="")
-        # the winner of the value before stays where it is as good, and bsp where it is
-        for kept in (BASELINE, winners[-1] if winners else ""):
+        # the chosen one stays where it was chosen; the winner of the value before where it is as good, and bsp
+        for kept in (chosen if value == here else "", BASELINE, winners[-1] if winners else ""):
             if kept in there and there[kept] <= 1.02 * there[best]:
                 best = kept
                 break

@@ -12,6 +12,8 @@
    allows, the best ones. Who falls behind the best by more than the scatter of seeds explains is left out. When nobody
    else is left, or all are surely as good, the rest of the budget goes to candidates again.
 4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
+5. *What is left* of the budget goes to candidates that their price left out, the cheapest first: prices may be wrong.
+   Then contenders get more seeds, and a new winner is checked.
 
 Times of the same seed are compared with each other: workers then begin alike and see the same data.
 """
@@ -32,6 +34,8 @@ EXPLORING = ((0.45, 0.02), (0.75, 0.0))
 """Shares of the budget at which candidates give way to rounds, and what those that are no scouts must promise to save
 of bsp's step, by their price, were every sample worth as much."""
 SPENT_SHARE = 0.94
+DEAREST = 3.0
+"""Times too dear that a price may be taken to be, where there is time left to see."""
 LEAST_SHARE = 0.25
 """That a run is given at least, lest the last one end in vain."""
 LEVEL_SHARE = 0.85
@@ -117,10 +121,11 @@ class Race:
                 break
             self._explore(goal, share, gain=gain)
             goal = self._reached(goal)
-            for seed in range(1, MOST_SEEDS):
-                if not self._again(goal, seed):
-                    break
+            self._rounds(goal)
         self._check(goal)
+        if self._disputed(goal) and self._explore(goal, SPENT_SHARE, gain=-math.inf, dearest=DEAREST):
+            self._rounds(goal)
+            self._check(goal)
         hope = self._hope(goal)
         return Raced(
             goal=goal,
@@ -171,8 +176,17 @@ class Race:
         base = self._baseline.price
         return base.waits_s > NEXT_TO_NOTHING * base.step_s or math.isinf(goal.samples)
 
-    def _explore(self, goal: Goal, share: float, *, gain: float) -> None:
-        while (entry := self._next(goal, gain=gain)) is not None:
+    def _explore(self, goal: Goal, share: float, *, gain: float, dearest: float = 1.0) -> int:
+        """Run one candidate after the other; returns how many runs there were.
+
+        Args:
+            goal: What is timed.
+            share: Of the budget, that may be spent then.
+            gain: What a candidate must promise, by its price.
+            dearest: Times the seconds of the best that it may take, by its price.
+        """
+        num_runs = 0
+        while (entry := self._next(goal, gain=gain, dearest=dearest)) is not None:
             until, limit = self._allowed(entry, goal), share
             if (hope := self._hope(goal)) is not None:  # one run to the level is worth more than a further short one
                 longer = self._allowed(hope, goal)
@@ -182,6 +196,8 @@ class Race:
             if until * self._sample_s > self._budget.left_s(limit):
                 break
             self._do(entry, seed=0, until=until, within_s=2 * self._limit_s(goal))
+            num_runs += 1
+        return num_runs
 
     def _hope(self, goal: Goal) -> Entry | None:
         """As long as only bsp has come to the level: who of those whose runs were too short would be there first."""
@@ -195,7 +211,7 @@ class Race:
         ]
         return min(sooner, key=lambda entry: self._expected_s(entry, goal), default=None)
 
-    def _next(self, goal: Goal, *, gain: float) -> Entry | None:
+    def _next(self, goal: Goal, *, gain: float, dearest: float) -> Entry | None:
         """A scout, or the most promising one that has not come to the level; None if no other could win."""
         if not self._disputed(goal):
             return next((entry for entry in self._entries if entry.spec == ADAPTIVE and not entry.runs), None)
@@ -207,7 +223,8 @@ class Race:
             # what a scout's kind costs in samples is to be seen, so nothing is assumed of it
             least_s = self._reference(goal) * self._seconds_per_sample(entry) if scouting else expected_s
             worth = scouting or entry.price.step_s <= (1 - gain) * base_s
-            if worth and least_s < limit_s and self._is_open(entry, goal):
+            most_s = limit_s if entry.runs else dearest * limit_s
+            if worth and least_s < most_s and self._is_open(entry, goal):
                 hopeful.append((not scouting, expected_s, entry))
         return min(hopeful, key=lambda one: one[:2])[2] if hopeful else None
 
@@ -293,6 +310,11 @@ class Race:
         return base_s * math.exp(min(self._log_ratio(entry, goal) for entry in timed))
 
     # --- 3. rounds
+
+    def _rounds(self, goal: Goal) -> None:
+        for seed in range(1, MOST_SEEDS):
+            if not self._again(goal, seed):
+                break
 
     def _again(self, goal: Goal, seed: int) -> bool:
         """Run the contenders with another seed; False if there is no time for it, or nothing left to decide."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
@@ -13,6 +14,10 @@ __all__ = ["FLOAT_BYTES", "ModelSizes", "Situation"]
 
 FLOAT_BYTES = 4
 UNEQUAL = 1.25
+SLOWER = 1.1
+"""Times the fastest worker's median step, from which on one is called slow."""
+CHANCE = 0.01
+"""That an equal worker is called slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,18 @@ class Situation:
     def is_unequal(self) -> bool:
         """Whether a step that waits for all takes much longer than one of a worker: some are slow, or stall."""
         return float(self.compute_s.max(axis=0).mean()) > UNEQUAL * float(np.median(self.compute_s))
+
+    @property
+    def slow_ranks(self) -> tuple[int, ...]:
+        """Workers that are slower than the fastest for good: their steps are longer in rank, not by chance alone."""
+        medians = np.median(self.compute_s, axis=1)
+        fastest = int(medians.argmin())
+        return tuple(
+            rank
+            for rank in np.flatnonzero(medians > SLOWER * medians[fastest]).tolist()
+            if stats.mannwhitneyu(self.compute_s[rank], self.compute_s[fastest], alternative="greater").pvalue
+            < CHANCE / self.num_workers**2  # the fastest is the least of all, so any pair might have been compared
+        )
 
     @property
     def has_racks(self) -> bool:

@@ -14,7 +14,6 @@ from plesio.policies.spec import describe
 __all__ = ["sentences_of"]
 
 CLEAR = 0.02
-UNEQUAL = 1.1
 
 
 def sentences_of(advice: Advice) -> list[str]:
@@ -27,6 +26,7 @@ def sentences_of(advice: Advice) -> list[str]:
         *_workers(advice),
         *_failures(advice),
         *(_turn(flip) for flip in advice.flips if flip.turns and flip.axis != "failures"),
+        *filter(None, [advice.question.at.cluster.assumes]),
         _goal(advice),
     ]
 
@@ -48,7 +48,7 @@ def _verdict(advice: Advice) -> str:
                 f"would be there in {format_seconds(expected_s)}. Give it more time with --measure."
             )
         if rival is None:
-            return f"Stay with bsp (DDP): {reached}, and nothing else comes to it sooner."
+            return f"Stay with bsp (DDP): {reached}{_no_rival(advice)}."
         won = 1 - rival.time_s / base.time_s
         if abs(won) < 5e-4:
             return f"Stay with bsp (DDP): {reached}; {rival.spec} is no faster."
@@ -63,6 +63,22 @@ def _verdict(advice: Advice) -> str:
         f"Use {chosen.spec}: {reached}, where bsp (DDP) takes {format_seconds(base.time_s)}: "
         f"{100 * (1 - chosen.time_s / base.time_s):.0f} % less{_costs(chosen, base)}."
     )
+
+
+def _no_rival(advice: Advice) -> str:
+    """Why none of the other candidates has a time, as far as they were run."""
+    others = [row for row in advice.rows if row.num_seeds and row.spec != advice.baseline.spec]
+    if not others:
+        return "; no other candidate was run"
+    if len(others) == 1:
+        return f"; {others[0].spec}, the only other candidate that was run, is no choice: {_why_not(others[0])}"
+    return f"; of {len(others)} other candidates that were run none is one to name (the table says why)"
+
+
+def _why_not(row: Row) -> str:
+    if row.problem:
+        return row.problem
+    return "its run did not come to it" if row.how == "too late" else "it loses too much accuracy"
 
 
 def _time(row: Row) -> str:
@@ -92,13 +108,11 @@ def _best_other(advice: Advice) -> Row | None:
 def _why(advice: Advice) -> Iterator[str]:
     base, chosen = advice.baseline, advice.chosen
     price = base.price
-    waits = price.waits_s
-    longest = max(paces(advice.question.at.compute_s))
-    straggling = max(0.0, longest - price.compute_s)
-    exchange = max(0.0, waits - straggling)
+    exchange = min(price.exchange_s, price.waits_s)
+    waiting = price.waits_s - exchange  # for the slowest of each step, be it slow for good or by chance
     parts = f"{format_seconds(price.compute_s)} computing"
-    if straggling > 0.02 * price.step_s:
-        parts += f", {format_seconds(straggling)} waiting for the slowest"
+    if waiting > 0.02 * price.step_s:
+        parts += f", {format_seconds(waiting)} waiting for the slowest"
     parts += f", {format_seconds(exchange)} exchanging ({100 * exchange / price.step_s:.0f} %)"
     yield f"A step of bsp takes {format_seconds(price.step_s)} by the cost models: {parts}."
     if chosen.spec in (BASELINE, SHARDED):
@@ -136,6 +150,12 @@ def _certainty(advice: Advice) -> Iterator[str]:
     out = [row for row in advice.rows if row.lost is not None and row.lost > advice.question.tolerance]
     for row in out:
         yield f"{row.spec} is left out, for its accuracy. {_accuracy(advice, row)}"
+    if chosen.how == "measured" and chosen.spec != BASELINE and chosen.lost is None:
+        why = "there was no time left" if advice.raced.goal.complete else "bsp's own run was not a whole one"
+        yield (
+            f"Whether {chosen.spec} ends within the tolerance of {advice.question.tolerance:g} points was not checked: "
+            f"{why}; give it more time with --measure."
+        )
     if chosen.how == "measured" and chosen.num_seeds < 2:
         yield "One seed each: what seeds differ by is not known; give it more time with --measure."
 
@@ -163,8 +183,7 @@ def _workers(advice: Advice) -> Iterator[str]:
     at = advice.question.at
     pace = paces(at.compute_s)
     fastest = min(pace)
-    slow = [rank for rank, step_s in enumerate(pace) if step_s > UNEQUAL * fastest]
-    if slow and len(slow) < len(pace):
+    if at.slow_ranks:
         rates = [1 / step_s for step_s in pace]
         shares = ", ".join(f"{100 * rate / sum(rates):.1f}" for rate in rates[:16])
         yield (
@@ -214,12 +233,17 @@ def _at(flip: Flip, value: float) -> str:
 
 def _goal(advice: Advice) -> str:
     goal, question = advice.raced.goal, advice.question
+    candidates = [row for row in advice.rows if row.fits and row.spec != SHARDED]
+    num_run = sum(row.num_seeds > 0 for row in candidates)
+    rest = (
+        "" if num_run == len(candidates) else f" Of {len(candidates)} candidates {num_run} were run, the others priced."
+    )
     runs = f"{counted(advice.raced.num_runs, 'virtual run')} of your code in {format_seconds(advice.raced.spent_s)}"
     if goal.target is not None:
-        return f"Timed to the target, {question.metric_name} {advice.level:.4g}, by {runs}."
+        return f"Timed to the target, {question.metric_name} {advice.level:.4g}, by {runs}.{rest}"
     missed = "" if question.target is None else f" The target of {question.target:.4g} is beyond what was run."
     length = "a run" if goal.complete else f"the first {goal.samples / 0.85:,.0f} samples, all that --measure allows"
     return (
         f"Timed to {question.metric_name} {advice.level:.4g}, to which bsp comes after 85 % of {length}, by {runs}."
-        f"{missed}"
+        f"{missed}{rest}"
     )

@@ -222,18 +222,24 @@ class Recovery:
             regroup = self._world.stand(self._position(plan=plan, samples=samples), agreed=agreed)
             agreed = False
             try:
-                self._follow(regroup)
+                self._follow(regroup, since_s=begun_s)
                 if not (agreed := self._stops()):
                     break
             except RuntimeError as error:
                 if not self.cuts_off(error):
                     raise
                 _log.info("cut off again: %s", str(error).splitlines()[0] if str(error) else "another one is lost")
+        self._waited(begun_s)
         now_s, clock = self._timeline.now_s(), self._steps.finished
-        self._timeline.wait(begun_s, now_s, clock=clock)
         self._timeline.event("regroup", at_s=now_s, clock=clock, workers=list(regroup.members))
         _log.info("goes on with workers %s", ", ".join(map(str, regroup.members)))
         return regroup
+
+    def _waited(self, since_s: float) -> None:
+        """All since then was waiting, but for what the records have already."""
+        since_s, now_s = max(since_s, self._timeline.ended_s), self._timeline.now_s()
+        if since_s < now_s:
+            self._timeline.wait(since_s, now_s, clock=self._steps.finished)
 
     def _position(self, *, plan: int, samples: int) -> Position | None:
         if self._late:
@@ -250,8 +256,8 @@ class Recovery:
             scheduled=self._handover.schedules.clock.reached,
         )
 
-    def _follow(self, regroup: Regroup) -> None:
-        """Form the group, agree, and apply."""
+    def _follow(self, regroup: Regroup, *, since_s: float) -> None:
+        """Form the group, agree, and apply; the worker has been waiting ``since_s``."""
         positions, place = regroup.positions, leader_of(regroup.positions)
         group = self._world.form(regroup, device_type=self._replica.device_type)
         said = self._agreement(regroup) if group.rank == place else ""
@@ -278,6 +284,7 @@ class Recovery:
         if group.rank == 0:
             own = sum(one.samples for one in positions if one is not None)
             self._world.regrouped(Regrouped(samples=left.samples, own=own, dropped=left.dropped))
+        self._waited(since_s)  # before the exchange begins anew to tell steps' times
         self._exchange.regrouped(regroup.steer, memory=memory)
         self._handover.schedules.meet(max(one.scheduled for one in positions if one is not None))
 

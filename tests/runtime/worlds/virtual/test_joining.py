@@ -18,7 +18,7 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
-from plesio.policies import parse_policy, read_log, verify
+from plesio.policies import Reviewed, parse_policy, read_log, verify
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
@@ -179,6 +179,20 @@ def test_a_worker_joins_wherever_a_policy_that_changes_is(policy: str, at_s: flo
     assert newcomer is not None
     assert any(newcomer.counted), "it had no share"
     assert verify(read_log(tmp_path / "events.jsonl")) is None
+
+
+@pytest.mark.parametrize("faults", [[join(at_s=0.25)], [lose(1, at_s=0.25)]], ids=["joined", "lost"])
+def test_what_forming_a_new_group_takes_is_no_steps(faults: list[Fault], tmp_path: Path) -> None:
+    """It was told twice, so that the first review after it had a negative time of computing, and blocked steps."""
+    plain, formed = tmp_path / "plain", tmp_path / "formed"
+    run("adaptive", trace=plain)
+    run("adaptive", *faults, trace=formed)
+    usual, told = (
+        [entry.event for entry in read_log(folder / "events.jsonl").entries if isinstance(entry.event, Reviewed)]
+        for folder in (plain, formed)
+    )
+    assert min(min(review.compute_s) for review in told) >= 0.9 * min(min(review.compute_s) for review in usual)
+    assert max(max(review.blocked_s) for review in told) <= 1.1 * max(max(review.blocked_s) for review in usual)
 
 
 @pytest.mark.one_in(4)

@@ -104,7 +104,7 @@ class DataParallel(Answer):
         """Time, efficiency and speed-up; where communication overtakes computing."""
         at = self.at
         overtaken = (
-            "communication never takes longer than computing"
+            f"on up to {counted(at.num_workers, 'worker')} communication takes no longer than computing"
             if self.overtaken_at is None
             else f"from {counted(self.overtaken_at, 'worker')} on communication takes longer than computing"
         )
@@ -120,7 +120,7 @@ class DataParallel(Answer):
     def _tree(self) -> str:
         """A sentence: which gradients a tree is faster with than a ring."""
         if not self.tree_below_bytes:
-            return "A tree is never faster than a ring."
+            return "On so many workers a tree is faster than a ring for no size of the gradient."
         return (
             f"With {counted(self.at.num_workers, 'worker')} a tree is faster than a ring for less than "
             f"{format_bytes(self.tree_below_bytes)}."

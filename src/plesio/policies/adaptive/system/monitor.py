@@ -270,7 +270,8 @@ class SystemMonitor:
             setting=setting,
             least=self._cheapest(settings, priced, current=current),
             shares=() if setting.on_store else new_shares,
-            reason=reason_of(setting, predicted, affordable=affordable) + ("" if self.knows_transfer else NOT_MEASURED),
+            reason=reason_of(setting, predicted, priced=priced, affordable=affordable)
+            + ("" if self.knows_transfer else NOT_MEASURED),
             inputs=tuple(self._inputs(setting, predicted, before=current, compute_s=compute_s).items()),
         )
 

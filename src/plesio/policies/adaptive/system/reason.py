@@ -1,4 +1,8 @@
-"""Why a setting is chosen, in words: a step under it, under BSP, and under the best of what it was compared with."""
+"""Why a setting is chosen, in words: a step under it, under BSP, and under the best of what it was compared with.
+
+Settings are compared by their *priced* seconds: those in which they get as far as a step with the mean gradient does.
+Where these are not the seconds of a step, both are told.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,27 +11,41 @@ from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS, Se
 __all__ = ["reason_of"]
 
 
-def reason_of(setting: Setting, predicted: Mapping[Setting, float], *, affordable: Sequence[Setting]) -> str:
+def reason_of(
+    setting: Setting,
+    predicted: Mapping[Setting, float],
+    *,
+    priced: Mapping[Setting, float],
+    affordable: Sequence[Setting],
+) -> str:
     """A clause on ``setting``.
 
     Args:
         setting: The one that is chosen.
         predicted: Seconds of a step, by setting.
+        priced: Seconds by which settings were compared, by setting.
         affordable: The settings that it was compared with.
     """
-    step_s, bsp_s = predicted[setting], predicted[SYNCHRONOUS]
+
+    def took(one: Setting) -> str:
+        step, price = f"{predicted[one] * 1e3:.3g} ms", f"{priced[one] * 1e3:.3g} ms"
+        return step if step == price else f"{step} (priced at {price})"
+
+    bsp = took(SYNCHRONOUS)
     if setting == SYNCHRONOUS:
-        return f"no slack saves enough: bsp takes {bsp_s * 1e3:.3g} ms a step"
+        rivals = [one for one in affordable if predicted[one] < predicted[SYNCHRONOUS]]
+        if not rivals:
+            return f"no slack saves enough: bsp takes {bsp} a step"
+        rival = min(rivals, key=lambda one: priced[one])
+        return f"no slack saves enough: bsp takes {bsp} a step, and {rival.spec} would take {took(rival)}"
     for_a_gain = setting == IN_LOW_RANK or (setting.by_racks and (setting.sent is Sent.ROUNDED or setting.on_store))
-    others_s = [predicted[one] for one in affordable if for_a_gain or one.by_racks != setting.by_racks]
-    if not others_s:
-        return f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp"
+    others = [one for one in affordable if for_a_gain or one.by_racks != setting.by_racks]
+    if not others:
+        return f"a step takes {took(setting)} and would take {bsp} under bsp"
     how = "by single workers" if setting.by_racks else "by racks"
     if setting == IN_LOW_RANK:
         how = "if gradients were not sent in low rank"
     elif for_a_gain:
         how = "if racks did not share the store" if setting.on_store else "without rounding between racks"
-    return (
-        f"a step takes {step_s * 1e3:.3g} ms and would take {bsp_s * 1e3:.3g} ms under bsp, and at best "
-        f"{min(others_s) * 1e3:.3g} ms {how}"
-    )
+    best = took(min(others, key=lambda one: priced[one]))
+    return f"a step takes {took(setting)} and would take {bsp} under bsp, and at best {best} {how}"
