@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from plesio.core.arguments import CALLABLE, FOLDER, Wanted, check_arguments, instance, or_none, whole
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.logs import introduce
@@ -48,6 +49,24 @@ __all__ = ["join"]
 _log = logging.getLogger(__name__)
 
 _PLAIN = JoinOptions()
+_ARGUMENTS = {
+    "policy": Wanted(
+        'a policy or its text, such as "ssp:4",', lambda policy: isinstance(policy, str) or hasattr(policy, "spec")
+    ),
+    "trace": or_none(FOLDER),
+    "total_samples": or_none(whole(1)),
+    "on_transition": or_none(CALLABLE),
+    "racks": Wanted(
+        '"auto", "host", or the number of each rank\'s rack, as in (0, 0, 1, 1),',
+        lambda racks: racks in ("auto", "host") if isinstance(racks, str) else isinstance(racks, Sequence),
+    ),
+    "scaler": or_none(instance(torch.amp.GradScaler, words="a torch.amp.GradScaler")),
+    "checkpoint": or_none(FOLDER),
+    "every": instance(str, int, float, words='a time or steps, as in "10 min" or "500 steps",'),
+    "keep": whole(1),
+    "resume": instance(str, words='"auto", "no" or the folder of a checkpoint'),
+    "options": instance(JoinOptions, words="plesio.JoinOptions(...)"),
+}
 _LOST_AT_START = "a worker was lost before the first step, while all took over rank 0's parameters; start the job again"
 
 
@@ -111,6 +130,7 @@ def join(
     >>> session.report().steps
     1
     """
+    check_arguments("join", _ARGUMENTS, locals())
     around = _Around.of(options, policy=policy, trace=trace)
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()

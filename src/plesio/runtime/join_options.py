@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 
+from plesio.core.arguments import YES_OR_NO, Wanted, check_arguments, instance, number, or_none, whole
 from plesio.core.errors import ConfigError
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
@@ -11,6 +12,22 @@ from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["JoinOptions"]
+
+_OPTIONS = {
+    "num_servers": or_none(whole(1)),
+    "snapshot_every": or_none(whole(1)),
+    "info": instance(RunInfo, words="plesio.RunInfo(...)"),
+    "elastic": YES_OR_NO,
+    "log_bytes": whole(0),
+}
+_TEXT = instance(str, words="a text")
+_INFO = {
+    "task": _TEXT,
+    "seed": whole(0),
+    "metric_name": _TEXT,
+    "metric_goal": Wanted('"max" or "min"', lambda goal: goal in ("max", "min")),
+    "target": or_none(number("a number", holds=lambda target: target == target)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +61,8 @@ class JoinOptions:
     log_bytes: int = LIMIT_BYTES
 
     def __post_init__(self) -> None:
+        check_arguments("JoinOptions", _OPTIONS, {name: getattr(self, name) for name in _OPTIONS})
+        check_arguments("RunInfo", _INFO, {name: getattr(self.info, name) for name in _INFO})
         if self.replicas not in (None, 1, 2):
             raise ConfigError(f"replicas={self.replicas}: a server can be there once or twice; write 1 or 2")
         if (self.num_servers or 1) > 1 and self.num_replicas > 1:

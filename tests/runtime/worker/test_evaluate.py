@@ -75,7 +75,7 @@ def test_the_target_of_a_loss_is_reached_from_above():
 @pytest.mark.parametrize(
     ("metric", "goal", "words"),
     [
-        (lambda: None, None, "the metric is None; return a number"),
+        (lambda: None, None, "the metric is None; a single number is needed"),
         (lambda: "0.5", None, "the metric is '0.5'"),
         (lambda: torch.ones(3), None, r"a tensor of shape \(3,\)"),
         (dict, None, "gives no metric"),

@@ -18,7 +18,7 @@ from plesio.core.errors import ConfigError
 from plesio.core.results import Evaluation, Goal
 from plesio.protocol.figures import RunInfo
 
-__all__ = ["Goals", "Judge", "Metric", "evaluation_mode"]
+__all__ = ["Goals", "Judge", "Metric", "evaluation_mode", "number_of"]
 
 Metric = Callable[[], Any]
 """Gives a number, or a mapping of numbers by name."""
@@ -47,12 +47,14 @@ class Judge:
         """
         found, own = metric(), self.info.metric_name
         if not isinstance(found, Mapping):
-            value = _number(found, of="the metric")
+            value = number_of(found, call="session.evaluate", what="the metric")
             goals = self._goals([self._name_of(metric)], goal)
             return Evaluation(samples=samples, at_s=at_s, metric=value, goals=self._news(goals))
         if not found:
             raise ConfigError("session.evaluate(...): the function gives no metric; return at least one by name")
-        values = {str(name): _number(value, of=f'"{name}"') for name, value in found.items()}
+        values = {
+            str(name): number_of(value, call="session.evaluate", what=f'"{name}"') for name, value in found.items()
+        }
         first = own if own in values else next(iter(values))
         goals = self._goals([first, *(name for name in values if name != first)], goal)
         return Evaluation(samples=samples, at_s=at_s, metric=values[first], metrics=values, goals=goals)
@@ -84,13 +86,18 @@ class Judge:
         return UNSET if goals == {self.info.metric_name: self.info.metric_goal} else goals
 
 
-def _number(value: Any, *, of: str) -> float:
+def number_of(value: Any, *, call: str, what: str) -> float:
+    """The value as a float: a number, or a tensor with one.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, Real):  # numpy's numbers are, too
         return float(value)
     kind = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:60]
-    raise ConfigError(f"session.evaluate(...): {of} is {kind}; return a number, or a dictionary of numbers by name")
+    raise ConfigError(f"{call}(...): {what} is {kind}; a single number is needed, as a number or a tensor with one")
 
 
 @contextlib.contextmanager

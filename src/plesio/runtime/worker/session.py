@@ -32,7 +32,7 @@ from plesio.runtime.worker.exchange.exchange import Exchange, Progress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.step_watch import StepWatch
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.judge import Goals, Metric
+from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
 from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
@@ -210,7 +210,7 @@ class Session:
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
         dealt = self._loops.gives
         num_samples = self._loops.trained(samples)
-        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
+        value = None if loss is None else number_of(loss, call="session.step", what="the loss")
         counts = self._exchange_step(Progress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s))
         self._schedules.stepped(self._world.samples)
         if not counts:
