@@ -26,17 +26,16 @@ class Wanted:
 
 def whole(least: int) -> Wanted:
     """A whole number of at least ``least``; numpy's are, too."""
-    return Wanted(
-        f"a whole number of at least {least}",
-        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and value >= least,
-    )
+    return Wanted(f"a whole number of at least {least}", lambda value: _is(value, Integral) and value >= least)
 
 
 def number(words: str, *, holds: Callable[[float], bool]) -> Wanted:
     """A number of which ``holds`` is true."""
-    return Wanted(
-        words, lambda value: isinstance(value, Real) and not isinstance(value, bool) and bool(holds(float(value)))
-    )
+    return Wanted(words, lambda value: _is(value, Real) and holds(float(value)))
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def instance(*kinds: type, words: str) -> Wanted:
