@@ -40,6 +40,7 @@ def cluster_of_racks(
         cores_per_host=workers_per_host,
         nic=nic,
         uplink=uplink,
+        collectives="nccl",
     )
 
 

@@ -20,7 +20,14 @@ from plesio.sim.kernel import Kernel
 from support.problems import Problem, perceptron
 from support.workers import workers_of
 
-TWO = Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=0.5, bytes_per_s=100.0))
+TWO = Cluster(
+    name="two",
+    hosts=2,
+    workers_per_host=1,
+    cores_per_host=1,
+    nic=Link(latency_s=0.5, bytes_per_s=100.0),
+    collectives="nccl",
+)
 
 
 def nic(at_s: float, bytes_per_s: float | None = None, **more: Any) -> LinkChange:

@@ -114,6 +114,7 @@ def test_delayed_gradients_hide_an_exchange_that_takes_no_longer_than_their_step
             workers_per_host=1,
             cores_per_host=1,
             nic=Link(latency_s=latency_s, bytes_per_s=1e9),
+            collectives="nccl",
         )
         return run(policy, step_time=Constant(mean_s=0.02), cluster=cluster).runs[0].wall_s
 

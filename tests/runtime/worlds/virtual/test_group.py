@@ -1,5 +1,7 @@
 """Collectives among virtual ranks: what they bring, how long they take, and the bytes that are counted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
 RANKS = 4
+FOUR, TWO_RACKS = (replace(parse_cluster(name), collectives="nccl") for name in ("4x1gbe", "2-racks"))
 NIC = Link(latency_s=50e-6, bytes_per_s=125e6)
 """Of 4x1gbe."""
 
@@ -24,7 +27,7 @@ def gather(job: VirtualJob) -> tuple[list[list[int]], float, int]:
 
 
 def test_all_gather_brings_every_ranks_tensor_in_the_time_and_with_the_bytes_of_a_ring():
-    for parts, took_s, sent_bytes in simulate(gather, num_workers=RANKS, cluster=parse_cluster("4x1gbe")).values():
+    for parts, took_s, sent_bytes in simulate(gather, num_workers=RANKS, cluster=FOUR).values():
         assert parts == [[i % 256 % 7 + 7 * rank for i in range(1000)] for rank in range(RANKS)]
         assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, link=NIC))
         assert sent_bytes == 3000
@@ -32,7 +35,7 @@ def test_all_gather_brings_every_ranks_tensor_in_the_time_and_with_the_bytes_of_
 
 def test_where_an_all_reduce_was_measured_an_all_gather_takes_half_of_it():
     costs = HostCosts(all_reduce_s=0.002, all_reduce_bytes_per_s=1e6)
-    simulated = simulate(gather, num_workers=RANKS, cluster=parse_cluster("4x1gbe"), costs=costs)
+    simulated = simulate(gather, num_workers=RANKS, cluster=FOUR, costs=costs)
     assert [took_s for _, took_s, _ in simulated.values()] == pytest.approx([0.003] * RANKS)
 
 
@@ -46,12 +49,12 @@ def test_all_gather_and_all_reduce_take_turns():
         first.wait()
         return float(total[0]), [int(part) for part in parts]
 
-    simulated = simulate(main, num_workers=RANKS, cluster=parse_cluster("4x1gbe"))
+    simulated = simulate(main, num_workers=RANKS, cluster=FOUR)
     assert simulated.values() == [(6.0, [0, 1, 2, 3])] * RANKS
 
 
 def test_bytes_that_cross_racks_are_those_of_the_ranks_whose_next_is_in_another():
-    simulated = simulate(gather, num_workers=16, cluster=parse_cluster("2-racks"))
+    simulated = simulate(gather, num_workers=16, cluster=TWO_RACKS)
     assert simulated.cross_rack_bytes == 2 * 15_000
 
 
@@ -62,7 +65,7 @@ def test_all_to_all_brings_every_ranks_row_in_the_time_and_with_the_bytes_of_a_r
         parts = job.group("cpu").all_to_all(rows).wait()
         return [part.unique().tolist() for part in parts], job.clock.now_s() - begun_s, job.bytes_sent()["collective"]
 
-    values = simulate(main, num_workers=RANKS, cluster=parse_cluster("4x1gbe")).values()
+    values = simulate(main, num_workers=RANKS, cluster=FOUR).values()
     for rank, (parts, took_s, sent_bytes) in enumerate(values):
         assert parts == [[10 * source + rank] for source in range(RANKS)]
         assert took_s == pytest.approx(all_gather_s(4000, num_ranks=RANKS, link=NIC))
