@@ -70,7 +70,12 @@ def drift(*, policy: str, what: str) -> float:
             if session.rank == 1 and step == 3 and what == "bias":
                 with torch.no_grad():
                     model.bias.add_(1)
+            if session.rank == 1 and step == 3 and what == "rounding":
+                with torch.no_grad():
+                    model.bias.copy_(torch.nextafter(model.bias, torch.full_like(model.bias, torch.inf)))
         session.evaluate(lambda: 0.0)
+    if what == "rounding":
+        assert session.rank > 0 or any("by rounding after step 4" in line for line in session.report().fallbacks)
     return float(model.weight.detach().sum())
 
 

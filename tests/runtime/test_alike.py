@@ -123,6 +123,11 @@ EQUAL = [
 ]  # fmt: skip
 
 
+def test_what_processors_round_differently_is_a_line_and_no_error():
+    for ending in run("drift", policy="bsp", what="rounding").values():
+        assert ending.error is None, ending.trace
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", EQUAL)
 def test_replicas_that_are_to_be_equal_are_so_to_the_bit(policy: str):

@@ -159,12 +159,12 @@ class MemoryGauge:
         self._marks.clear()
         model = self._replica.model
         if model._compiled_call_impl is None:  # else hooks would be compiled, too
-            parameters = list(self._replica.parameters.values())
+            parameters = [p for p in self._replica.parameters.values() if p.requires_grad]  # some may be frozen by now
             self._hooks = [
                 model.register_forward_pre_hook(_Hook(self, begins=True), prepend=True),
                 model.register_forward_hook(_Hook(self)),
             ]
-            for parameter in parameters[:: -(-len(parameters) // MOST_MARKED)]:
+            for parameter in parameters[:: max(1, -(-len(parameters) // MOST_MARKED))]:
                 handle = parameter.register_post_accumulate_grad_hook(_Hook(self))  # type: ignore[no-untyped-call]
                 self._hooks.append(handle)
 

@@ -187,7 +187,7 @@ class Parts:
         return self._regroupable(made, group, steered) if self.world.elastic else made
 
     def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
-        return Equality(self.replica, group=group, stand=exchange.stand)
+        return Equality(self.replica, group=group, stand=exchange.stand, warn=self.timeline.meter.warn)
 
     def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
         """The static policy to begin under, and the clocks of the first review and of its answer."""

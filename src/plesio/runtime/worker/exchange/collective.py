@@ -123,7 +123,7 @@ class CollectiveExchanges:
 
     def compare(self, stand: Stand | None) -> None:
         """Find out a replica that is another one, where ``stand`` says that all are equal. All workers call it."""
-        Equality(self._replica, group=self._live, stand=lambda: stand).compare()
+        Equality(self._replica, group=self._live, stand=lambda: stand, warn=self._timeline.meter.warn).compare()
 
     def agree_on_scale(self) -> None:
         """Scale the loss alike on all ranks from here on, where it is scaled."""

@@ -2,8 +2,10 @@
 
 Where a collective has all workers at one place with equal replicas (`Stand`), they gather a number for each parameter,
 the sum of its bits, and the learning rates. Sums of integers do not depend on their order, so equal parameters have
-equal sums on every machine. All workers compare the same rows, so all come to the same verdict. In the virtual world,
-whose collectives are sums among threads, nothing is compared.
+equal sums on every machine. Where they differ, a second row has the parameters' sums and sums of squares: machines of
+different kinds round differently, which is a line in ``fallbacks``, and anything larger is an error. All workers
+compare the same rows, so all come to the same verdict. In the virtual world, whose collectives are sums among threads,
+nothing is compared.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,9 @@ from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Equality"]
 
+ROUNDING = 1e-3
+"""Of a parameter's size: what two kinds of processors come apart by in a long run is far below, a lost step above."""
+RATE_ROUNDING = 1e-9
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -28,12 +33,21 @@ class Equality:
         replica: This worker's.
         group: The workers.
         stand: Tells which steps the replica holds.
+        warn: Tells the user once of a line.
     """
 
-    def __init__(self, replica: Replica, *, group: LiveGroup, stand: Callable[[], Stand | None]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: LiveGroup,
+        stand: Callable[[], Stand | None],
+        warn: Callable[[str], None],
+    ) -> None:
         self._replica = replica
         self._group = group
         self._stand = stand
+        self._warn = warn
         self._began_in: Group | None = None
 
     def stepped(self) -> None:
@@ -54,35 +68,73 @@ class Equality:
         stand, group = self._stand(), self._group.current
         if not isinstance(group, TorchGroup) or stand is None or stand.settled != stand.counted:
             return False
-        names, own = self._numbers()
-        rows = torch.stack(group.all_gather(own).wait()).cpu()
-        for rank, place in (rows != rows[0]).nonzero().tolist()[:1]:
-            first, other = self._group.workers[0], self._group.workers[rank]
-            raise ExchangeError(self._problem(names[place], rows[:, place], first, other, rank, stand.counted))
+        rows = torch.stack(group.all_gather(self._bits()).wait()).cpu()
+        if bool((rows == rows[0]).all()):
+            return True
+        values = torch.stack(group.all_gather(self._values()).wait()).cpu()
+        clock, first = stand.counted, self._group.workers[0]
+        for rank, row in enumerate(values[1:], start=1):
+            apart = _apart(values[0], row, num_rates=len(self._rates()))
+            if apart is not None:
+                raise ExchangeError(self._problem(apart, values[0], row, first, self._group.workers[rank], clock))
+        self._warn(
+            f"replicas differ by rounding after step {clock} ({ROUNDING:g} of a parameter at most), as they do where "
+            "workers have different processors"
+        )
         return True
 
-    def _numbers(self) -> tuple[list[str], torch.Tensor]:
-        """Of each parameter (which a sharded replica has only parts of) and each learning rate."""
-        replica = self._replica
-        whole = {} if replica.is_cut else replica.parameters
-        rates = [float(group["lr"]) for group in replica.optimizer.param_groups if "lr" in group]
-        device = next(iter(replica.parameters.values())).device
-        numbers = [_sum_of_bits(parameter.detach()) for parameter in whole.values()]
-        numbers += list(torch.tensor(rates, dtype=torch.float64, device=device).view(torch.int64))
-        return [*whole, *(f"group {number}" for number in range(len(rates)))], torch.stack(numbers)
+    def _whole(self) -> dict[str, torch.Tensor]:
+        """The parameters that are to be equal; a sharded replica has parts."""
+        return {} if self._replica.is_cut else {name: p.detach() for name, p in self._replica.parameters.items()}
 
-    def _problem(self, name: str, numbers: torch.Tensor, first: int, other: int, rank: int, clock: int) -> str:
-        if name in self._replica.parameters:
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self._replica.optimizer.param_groups if "lr" in group]
+
+    def _bits(self) -> torch.Tensor:
+        """One number for each parameter and each learning rate."""
+        device = next(iter(self._replica.parameters.values())).device
+        rates = torch.tensor(self._rates(), dtype=torch.float64, device=device)
+        return torch.stack([*map(_sum_of_bits, self._whole().values()), *rates.view(torch.int64)])
+
+    def _values(self) -> torch.Tensor:
+        """The learning rates; then for each parameter its sum, its sum of squares, and how many numbers it has."""
+        device = next(iter(self._replica.parameters.values())).device
+        numbers = list(torch.tensor(self._rates(), dtype=torch.float64, device=device))
+        for parameter in self._whole().values():
+            wide = parameter.double()
+            numbers += [wide.sum(), wide.square().sum(), torch.tensor(float(wide.numel()), device=device).double()]
+        return torch.stack(numbers)
+
+    def _problem(
+        self, place: int, values: torch.Tensor, others: torch.Tensor, first: int, other: int, clock: int
+    ) -> str:
+        rates = self._rates()
+        if place >= len(rates):
+            name = list(self._whole())[(place - len(rates)) // 3]
             return (
                 f'"{name}" differs on workers {first} and {other} after step {clock}, where it is to be equal: '
                 "something changes parameters, gradients or options on some workers alone; do the same on all of them"
             )
-        here, there = (float(numbers[place : place + 1].view(torch.float64)) for place in (0, rank))
         return (
-            f"the learning rate of {name} is {here!r} on worker {first} and {there!r} on worker {other} after step "
-            f"{clock}: a schedule goes by what workers do not have in common; give all the same (session.evaluate "
-            "returns one metric to all)"
+            f"the learning rate of group {place} is {float(values[place])!r} on worker {first} and "
+            f"{float(others[place])!r} on worker {other} after step {clock}: a schedule goes by what workers do not "
+            "have in common; give all the same (session.evaluate returns one metric to all)"
         )
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor, *, num_rates: int) -> int | None:
+    """The first place in which two workers' values differ by more than rounding."""
+    for place in range(num_rates):
+        if abs(one[place] - other[place]) > RATE_ROUNDING * abs(one[place]):
+            return place
+    for place in range(num_rates, len(one), 3):
+        (total, square, size), (total_of_other, square_of_other, _) = one[place : place + 3], other[place : place + 3]
+        # a sum of n numbers is at most sqrt(n) times their norm, so both bounds are shares of the parameter's size
+        if abs(square - square_of_other) > ROUNDING * square or abs(total - total_of_other) > ROUNDING * (
+            (size * square) ** 0.5
+        ):
+            return place
+    return None
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
