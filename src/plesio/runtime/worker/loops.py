@@ -106,6 +106,7 @@ class Loops:
         """The place in the latest stream, when its loop was left."""
         self._size = self._samples = 0
         """Of the batches that were given since the last step: positions of the order, and samples."""
+        self._gave = False
         self.global_samples: int | None = past.samples
         """Samples that all workers have trained on, where this one knows."""
 
@@ -114,6 +115,11 @@ class Loops:
         """The loop that the worker is in, or else the next one."""
         within = self._source is not None or self._stream is not None
         return self._num_plans - 1 if within else self._num_plans
+
+    @property
+    def gave_nothing(self) -> bool:
+        """Whether this worker's loops had no batch for it: others were quicker."""
+        return self._num_plans > 0 and not self._gave
 
     def stream_position(self) -> dict[str, Any] | None:
         """Where in the latest stream this worker is, for a run that goes on from here."""
@@ -217,12 +223,15 @@ class Loops:
                 if given is None:
                     whole = True
                     return
+                self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
                 yield given.batch
         finally:
             batches.close()
             self._source = None
+            if not whole:  # what was given and not stepped on goes back
+                self._size = self._samples = 0
             self._schedules.end(self._samples_of_all(), whole=whole, exact=self._exact)
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -245,6 +254,7 @@ class Loops:
                     self._schedules.end(0, whole=True, exact=True)
                     return
                 self._schedules.clock.given()
+                self._gave = True
                 self._samples += _num_samples(batch) or loader.batch_size or 1
                 yield batch
         finally:

@@ -301,7 +301,7 @@ class Session:
         with self._replica.changes.ours():
             self._take_checkpoint()
             self._times.leave()
-            if self.clock == self._began and not self._past.samples:
+            if self.clock == self._began and not self._past.samples and not self._loops.gave_nothing:
                 self._timeline.meter.warn(_NO_STEP)
             state = self._together(self._end)
         if state is not None:
