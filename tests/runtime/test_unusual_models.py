@@ -79,6 +79,14 @@ def test_a_step_may_have_several_forward_passes_none_of_which_uses_all_parameter
         close_to(ending.value, expected)
 
 
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("adaptive", marks=pytest.mark.slow)])
+def test_a_loss_may_be_computed_beside_the_forward_pass(policy: str):
+    expected = in_one_process(from_step=NUM_STEPS)
+    for ending in run("beside", policy=policy).values():
+        assert ending.error is None, ending.trace
+        close_to(ending.value, expected)
+
+
 @pytest.mark.parametrize(
     "policy", [*(pytest.param(slow, marks=pytest.mark.slow) for slow in ("asp", "adaptive")), "local_sgd:2"]
 )

@@ -55,6 +55,18 @@ def branches(*, policy: str, from_step: int = 0) -> dict[str, list[float]]:
     return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
 
 
+def beside(*, policy: str) -> dict[str, list[float]]:
+    """Two steps of three compute their loss beside the model's forward pass, as a method of the model does."""
+    model = Branches()
+    with plesio.join(model, optimizer_of(model), policy=policy) as session:
+        for step in range(NUM_STEPS):
+            passes = model if step % 3 == 1 else model.forward
+            loss = torch.stack([passes(batch(step, session.rank), branch).square().mean() for branch in range(3)]).sum()
+            loss.backward()
+            session.step(loss)
+    return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
+
+
 def poke(*, policy: str, rank: int, clip: bool) -> Any:
     """One rank writes a NaN into a gradient after the workers have averaged it; with ``clip`` all write to theirs."""
     model = nn.Linear(3, 1)

@@ -16,6 +16,10 @@ when the backward pass is over, and again at the step where somebody has written
 What is not finite only then is this rank's own doing, of which the others cannot know. Looking counts as computing.
 Where the loss is scaled, so is the mean, by one scale that all ranks have; `loss_scaling` divides by it afterwards.
 
+**Beside the forward pass.** DDP averages what follows a call of the model, ``model(x)``. A loss that a method or a part
+of the model computes, ``model.loss(x)``, passes it by, and its gradients would stay this rank's own. Those of such a
+step are averaged after the backward pass, without overlap and uncompressed.
+
 **When a worker is lost.** DDP's reductions would raise in the user's ``backward()``, and where it sends buffers in the
 user's ``forward()``. In an elastic run a hook takes what a reduction raises: the backward pass ends, with gradients
 that nobody uses, and `reduce` raises it in the session's step, which the workers then go on from in a new group.
@@ -37,14 +41,14 @@ from plesio.runtime.worker.compression.comm_hooks import CommHook
 from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Buckets, Replica
-from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
+from plesio.runtime.worker.exchange.synchronous import ReducingExchange
 from plesio.runtime.worker.loss_scaling import LossScaling
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["DdpExchange"]
 
 
-class DdpExchange(SynchronousExchange):
+class DdpExchange(ReducingExchange):
     """Bulk synchronous: DDP averages the gradients of every step.
 
     Args:
@@ -79,6 +83,8 @@ class DdpExchange(SynchronousExchange):
         self._ddp = self._build(find_unused=False)
         self._used: set[int] | None = set()
         """Of the parameters (ids), which the forward passes before this backward pass have used; None after a step."""
+        self._reduces = False
+        """Whether DDP averages in the next backward pass: one forward pass of the model has come before it."""
         self._mean_finite = True
         self._written: int | None = None
         """How often gradients had been written to when the mean was looked at; None if it has not been."""
@@ -135,6 +141,7 @@ class DdpExchange(SynchronousExchange):
                 return None
         else:
             output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
+        self._reduces |= self._ddp.require_backward_grad_sync
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
@@ -170,15 +177,16 @@ class DdpExchange(SynchronousExchange):
         self._failures.note(error)
         self._ddp.require_backward_grad_sync = False
 
-    def reduce(self, progress: Progress) -> bool:
-        """Complete the mean gradient of a step.
+    def _complete(self, progress: Progress) -> None:
+        """Average the gradients, unless DDP has.
 
         Raises:
-            RuntimeError: It could not be made: what it was made with is gone.
+            RuntimeError: The mean could not be made: what it was made with is gone.
         """
         if self._failures is not None and self._failures.first is not None:
             raise self._failures.first
-        return super().reduce(progress)
+        if not self._reduces:
+            super()._complete(progress)
 
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the
@@ -202,8 +210,10 @@ class DdpExchange(SynchronousExchange):
         return sum(gradient._version for gradient in self._replica.gradients())
 
     def _finite(self) -> bool:
-        written, self._written, self._used = self._written, None, None
-        if written is None:  # the backward pass did not go through the model's output
+        written, self._written = self._written, None
+        if self._reduces:
+            self._used, self._reduces = None, False
+        if written is None:  # the loss was not computed from tensors that the model returned
             return self._buckets.finite()
         if self._mean_finite and written != self._times_written() and not self._buckets.finite():
             raise ExchangeError(

@@ -76,6 +76,7 @@ class SynchronousExchange:
         Returns:
             Whether it is finite; if not, somebody has taken the blame.
         """
+        self._complete(progress)
         self.ready_s = None
         finite = self._finite()  # the mean is the same on all ranks, so all decide alike
         scaling = self._replica.scaling
@@ -84,6 +85,9 @@ class SynchronousExchange:
         if not finite:
             self._blame(progress)
         return finite
+
+    def _complete(self, progress: Progress) -> None:
+        """Wait until the mean gradient is in the replica."""
 
     def _finite(self) -> bool:
         return self._replica.gradients_finite()
@@ -143,7 +147,7 @@ class ReducingExchange(SynchronousExchange):
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
 
     @torch.no_grad()
-    def reduce(self, progress: Progress) -> bool:
+    def _complete(self, progress: Progress) -> None:
         """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
         gradients = list(self._replica.gradients())
@@ -167,7 +171,6 @@ class ReducingExchange(SynchronousExchange):
         for buffer in self._buffers:
             self._group.broadcast(buffer)
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
-        return super().reduce(progress)
 
     def _fill_unused(self) -> list[torch.nn.Parameter]:
         """Give the dense parameters that this rank's step has not used a gradient of zeros, for others may have."""
