@@ -74,6 +74,13 @@ def drift(*, policy: str, what: str) -> float:
                 with torch.no_grad():
                     model.bias.copy_(torch.nextafter(model.bias, torch.full_like(model.bias, torch.inf)))
         session.evaluate(lambda: 0.0)
+        if session.rank == 1 and what == "end":
+            with torch.no_grad():
+                model.bias.add_(1)
+    if what == "end":
+        assert session.rank > 0 or any(
+            '"bias" differs on workers 0 and 1 at' in line for line in session.report().fallbacks
+        )
     if what == "rounding":
         assert session.rank > 0 or any("by rounding after step 4" in line for line in session.report().fallbacks)
     return float(model.weight.detach().sum())

@@ -123,8 +123,9 @@ EQUAL = [
 ]  # fmt: skip
 
 
-def test_what_processors_round_differently_is_a_line_and_no_error():
-    for ending in run("drift", policy="bsp", what="rounding").values():
+@pytest.mark.parametrize("what", ["rounding", "end"])
+def test_what_processors_round_differently_and_what_is_changed_at_the_end_is_a_line(what: str):
+    for ending in run("drift", policy="bsp", what=what).values():
         assert ending.error is None, ending.trace
 
 

@@ -164,6 +164,22 @@ class Ledger:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
         self._compare_draws()
+        self._compare_replicas(worker, report)
+
+    def _compare_replicas(self, worker: int, report: Report) -> None:
+        """Tell of a replica that ends as another one than those of workers that have made as many steps."""
+        for other, before in self._reports.items():
+            if before.replica is UNSET or report.replica is UNSET or before.clock != report.clock:
+                continue
+            different = [name for name, bits in report.replica.items() if before.replica.get(name) != bits]
+            if different:
+                line = (
+                    f'"{different[0]}" differs on workers {min(worker, other)} and {max(worker, other)} at the end of '
+                    "the run, where it is to be equal; the result has worker 0's"
+                )
+                _log.warning(line)
+                self.fallbacks.append(line)
+                return
 
     def _compare_draws(self) -> None:
         """Warn where all workers draw the same batches: replicas that begin alike then have the same first losses."""

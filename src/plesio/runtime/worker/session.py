@@ -371,6 +371,8 @@ class Session:
 
     def _end(self) -> State | None:
         self._exchange.finish()
+        if self._equality is not None:
+            self._timeline.meter.totals.replica = self._equality.at_end()
         self._world.leave()
         return self._exchange.shared()
 

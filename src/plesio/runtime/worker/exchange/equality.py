@@ -11,6 +11,7 @@ nothing is compared.
 from collections.abc import Callable
 
 import torch
+from msgspec import UNSET, UnsetType
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.exchange import Stand
@@ -82,6 +83,14 @@ class Equality:
             "workers have different processors"
         )
         return True
+
+    def at_end(self) -> dict[str, int] | UnsetType:
+        """A number for each parameter, for the run's records to compare, where replicas are to be equal now."""
+        stand = self._stand()
+        if not isinstance(self._group.current, TorchGroup) or stand is None or stand.settled != stand.counted:
+            return UNSET
+        whole = self._whole()
+        return dict(zip(whole, self._bits()[: len(whole)].tolist(), strict=True))
 
     def _whole(self) -> dict[str, torch.Tensor]:
         """The parameters that are to be equal; a sharded replica has parts."""
