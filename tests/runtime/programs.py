@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader, Dataset
 
 import plesio
-from plesio.core.errors import DataError
+from plesio.core.errors import DataError, PlesioError
 from plesio.runtime.worker.environment import Place
 
 NUM_SAMPLES = 96
@@ -237,6 +237,24 @@ def join_within(*, policy: str, meet_s: float) -> None:
     model, optimizer = build(place.rank)
     with plesio.Job(place, meet_s=meet_s) as job:
         plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(job=job)).close()
+
+
+def group_alone() -> str:
+    """Worker 0 is alone in calling for the group of all workers, and says what it is told."""
+    place = Place.from_environment()
+    assert place is not None
+    with plesio.Job(place) as job:
+        if place.rank > 0:
+            job.board().await_any(["told"])
+            return ""
+        job.meet_s = 0.1
+        try:
+            job.group("cpu")
+        except PlesioError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            job.board().post("told", "")
+    return ""
 
 
 def disagree(*, what: str, exchange: str) -> None:

@@ -190,6 +190,12 @@ def test_first_worker_that_does_not_come_is_named():
     assert "is worker 0 running" in ending.message
 
 
+def test_one_that_stops_while_all_join_is_named_in_time():
+    endings = run(3, "group_alone")
+    told = "TransportError: worker 0 waited 0.1 s for worker 1 and worker 2 to form the group of all workers"
+    assert str(endings[0].value).startswith(told), endings[0].trace
+
+
 @pytest.mark.parametrize(
     ("what", "message"), [("policy", "runs policy"), ("model", "model differs")], ids=["policy", "model"]
 )

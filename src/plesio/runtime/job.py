@@ -27,7 +27,6 @@ from plesio.runtime.job_servers import JobServers
 from plesio.runtime.meeting import (
     REGROUP_TIMEOUT,
     StoreBoard,
-    backend_of,
     gloo_interface,
     meet,
     meeting_store,
@@ -174,21 +173,33 @@ class Job:
                 raise TransportError(f"worker {' and worker '.join(map(str, gone))} ended before it joined")
 
     def _get(self, key: str) -> str:
+        def wanted() -> str:
+            missing = self.missing()
+            come = f"of the job's workers {missing} have not come; " if missing else ""
+            return f"{key}; {come}is worker 0 running, and under the same MASTER_PORT?"
+
+        self._await([key], wanted=wanted)
+        return str(self._store.get(key), encoding="utf-8")
+
+    def _await(self, keys: list[str], *, wanted: Callable[[], str]) -> None:
+        """Return when all these keys are there; ``wanted`` tells, in an error, what this worker waits for."""
         deadline_s = self.clock.now_s() + self.meet_s
+        while not self._has(keys):
+            self.assure_all_come()
+            if self._heartbeat is not None and self._heartbeat.failure is not None:
+                raise self._heartbeat.failure
+            if self._heartbeat is not None and self._heartbeat.generation > self._generation:
+                raise CutOffError("the group was called off")
+            if self.clock.now_s() > deadline_s:
+                raise TransportError(f"worker {self.place.rank} waited {self.meet_s:g} s for {wanted()}")
+            self.clock.sleep_s(_LOOK_S)
+
+    def _has(self, keys: list[str]) -> bool:
         try:
-            while not self._store.check([key]):
-                self.assure_all_come()
-                if self.clock.now_s() > deadline_s:
-                    missing = self.missing()
-                    come = f"of the job's workers {missing} have not come; " if missing else ""
-                    raise TransportError(
-                        f"worker {self.place.rank} waited {self.meet_s:g} s for {key}; {come}"
-                        "is worker 0 running, and under the same MASTER_PORT?"
-                    )
-                self.clock.sleep_s(_LOOK_S)
-            return str(self._store.get(key), encoding="utf-8")
+            return bool(self._store.check(keys))
         except RuntimeError as error:
-            raise TransportError(f"the job's store is gone, while worker {self.place.rank} waited for {key}") from error
+            waiting = f"worker {self.place.rank} waited for {keys[0]}"
+            raise TransportError(f"the job's store is gone, while {waiting}") from error
 
     @property
     def _servers(self) -> JobServers:
@@ -217,19 +228,32 @@ class Job:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
-                with self._connecting():
-                    dist.init_process_group(
-                        backend_of(device_type),
-                        store=PrefixStore(f"group/{self._num_groups}", self._store),
-                        rank=self.place.rank,
-                        world_size=self.place.num_workers,
-                    )
-                    dist.barrier()  # connections are made at the first use
-                self._num_groups += 1
+                self._make_group(device_type)
                 self._exit.callback(self._destroy_process_group)
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
+
+    def _make_group(self, device_type: str) -> None:
+        """Make torch's group when all have come: it would wait half an hour for one that has stopped.
+
+        Raises:
+            TransportError: Not all have come in time.
+            CutOffError: One of them was lost.
+        """
+        place, at = self.place, f"group/{self._num_groups}"
+        self._num_groups += 1
+        here = [f"{at}/here/{rank}" for rank in range(place.num_workers)]
+
+        def wanted() -> str:
+            missing = [f"worker {rank}" for rank, key in enumerate(here) if not self._has([key])]
+            return f"{' and '.join(missing)} to form the group of all workers: stopped, or in another join?"
+
+        self._store.set(here[place.rank], "")
+        self._await(here, wanted=wanted)
+        with self._connecting():
+            store, timeout = PrefixStore(at, self._store), datetime.timedelta(seconds=self.meet_s)
+            process_group(store, rank=place.rank, size=len(here), device_type=device_type, timeout=timeout)
 
     def links(self, device: torch.device) -> TorchLinks:
         """Messages to any worker of the group, by its rank in the job."""
@@ -299,7 +323,8 @@ class Job:
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
         meet(store, rank=rank, size=len(members), called_off=called_off)
         with self._connecting():
-            world = process_group(store, rank=rank, size=len(members), generation=generation, device_type=device_type)
+            store = PrefixStore(f"group/{generation}", store)
+            world = process_group(store, rank=rank, size=len(members), device_type=device_type)
         self._group = TorchGroup(world, rack=self.rack, connecting=self._connecting)
         if called_off():  # what would have woken this worker came before its connections were known
             raise CutOffError("the group was called off")

@@ -330,6 +330,8 @@ class _Run:
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
             checkpoints = self._checkpoints(meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
+            if checkpoints is not None:
+                undo.callback(checkpoints.saver.close, failed=True)
             world = DistributedWorld(
                 job,
                 servers=servers,
@@ -344,7 +346,6 @@ class _Run:
                 on_refused=timeline.refuse,
                 checkpoints=checkpoints,
             )
-            undo.pop_all()  # the world says goodbye, and lets go of the job
             try:
                 steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
                 made = Parts(
@@ -363,7 +364,7 @@ class _Run:
                     checkpoints=checkpoints,
                 ).make()
                 past = made.past if checkpoints is None or made.past is not None else checkpoints.past()
-                return Session(
+                session = Session(
                     self.replica,
                     policy=policy,
                     world=world,
@@ -381,18 +382,20 @@ class _Run:
                 )
             except BaseException as error:
                 timeline.trace.close()
-                if place.late:
-                    world.withdraw()
-                    raise
-                self._fail(world, error)
+                self._fail(world, error, late=place.late)
                 raise
+            undo.pop_all()
+            return session
 
-    def _fail(self, world: DistributedWorld, error: BaseException) -> None:
-        """End the run that could not begin.
+    def _fail(self, world: DistributedWorld, error: BaseException, *, late: bool) -> None:
+        """End the run that could not begin; a worker that joins late only leaves it.
 
         Raises:
             WorkerLostError: Because a worker was lost.
         """
+        if late:
+            world.withdraw()
+            return
         lost = world.cuts_off(error)
         text = _LOST_AT_START if lost else str(error)
         world.close(status="failed", error=text, in_rack=self.policy.racks_share_store)

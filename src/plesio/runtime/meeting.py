@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.errors import TransportError
 from plesio.runtime.worker.environment import Place
@@ -46,14 +46,16 @@ def meet(store: Store, *, rank: int, size: int, called_off: Callable[[], bool]) 
         time.sleep(POLL_S)
 
 
-def process_group(store: Store, *, rank: int, size: int, generation: int, device_type: str) -> dist.ProcessGroup:
-    """A new default group of torch.distributed, whose members have met at ``store``."""
+def process_group(
+    store: Store, *, rank: int, size: int, device_type: str, timeout: timedelta = REGROUP_TIMEOUT
+) -> dist.ProcessGroup:
+    """A new default group of torch.distributed, whose members have met; ``store`` is for it alone."""
     dist.init_process_group(
         backend_of(device_type),
-        store=PrefixStore(f"group/{generation}", store),
+        store=store,
         rank=rank,
         world_size=size,
-        timeout=REGROUP_TIMEOUT,
+        timeout=timeout,
     )
     dist.barrier()  # connections are made at the first use
     world = dist.group.WORLD

@@ -1,6 +1,7 @@
 """One job a folder, and nothing in it that another user, or a link, could have put there."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,14 @@ import pytest
 import torch
 
 import plesio
-from plesio.core.errors import ConfigError, DataError
+from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.runtime.checkpoints import claim as claims
 from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder, HashedFile
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.job import Job
 from plesio.runtime.launcher import launch
+from plesio.runtime.worker.environment import Place
 
 TAKEN = rf"another job takes checkpoints in .* \(process {os.getpid()} on host .*, since 2.*\); end it, or use a folder"
 
@@ -95,6 +98,34 @@ def test_a_second_run_is_refused_by_join_and_by_the_launcher(tmp_path: Path):
         with pytest.raises(ConfigError, match=TAKEN):
             launch(script, checkpoints=CheckpointSetting(folder=folder))
     plesio.join(model, optimizer, policy="bsp", checkpoint=folder).close()
+
+
+def test_a_join_that_fails_lets_go(tmp_path: Path):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = {"local_rank": 0, "local_workers": 2, "address": "127.0.0.1", "port": port, "agent_hosts_store": False}
+    place = Place(rank=0, num_workers=2, **here)
+    with Job(place, meet_s=1.0) as job:
+        options = plesio.JoinOptions(job=job)
+        with pytest.raises(TransportError, match=r"workers \[1\] have not come") as kept:
+            plesio.join(model, optimizer, policy="asp", checkpoint=tmp_path / "new", options=options)
+        Claim(tmp_path / "new").check()
+    assert kept.tb is not None  # with all that the frames refer to
+
+
+def test_a_folder_that_cannot_be_cleared_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def clear(_self: Folder) -> None:
+        raise DataError("another user's")
+
+    monkeypatch.setattr(Folder, "clear", clear)
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(DataError, match="another user's") as kept:
+        plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy="bsp", checkpoint=tmp_path)
+    Claim(tmp_path).check()
+    assert kept.tb is not None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

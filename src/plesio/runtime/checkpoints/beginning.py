@@ -92,16 +92,15 @@ class Checkpoints:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
         told = [] if resumed is None else resumed.load(replica)
+        text = "" if resumed is None else resumed.books()
         if rank == 0:
-            claim.take()  # when nothing can be refused any more
-            folder.clear()
+            saver.take_folder()  # when nothing can be refused any more
             for line in told:
                 meter.warn(line)
         if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         manifest = resumed.manifest
         meter.go_on_from(resumed.report(rank))
-        text = resumed.books()
         pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))
         saving = Saving(
             every_s=every_s,

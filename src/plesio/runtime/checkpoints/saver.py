@@ -128,6 +128,20 @@ class CheckpointSaver:
         for name in sorted(now - before):
             self.say(f'the checkpoint has no state of "{name}", which began anew')
 
+    def take_folder(self) -> None:
+        """Take the folder for this job, and clear it of what killed jobs have left.
+
+        Raises:
+            ConfigError: Another job has it.
+            DataError: Another user has written to it.
+        """
+        self.claim.take()
+        try:
+            self.folder.clear()
+        except BaseException:
+            self.claim.close()
+            raise
+
     def close(self, *, failed: bool = False) -> None:
         """Return when the last checkpoint has been written, or has failed to be, and let go of the folder.
 
