@@ -10,6 +10,7 @@ from plesio.bench.progress import RunLabel, Snapshot
 from plesio.core.combination import Combination
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult, read_results
+from plesio.cost.placement import all_reduce_on
 from plesio.report.characterisation import summarise_characterisation
 
 SHIPPED = Path(__file__).parents[2] / "recipes" / "characterise.toml"
@@ -141,6 +142,16 @@ def test_the_shipped_recipe_is_valid_and_has_each_table_of_the_source():
             assert {"bsp", "fsdp"} <= by_model[model, workers]
         for model in ("vgg", "resnet", "densenet"):
             assert {"bsp,exchange=store", "asp,rate=undivided", "asp"} <= by_model[model, workers]
+
+
+def test_the_topologies_of_the_shipped_recipe_bind():
+    plan = plan_of(load_characterise_recipe(SHIPPED), SHIPPED)
+    [part] = (part for part in plan.parts if part.name == "topology")
+    flat, racks = (plan.recipes[one].workers for one in part.combinations)
+    assert flat.cluster is not None
+    assert racks.cluster is not None
+    times_s = [all_reduce_on(cluster, range(4), 1_050_376) for cluster in (flat.cluster, racks.cluster)]
+    assert times_s[1] > 2 * times_s[0], "vgg's all-reduce, by a ring laid rack by rack"
 
 
 @pytest.mark.parametrize(

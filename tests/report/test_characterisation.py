@@ -12,7 +12,13 @@ from playwright.sync_api import Browser
 from plesio.core.combination import Combination, Part
 from plesio.core.errors import DataError
 from plesio.core.results import Evaluation, MemorySplit, RunResult, WorkerTimes
-from plesio.report.characterisation import Characterisation, overloads, summarise_characterisation
+from plesio.report.characterisation import (
+    Characterisation,
+    Claim,
+    overloads,
+    regained,
+    summarise_characterisation,
+)
 from plesio.report.characterisation_charts import (
     accuracy_chart,
     factor_charts,
@@ -109,7 +115,16 @@ def test_ours_stand_beside_theirs():
     modified = {tuple(row[:2]): row[2:] for row in tables["6"].rows}
     assert modified["Modified async", "vgg (VGG16)"][3:] == ["> 3000", "> 3000", "417.22"]
     gains = {row[0]: row[1:] for row in tables["7"].rows}
-    assert gains["vgg (VGG16)"] == ["40.0 ± 0.3", "94.0 ± 0.3", "+54.0", "42.4", "46.8", "+4.4"]
+    assert gains["vgg (VGG16)"] == [
+        "40.0 ± 0.3",
+        "94.0 ± 0.3",
+        "+54.0",
+        "p < 0.001",
+        "won back",
+        "42.4",
+        "46.8",
+        "+4.4",
+    ]
     decisions = {row[0]: row[1:] for row in tables["8"].rows}
     assert decisions["Memory usage: ours"][:2] == ["1.00x DDP's state", "0.25x DDP's state"]
     assert decisions["Scalability: ours"][0] == "efficiency 100 % at 4"
@@ -137,10 +152,62 @@ def test_a_claim_needs_a_small_p_after_all_of_its_family_is_counted():
     rows = {tuple(row[:2]): row for row in claims_tables(found)["speed"].rows}
     assert rows["vgg, 4 workers", "fsdp"][-1] == "slower"
     rows = {tuple(row[:2]): row for row in claims_tables(found)["metric"].rows}
-    assert rows["vgg, 4 workers", "fsdp"][-1] == "not shown"
+    assert rows["vgg, 4 workers", "fsdp"][-1] == "not tested: the same steps by construction"
+    assert rows["vgg, 4 workers", "asp"][-1] == "worse"
     sentences = " ".join(characterisation_sentences(found))
     assert "3 seeds a policy, which is few" in sentences
     assert "show no difference, which is not to say that there is none" in sentences
+
+
+def test_the_same_steps_by_construction_are_not_of_the_family():
+    found = a_characterisation()
+    same = {(one.combination.workers, one.policy) for one in found.claims if one.same_steps}
+    alone = {(1, policy) for policy in POLICIES[1:]}
+    assert same == alone | {(number, policy) for number in (2, 4) for policy in ("fsdp", "bsp,exchange=store")}
+    others = [one for one in found.claims if not one.same_steps]
+    assert len(others) == 2 * (2 * 2) + 2 * 2, "of two models with 2 and 4 workers, and of two links"
+    for claim in found.claims:
+        assert claim.speed is not None
+        assert claim.speed.p_adjusted is not None
+        for one in (claim.metric, claim.spread):
+            assert one is not None
+            assert (one.p_value is None) == claim.same_steps
+    spread = next(one.spread for one in others if one.spread is not None)
+    assert spread.p_value is not None
+    assert spread.p_adjusted == pytest.approx(min(1.0, len(others) * spread.p_value))
+    assert f"{len(same_claims(found))} of {len(found.claims)} comparisons" in " ".join(
+        characterisation_sentences(found)
+    )
+
+
+def same_claims(found: Characterisation) -> list[Claim]:
+    return [one for one in found.claims if one.same_steps]
+
+
+def test_equal_parameters_are_the_same_steps_whatever_the_policies_are_called():
+    found = a_characterisation()
+    link = Combination(world="virtual", model="vgg", workers=4, link="1 Gbit/s")
+    runs = {one: list(comparison.runs) for one, comparison in found.settings.items()}
+    for digests in ((0, 0), (0, 1)):  # another seed's parameters may differ
+        runs[link] = [
+            dataclasses.replace(run, parameters_sha256=f"{run.seed * (digests[1] if run.policy == 'asp' else 0)}")
+            for run in runs[link]
+            if run.policy in ("bsp", "asp")
+        ]
+        [claim] = [one for one in summarise_characterisation(found.parts[:1], runs).claims if one.combination == link]
+        assert claim.same_steps == (digests == (0, 0))
+
+
+def test_what_the_modified_server_wins_back_has_a_test_for_each_model():
+    gains = regained(a_characterisation())
+    assert list(gains) == ["vgg", "convnext"]
+    for one in gains.values():
+        assert one.value == pytest.approx(0.54)
+        assert one.p_value is not None
+        assert one.p_adjusted == pytest.approx(min(1.0, 2 * one.p_value))
+    said = " ".join(characterisation_sentences(a_characterisation()))
+    assert "accuracy is won back in 2 of 2 models, vgg +54.0 points (p < 0.001) and convnext +54.0 points" in said
+    assert not regained(a_characterisation(policies=("bsp", "asp")))
 
 
 def test_two_seeds_claim_nothing():

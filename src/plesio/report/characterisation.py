@@ -2,14 +2,22 @@
 
 Claims are of one policy against the combination's baseline. Those about the same figure are one family, whichever
 combination they are of: their p values are adjusted together (`plesio.report.inference`).
+
+Two policies that make the same steps by construction (`makes_steps_of_bsp`) end with the same metric, but for
+rounding. There is nothing to be found out, so metric and spread of such a pair are not tested and not counted in the
+family, which would only make all others harder to show. Their speeds may differ and are tested. What the paper's
+modified server wins back of the accuracy of its plain one (Table 7) is a family of its own (`regained`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plesio.core.combination import Combination, Part
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
+from plesio.policies import parse_policy
+from plesio.policies.compression import NO_COMPRESSION
+from plesio.policies.grid import is_grid
 from plesio.report import source_004 as source
 from plesio.report.inference import Judgement, adjusted, judge_difference, judge_ratio, judge_spread
 from plesio.report.model import Comparison, PolicySummary
@@ -21,7 +29,9 @@ __all__ = [
     "Characterisation",
     "Claim",
     "compute_step_s",
+    "makes_steps_of_bsp",
     "overloads",
+    "regained",
     "state_bytes",
     "summarise_characterisation",
 ]
@@ -46,11 +56,13 @@ class Claim:
         speed: Samples per second over the baseline's.
         metric: Final metric minus the baseline's.
         spread: Standard deviation of the final metric over the baseline's.
+        same_steps: Whether both make the same steps by construction, so that metric and spread are not tested.
     """
 
     combination: Combination
     policy: str
     baseline: str
+    same_steps: bool
     speed: Judgement | None
     metric: Judgement | None
     spread: Judgement | None
@@ -123,34 +135,82 @@ def summarise_characterisation(
 
 def _claim(combination: Combination, summary: PolicySummary, comparison: Comparison) -> Claim:
     baseline = comparison.baseline_summary
+    both = (summary.policy, baseline.policy)
+    same = all(makes_steps_of_bsp(policy, workers=combination.workers) for policy in both) or (
+        _digests(comparison, summary.policy) == _digests(comparison, baseline.policy) != {}
+    )
 
     def judged(judge: Callable[..., Judgement | None], ours: Spread | None, theirs: Spread | None) -> Judgement | None:
         return None if ours is None or theirs is None else judge(ours, baseline=theirs)
+
+    def untested(one: Judgement | None) -> Judgement | None:
+        return replace(one, p_value=None, g=None) if same and one is not None else one
 
     return Claim(
         combination=combination,
         policy=summary.policy,
         baseline=comparison.baseline,
+        same_steps=same,
         speed=judged(judge_ratio, summary.samples_per_s, baseline.samples_per_s),
-        metric=judged(judge_difference, summary.final_metric, baseline.final_metric),
-        spread=judged(judge_spread, summary.final_metric, baseline.final_metric),
+        metric=untested(judged(judge_difference, summary.final_metric, baseline.final_metric)),
+        spread=untested(judged(judge_spread, summary.final_metric, baseline.final_metric)),
     )
+
+
+def _digests(comparison: Comparison, policy: str) -> dict[int, str]:
+    """Digests of the final parameters by seed; steps are the same where these are, as by racks where there is one."""
+    return {
+        run.seed: run.parameters_sha256
+        for run in comparison.runs
+        if run.policy == policy and run.status == "finished" and run.parameters_sha256 is not None
+    }
+
+
+def makes_steps_of_bsp(policy: str, *, workers: int) -> bool:
+    """Whether a policy makes the steps of ``bsp``, but for rounding, whatever the task and the times are.
+
+    Those are: each with the mean gradient of all workers, sent in full and in time. One worker alone is its own mean.
+
+    >>> [makes_steps_of_bsp(policy, workers=4) for policy in ("fsdp", "bsp,exchange=store", "bsp,backup=1", "asp")]
+    [True, True, False, False]
+    >>> [makes_steps_of_bsp(policy, workers=1) for policy in ("asp", "local_sgd:8", "bsp,compress=qsgd:8", "adaptive")]
+    [True, True, False, False]
+    """
+    if is_grid(policy):
+        return False
+    means = parse_policy(policy)
+    if means.first != means or means.compression != NO_COMPRESSION or means.hook is not None or means.delay:
+        return False
+    whole = means.period == 1 or means.update == "delta"
+    if workers == 1:
+        return whole
+    return means.synchronous and means.period == 1 and means.update == "gradient" and not getattr(means, "backup", 0)
 
 
 def _by_family(claims: Sequence[Claim]) -> list[Claim]:
     """The claims with p values adjusted within each of the three families."""
     families = (adjusted([getattr(claim, name) for claim in claims]) for name in ("speed", "metric", "spread"))
     return [
-        Claim(
-            combination=claim.combination,
-            policy=claim.policy,
-            baseline=claim.baseline,
-            speed=speed,
-            metric=metric,
-            spread=spread,
-        )
+        replace(claim, speed=speed, metric=metric, spread=spread)
         for claim, speed, metric, spread in zip(claims, *families, strict=True)
     ]
+
+
+def regained(found: Characterisation) -> dict[str, Judgement]:
+    """By model: final metric of the modified asynchronous server minus the plain one's, with the most workers.
+
+    That the modified one wins accuracy back is the source's main claim (Table 7). The p values of all models are one
+    family.
+    """
+    judged: dict[str, Judgement] = {}
+    for model in found.models():
+        modified, plain = (
+            found.summary(one, model=model, workers=max(source.WORKERS))
+            for one in (source.MODIFIED, source.ASYNCHRONOUS)
+        )
+        if modified is not None and plain is not None and modified.final_metric and plain.final_metric:
+            judged[model] = judge_difference(modified.final_metric, baseline=plain.final_metric)
+    return {model: one for model, one in zip(judged, adjusted(list(judged.values())), strict=True) if one is not None}
 
 
 def compute_step_s(comparison: Comparison, policy: str) -> float | None:

@@ -7,7 +7,7 @@ from typing import Literal
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
 from plesio.report import source_004 as source
-from plesio.report.characterisation import STRATEGIES, Characterisation, compute_step_s, state_bytes
+from plesio.report.characterisation import STRATEGIES, Characterisation, compute_step_s, regained, state_bytes
 from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
@@ -145,6 +145,7 @@ def _their_accuracy(strategy: str, model: str, place: int) -> str:
 def _improvement(found: Characterisation) -> Table:
     """Table 7: accuracy of plain and of modified asynchronous training with the most workers."""
     number, place = source.WORKERS[-1], len(source.WORKERS) - 1
+    judged = regained(found)
     rows = []
     for model in dict.fromkeys((*source.MODELS, *found.models())):
         plain, modified = (
@@ -158,9 +159,14 @@ def _improvement(found: Characterisation) -> Table:
             continue
         published = [_NONE if value is None else f"{value:.1f}" for value in theirs]
         difference = _NONE if theirs[0] is None or theirs[1] is None else f"{theirs[1] - theirs[0]:+.1f}"
-        ours = [_spread(plain, digits=1), _spread(modified, digits=1), gain]
-        rows.append([_model_text(model), *ours, *published, difference])
-    headers = ("model", "ours, plain", "ours, modified", "points", "theirs, plain", "theirs, modified", "points")
+        one = judged.get(model)
+        tested = (
+            [_NONE, _NONE] if one is None else [_tests(one)[1], _said(one, "won back" if one.value > 0 else "lost")]
+        )
+        means = [_spread(plain, digits=1), _spread(modified, digits=1), gain]
+        rows.append([_model_text(model), *means, *tested, *published, difference])
+    ours = ("ours, plain", "ours, modified", "points", "p by Holm", "said")
+    headers = ("model", *ours, "theirs, plain", "theirs, modified", "points")
     return Table(
         title=f"Accuracy (%) of asynchronous training, plain and modified, {number} workers or GPUs",
         headers=headers,
@@ -272,7 +278,9 @@ def claims_tables(found: Characterisation) -> dict[str, Table]:
             if one is not None:
                 text = metric.difference_text if name == "metric" else ratio_text
                 gains = metric.improves(one.value) if name == "metric" else one.value > 1
-                said = (better if gains else worse) if one.shown else _not_shown(one)
+                said = _said(one, better if gains else worse)
+                if name != "speed" and claim.same_steps and one.num_seeds >= MIN_SEEDS:
+                    said = "not tested: the same steps by construction"
                 yield [claim.combination.text, claim.policy, _estimate(one, text), *_tests(one), said]
 
     headers = ("setting", "policy", "estimate (95 % interval)", "p", "by Holm", "g", "said")
@@ -304,7 +312,10 @@ def _tests(one: Judgement) -> tuple[str, str, str]:
     return p_text(one.p_value).removeprefix("p = "), p_text(one.p_adjusted).removeprefix("p = "), size
 
 
-def _not_shown(one: Judgement) -> str:
+def _said(one: Judgement, shown: str) -> str:
+    """What may be said of a comparison: ``shown``, or why nothing."""
+    if one.shown:
+        return shown
     if one.num_seeds < MIN_SEEDS:
         return f"not tested: {seeds_text(one.num_seeds)}"
     return "not tested: no spread" if one.p_value is None else "not shown"
