@@ -153,6 +153,7 @@ def test_a_setting_is_its_text(setting: GridSetting) -> None:
     ("text", "says"),
     [
         ("2", "is no grid; write groups x stages"),
+        ("99999x99999", "grid: 99999x99999 is too large; 1024 groups or stages are the most"),
         ("0x2", "groups is 0; write a whole number of 1 or more"),
         ("2x2,foo=1", 'a grid has no option "foo"'),
         ("2x2,every=x", "every=x cannot be read"),

@@ -94,7 +94,7 @@ def parts(layers: nn.Sequential, cut: Cut) -> list[nn.Sequential]:
 
     Raises:
         ConfigError: The cut does not fit.
-        TaskError: Two stages have weights in common.
+        TaskError: Two stages have weights in common, or one has nothing to train.
     """
     ends = (0, *cut.ends, len(layers))
     if any(end <= begin for begin, end in pairwise(ends)):
@@ -115,6 +115,8 @@ def parts(layers: nn.Sequential, cut: Cut) -> list[nn.Sequential]:
                     f"stages {other} and {number} share weights ({theirs} is {name}): each would train its own copy; "
                     "cut elsewhere, or untie them"
                 )
+        if not any(weight.requires_grad for weight in stage.parameters()):
+            raise TaskError(f"stage {number} has nothing to train; cut elsewhere, or write fewer stages")
         stages.append(stage)
     return stages
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
-from plesio.core.errors import ConfigError, TaskError
+from plesio.core.errors import ConfigError
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
@@ -363,8 +363,6 @@ class _Composer:
             print(f"plesio: {cut.words(len(self.layers))}", file=sys.stderr, flush=True)
         layers = stages[place.stage]
         weights = [p for p in layers.parameters() if p.requires_grad]
-        if not weights:
-            raise TaskError(f"stage {place.stage} has nothing to train; cut elsewhere, or write fewer stages")
         optimizer = wishes.optimizer_factory(weights)
         stage = Stage(
             layers,

@@ -1,7 +1,8 @@
 """What stages send each other: tensors of any shapes in messages of one size, so that room is there before they come.
 
-A message is a header, which says what tensors it has, and their bytes. Its size is settled once, by the first one in a
-direction, which must not be smaller than those that follow. A worker that cannot go on says so in place of tensors, and
+A message is a header, which says what tensors it has, and their bytes. The first one in a direction settles its size,
+for those that follow too; before a larger one comes a message without tensors, which says how large they are from then
+on. A worker that cannot go on says so in place of tensors, and
 who hears it passes it on: so all know the reason, whoever they wait for.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plesio.core.errors import ConfigError, PlesioError, TaskError
+from plesio.core.errors import PlesioError, TaskError
 from plesio.runtime.worker.exchange.links import Inbox, Links
 
 __all__ = ["Incoming", "Outgoing", "PeerFailedError", "pack", "unpack"]
@@ -59,9 +60,14 @@ def pack(tensors: Sequence[Tensor], *, num_bytes: int, **more: object) -> Tensor
     return message
 
 
+def _header_of(message: Tensor) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(bytes(message[:_HEADER_BYTES].cpu().numpy()))
+    return header
+
+
 def unpack(message: Tensor) -> tuple[list[Tensor], dict[str, object]]:
     """The tensors of a message, as views of it, and what else its header says."""
-    header = json.loads(bytes(message[:_HEADER_BYTES].cpu().numpy()))
+    header = _header_of(message)
     tensors, place = [], _HEADER_BYTES
     for name, shape in header.pop("tensors"):
         dtype = getattr(torch, name)
@@ -79,7 +85,7 @@ class Outgoing:
         links: Carry them.
         to: The worker.
         tag: Theirs.
-        most: So many may be on their way.
+        most: So many may be on their way; one that says a size counts as one of them, and makes room for itself.
     """
 
     links: Links
@@ -96,10 +102,10 @@ class Outgoing:
             size = torch.tensor([needed]).view(torch.uint8)
             self.links.send(size, to=self.to, tag=self.tag, most=self.most)
         if needed > self.num_bytes:
-            raise ConfigError(
-                f"a micro-batch takes {needed:,} bytes between stages, the first one {self.num_bytes:,}: "
-                "no batch may be larger than the first; use drop_last=True, or batches of one size"
-            )
+            self.most += 1  # the receiver may read nothing yet
+            grown = pack([], num_bytes=self.num_bytes, grown=needed)
+            self.links.send(grown, to=self.to, tag=self.tag, most=self.most)
+            self.num_bytes = needed
         message = pack(tensors, num_bytes=self.num_bytes, **more)
         self.links.send(message, to=self.to, tag=self.tag, most=self.most)
 
@@ -168,8 +174,12 @@ class Incoming:
         if self.num_bytes is None:
             size = self.links.expect(_SIZE_BYTES, source=self.source, tag=self.tag).wait()
             self.num_bytes = int(size.view(torch.int64).item())
-        self.expect()
-        assert self._expected is not None
-        message = self._expected.wait()
-        self._expected = None
-        return message
+        while True:
+            self.expect()
+            assert self._expected is not None
+            message = self._expected.wait()
+            self._expected = None
+            grown = _header_of(message).get("grown")
+            if grown is None:
+                return message
+            self.num_bytes = grown
