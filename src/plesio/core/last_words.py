@@ -5,6 +5,7 @@ variable, with the pipe's inode: a child of the worker inherits the variable and
 under that number.
 """
 
+import gc
 import json
 import os
 import stat
@@ -38,6 +39,7 @@ def tell_errors() -> None:
 
     def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
+            gc.freeze()  # or Python looks through all of torch's objects once more before it ends, for a second or more
             return  # the supervisor says that it was asked to stop
         mistake = issubclass(kind, PlesioError)
         text = str(error) if mistake else "".join(traceback.format_exception(kind, error, trace))
