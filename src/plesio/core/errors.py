@@ -112,7 +112,11 @@ class WorkerLostError(PlesioError):
         names = ", ".join(map(str, ranks))
         text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
         if error is not None:
-            text = f"worker {names} ended with an error ({error}), and a collective exchange cannot go on without it"
+            text = (
+                error
+                if not ranks
+                else f"worker {names} ended with an error ({error}), and a collective exchange cannot go on without it"
+            )
         return cls(text, ranks=tuple(ranks))
 
     @classmethod

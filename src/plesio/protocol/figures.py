@@ -7,9 +7,10 @@ from msgspec import UNSET, UnsetType
 
 from plesio.core.results import Goal, MemorySplit, Utilisation
 
-__all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status"]
+__all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
 
 Status = Literal["finished", "interrupted", "failed"]
+Within = Literal["step", "evaluation", "end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Report:
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
         memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
         utilisation: What it has used so far; likewise.
+        within: What it does together with the others now: waits there; likewise where it does nothing so.
     """
 
     clock: int = 0
@@ -64,6 +66,7 @@ class Report:
     replica: dict[str, int] | UnsetType = UNSET
     memory: MemorySplit | UnsetType = UNSET
     utilisation: Utilisation | UnsetType = UNSET
+    within: Within | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

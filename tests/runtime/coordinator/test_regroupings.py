@@ -1,18 +1,20 @@
 """Who goes on in a collective that has lost a worker: decided on server 0, without a socket or a tensor."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from plesio.core.results import Environment
 from plesio.policies import LeaveReason, Left, Resumed, Reviewed, parse_policy, read_log
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.figures import RunInfo
+from plesio.protocol.figures import Report, RunInfo, Within
 from plesio.protocol.message import Message, encode
 from plesio.protocol.plans import Remainder, Span
 from plesio.protocol.positions import Position
-from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Join, Leave, Review, Standing
+from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Heartbeat, Join, Leave, Review, Standing
 from plesio.protocol.to_worker import Entered, Expelled, Lost, MayLeave, Regroup, Regrouping
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.worker.loading import SynchronousBatches
@@ -219,3 +221,77 @@ def test_what_of_rounds_is_in_no_replica_is_left_with_the_rest() -> None:
     assert left.remainder.spans == (Span(0, 12, 14), Span(0, 14, 16), Span(0, 18, 20), Span(0, 20, 22), Span(0, 22, 24))
     assert (left.remainder.start, left.remainder.num_fresh, len(left.remainder)) == (24, 16, 26)
     assert (left.samples, left.dropped) == (24 - 10, 0)
+
+
+def beat(run: Run, worker: int, *, clock: int, within: Within | UnsetType = UNSET, at_s: float) -> None:
+    report = Report(clock=clock, steps=clock, samples=4 * clock, recent_step_s=0.01, within=within)
+    run.coordinator.handle(Heartbeat(report=report), worker=worker, now_s=at_s)
+
+
+def tick(run: Run, *, at_s: float) -> None:
+    run._keep(run.coordinator.tick(now_s=at_s))
+
+
+def test_the_others_go_on_without_a_worker_that_ended_its_loop_a_lease_ago() -> None:
+    run = Run(workers=3)
+    for at_s in (1.0, 2.5, 3.5):
+        for worker in range(3):
+            beat(run, worker, clock=10, at_s=at_s)
+        if at_s == 1.0:
+            run.say(0, Leave())  # it waits for the others, as the one that evaluates
+        tick(run, at_s=at_s)
+        if at_s < 3.0:
+            assert run.told == {}, "the others may yet say that they leave"
+    assert run.told == {
+        0: [MayLeave(evaluates=False)],
+        1: [Regrouping(generation=1)],
+        2: [Regrouping(generation=1)],
+    }
+    tick(run, at_s=3.6)
+    assert run.told == {}
+    run.cut(1, clock=10)
+    run.cut(2, clock=10)
+    assert {worker: one.members for worker, one in run.heard(Regroup).items()} == {1: (1, 2), 2: (1, 2)}
+    ledger = run.coordinator.ledger
+    assert not ledger.fallbacks, "nobody has trained on yet"
+    beat(run, 1, clock=11, at_s=3.7)
+    [line] = ledger.fallbacks
+    assert "worker 0 ended its loop after 10 steps and the others went on without it" in line
+    assert "the final parameters are worker 1's" in line
+    run.say(2, Leave())
+    run.say(1, Leave())
+    assert run.heard(MayLeave) == {1: MayLeave(evaluates=True)}
+    assert ledger.lost == []
+
+
+@pytest.mark.parametrize(
+    ("within", "mixed_up"),
+    [
+        (("evaluation", "step"), True),
+        (("step", "evaluation"), True),
+        (("end", "evaluation"), True),
+        (("evaluation", "evaluation"), False),  # one takes long over its metric
+        (("evaluation", UNSET), False),  # the other is in the user's code
+    ],
+)
+def test_workers_that_wait_in_different_collectives_end(within: Sequence[Within | UnsetType], mixed_up: bool) -> None:
+    run = Run(workers=2)
+    for at_s in (1.0, 2.0, 3.0, 3.9, 4.5):
+        for worker, place in enumerate(within):
+            beat(run, worker, clock=10 + worker, within=place, at_s=at_s)
+        tick(run, at_s=at_s)
+        assert run.told == {} or at_s == 4.5
+    assert bool(run.told) == mixed_up
+    for lost in run.heard(Lost).values():
+        assert lost.fatal
+        assert "worker 0" in lost.error.split(" while ")[0]
+        assert "stop all at the length of the shortest loader" in lost.error
+
+
+def test_workers_that_move_on_are_not_mixed_up() -> None:
+    run = Run(workers=2)
+    for number in range(12):
+        beat(run, 0, clock=10 + number, within="evaluation", at_s=1.0 + number)
+        beat(run, 1, clock=10 + number, within="step", at_s=1.0 + number)
+        tick(run, at_s=1.0 + number)
+        assert run.told == {}

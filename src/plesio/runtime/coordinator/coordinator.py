@@ -326,7 +326,7 @@ class Coordinator:
             return []  # one that has been told to stand says so again when it has gone on
         effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
         self._members[worker].leaving, self.ledger.samples_at_end = True, samples
-        return [*effects, *self._regroupings.leaving(), *self._members.answer_leaving()]
+        return [*effects, *self._regroupings.leaving(worker, now_s=now_s), *self._members.answer_leaving()]
 
     def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
         """A worker's session is closed."""
@@ -358,13 +358,11 @@ class Coordinator:
         for mate in mates:
             effects += self._retire(mate, reason, now_s=now_s)
             self._members[mate].doomed = True
-        if self.state == "ended" and self.status == "finished" and not any(m.leaving for m in self._members.values()):
+        if self.state == "ended" and self.status == "finished" and not self._members.ending:
             self.status, self.error = "failed", "all workers were lost"
         effects += self._regroupings.lost(worker, now_s=now_s)
         ends = {*self.live} if fatal else {*mates}
-        return effects + [
-            Tell(worker=other, message=Lost(workers=(worker,), fatal=other in ends)) for other in self.live
-        ]
+        return effects + [Tell(worker=one, message=Lost(workers=(worker,), fatal=one in ends)) for one in self.live]
 
     def _resume(self, clock: int) -> Steering | None:
         """Have a policy that changes hear that the workers of a collective go on in a new group, and say how."""
@@ -398,11 +396,13 @@ class Coordinator:
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
         silent = self._members.silent_since(now_s - self.lease_s)
-        return [effect for worker in silent for effect in self.lose(worker, now_s=now_s)] + self._pause_if_due(now_s)
+        effects = [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
+        unequal = self._regroupings.part(now_s=now_s, lease_s=self.lease_s)
+        return [*effects, *unequal, *self._pause_if_due(now_s)]
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
         """Have all stand still, if a checkpoint is due."""
-        running = self.state == "running" and not any(member.leaving for member in self._members.values())
+        running = self.state == "running" and not self._members.ending
         return self._decide(Pause(), now_s=now_s) if running and self._checkpoints.due(now_s) else []
 
     def _hear(self, worker: int, report: Report, *, now_s: float) -> list[Effect]:

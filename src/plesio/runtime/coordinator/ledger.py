@@ -87,6 +87,8 @@ class Ledger:
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
+        self._ended_early: dict[int, bool] = {}
+        """Workers that the others went on without, and whether the final parameters were to be theirs."""
         self._of_lost: tuple[Sequence[int], int] | None = None
         """Who was there when workers last formed a new group, and the samples that all others had trained on."""
         self._samples_on_collectives = 0
@@ -108,9 +110,9 @@ class Ledger:
         reports = {worker: self._report_of(worker) for worker in self._workers()}
         if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
             members, of_others = self._of_lost
-            lost = [worker for worker in reports if worker not in members]
-            said = sum(reports[worker].samples for worker in lost)
-            if lost:
+            gone = [worker for worker in reports if worker not in members]
+            said = sum(reports[worker].samples for worker in gone)
+            if lost := [worker for worker in gone if worker in self.lost]:
                 first = reports[lost[0]]
                 reports[lost[0]] = replace(first, samples=first.samples + of_others - said)
         times = {worker: self._times(worker, report) for worker, report in reports.items()}
@@ -165,6 +167,8 @@ class Ledger:
                 self.fallbacks.append(line)
         self._compare_draws()
         self._compare_replicas(worker, report)
+        for ended in [one for one in self._ended_early if report.clock > self.latest(one).clock]:
+            self._note_unequal(ended, worker)
 
     def _compare_replicas(self, worker: int, report: Report) -> None:
         """Tell of a replica that ends as another one than those of workers that have made as many steps."""
@@ -180,6 +184,24 @@ class Ledger:
                 _log.warning(line)
                 self.fallbacks.append(line)
                 return
+
+    def latest(self, worker: int) -> Report:
+        """What a worker has reported last."""
+        return self._reports.get(worker, Report())
+
+    def ended_early(self, worker: int, *, evaluates: bool) -> None:
+        """Take in that the others go on without a worker that has ended its loop; a line says so if they do train."""
+        self._ended_early[worker] = evaluates
+
+    def _note_unequal(self, ended: int, worker: int) -> None:
+        evaluates, steps = self._ended_early.pop(ended), self.latest(ended).steps
+        final = f", so the final parameters are worker {worker}'s" if evaluates else ""
+        line = (
+            f"worker {ended} ended its loop after {steps} steps and the others went on without it{final}: give all "
+            "workers equally many steps (session.shard does)"
+        )
+        _log.warning(line)
+        self.fallbacks.append(line)
 
     def _compare_draws(self) -> None:
         """Warn where all workers draw the same batches: replicas that begin alike then have the same first losses."""
@@ -278,7 +300,7 @@ class Ledger:
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         arrived = sum(samples for _, samples in self._arrived.values())
         samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
-        if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
+        if self._of_lost is not None and self.lost:  # what one said last may be more or less than what became of it
             members, of_others = self._of_lost
             of_members = sum(reports[member].samples for member in members if member in reports)
             samples = max(of_others + of_members, self._samples_on_collectives + arrived)

@@ -50,6 +50,10 @@ class Member:
     doomed: bool = False
     """Another of its rack is lost."""
     leaving: bool = False
+    left_s: float = 0.0
+    """When it had trained all it would."""
+    parted: bool = False
+    """The others still train, and go on without it."""
     answered: bool = False
     evaluates: bool = False
     """Told so, when all were leaving."""
@@ -118,6 +122,11 @@ class Members(dict[int, Member]):
             return self.mates(worker)
         return [other for other in self.live if other != worker]
 
+    @property
+    def ending(self) -> bool:
+        """Whether the training of a worker is over, and that of the others is to be."""
+        return any(member.leaving and not member.parted for member in self.values())
+
     def all_doomed_but(self, *workers: int) -> bool:
         """Whether nobody else goes on."""
         return all(other in workers or self[other].doomed for other in self.live)
@@ -127,7 +136,7 @@ class Members(dict[int, Member]):
 
         The one that evaluates is the lowest rank that is there, and is told when all are leaving; the rest at once.
         """
-        live = self.live
+        live = [worker for worker in self.live if not self[worker].parted]
         all_left = all(self[worker].leaving for worker in live)
         told: list[Effect] = []
         for worker in live:

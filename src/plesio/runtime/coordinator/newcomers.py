@@ -81,7 +81,7 @@ class Newcomers:
                 f"this run has had a worker {worker}, and knows it as lost or at work; "
                 "one that comes back needs a rank of its own (plesio run --join)"
             )
-        if any(member.leaving for member in self._members.values()):
+        if self._members.ending:
             return AT_ITS_END
         racks = set(self._ledger.rack_of)
         if self._policy.goes_by_racks and join.rack not in racks:

@@ -31,12 +31,13 @@ from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.positions import common_clock
 from plesio.protocol.to_server import Cut, Holding, Regrouped
-from plesio.protocol.to_worker import Expelled, Hold, Lost, Regroup, Regrouping, Steering, Stop
+from plesio.protocol.to_worker import Expelled, Hold, Lost, MayLeave, Regroup, Regrouping, Steering, Stop
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Member, Members
 from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
 from plesio.runtime.coordinator.sampling import Decide
 from plesio.runtime.coordinator.stage import Stage
+from plesio.runtime.coordinator.unequal import Unequal
 
 __all__ = ["Regroupings"]
 
@@ -83,6 +84,7 @@ class Regroupings:
         self._elastic = elastic and policy.exchange == "collective"
         self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic)
         """Who waits to take part."""
+        self._unequal = Unequal(members, ledger=ledger)
         self._ledger = ledger
         self._trace = trace
         self._resume = resume
@@ -123,6 +125,25 @@ class Regroupings:
             self.stale = True
             return self._go_on(now_s=now_s)
         return [*self._stop(), *self._go_on(now_s=now_s)]
+
+    def part(self, *, now_s: float, lease_s: float) -> list[Effect]:
+        """Have the others go on without workers that ended their loops a lease ago, or end all that cannot go on."""
+        if self._stage.exchange == "store" or self._phase == "gathering" or not self._members.admitted:
+            return []
+        problem = self._unequal.mixed_up(generation=self._generation, now_s=now_s, lease_s=lease_s)
+        if problem is not None:
+            return self._give_up(problem)
+        if not self.possible or not (over := self._unequal.ended(now_s - lease_s)):
+            return []
+        effects: list[Effect] = []
+        for worker in over:
+            member = self._members[worker]
+            member.parted = True
+            self._ledger.ended_early(worker, evaluates=not member.answered)
+            if member.live and not member.answered:
+                member.answered = True
+                effects.append(Tell(worker=worker, message=MayLeave(evaluates=False)))
+        return [*effects, *self._stop(), *self._go_on(now_s=now_s)]
 
     def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> list[Effect]:
         """A worker says where it stands or which step it is in, or that it is in the new group."""
@@ -199,8 +220,9 @@ class Regroupings:
         self._phase = "going on"
         return self._stop_at(NEVER)
 
-    def leaving(self) -> list[Effect]:
+    def leaving(self, worker: int, *, now_s: float) -> list[Effect]:
         """A worker has trained all it will, and so will the others: those who would join come too late."""
+        self._members[worker].left_s = now_s
         return [*self.newcomers.refuse(AT_ITS_END), *self._call_off()]
 
     def entered_store(self, *, now_s: float) -> list[Effect]:

@@ -2,11 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from plesio.protocol.figures import Report
+from plesio.protocol.figures import Report, Within
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.history import History
 
@@ -71,6 +72,15 @@ class Meter:
             del self._recent[0]
         if self._hand_on is not None and len(totals.losses) + len(totals.blocked) >= MOST_NEWS:
             self._hand_on(self.take())
+
+    @contextmanager
+    def within(self, place: Within | UnsetType) -> Iterator[None]:
+        """Here this worker waits for the others: the heartbeats say so."""
+        before, self.totals.within = self.totals.within, place
+        try:
+            yield
+        finally:
+            self.totals.within = UNSET if place == "step" else before
 
     def drew(self, loss: float) -> None:
         """A step on a batch that the worker drew by itself, and was not dealt, had this loss."""

@@ -20,6 +20,8 @@ import json
 import logging
 from typing import Any, Protocol
 
+from msgspec import UNSET
+
 from plesio.core.errors import ConfigError
 from plesio.core.records import from_values, to_values
 from plesio.protocol.plans import Remainder
@@ -219,10 +221,12 @@ class Recovery:
     def _regroup(self, *, plan: int, samples: int, agreed: bool) -> Regroup:
         begun_s = self._timeline.now_s()
         while True:
-            regroup = self._world.stand(self._position(plan=plan, samples=samples), agreed=agreed)
+            with self._timeline.meter.within(UNSET):
+                regroup = self._world.stand(self._position(plan=plan, samples=samples), agreed=agreed)
             agreed = False
             try:
-                self._follow(regroup, since_s=begun_s)
+                with self._timeline.meter.within(UNSET):
+                    self._follow(regroup, since_s=begun_s)
                 if not (agreed := self._stops()):
                     break
             except RuntimeError as error:

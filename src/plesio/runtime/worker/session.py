@@ -211,7 +211,9 @@ class Session:
         dealt = self._loops.gives
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
-        counts = self._exchange_step(Progress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s))
+        progress = Progress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s)
+        with self._timeline.meter.within("step"):
+            counts = self._exchange_step(progress)
         self._schedules.stepped(self._world.samples)
         if not counts:
             times.repeat()
@@ -276,7 +278,7 @@ class Session:
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
-        with self._times.stopped(), self._replica.changes.ours():
+        with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
             try:
                 found = self._together(lambda: self._evaluated(metric, goal))
                 return cast("M | None", self._past.evaluated(found))
@@ -303,7 +305,8 @@ class Session:
             self._times.leave()
             if self.clock == self._began and not self._past.samples and not self._loops.gave_nothing:
                 self._timeline.meter.warn(_NO_STEP)
-            state = self._together(self._end)
+            with self._timeline.meter.within("end"):
+                state = self._together(self._end)
         if state is not None:
             self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 

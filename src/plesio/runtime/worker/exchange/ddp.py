@@ -120,7 +120,8 @@ class DdpExchange(ReducingExchange):
         if self._cut_off:
             return None
         try:
-            return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            with self._timeline.meter.within("step"):  # rank 0's buffers
+                return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "Expected to have finished reduction" not in str(error):
                 self._take(error)
@@ -135,7 +136,8 @@ class DdpExchange(ReducingExchange):
             return None
         if self._used is not None and self._ddp.require_backward_grad_sync:
             try:
-                self._look_for_unused(output, used=self._used)
+                with self._timeline.meter.within("step"):
+                    self._look_for_unused(output, used=self._used)
             except RuntimeError as error:
                 self._take(error)
                 return None
@@ -198,6 +200,7 @@ class DdpExchange(ReducingExchange):
         if self._used is not None:
             self._used.clear()
         if self._ddp.require_backward_grad_sync and not self._cut_off:  # behind DDP's own callback
+            self._timeline.meter.totals.within = "step"  # until the step is over
             torch.autograd.Variable._execution_engine.queue_callback(self._on_mean)
 
     def _on_mean(self) -> None:

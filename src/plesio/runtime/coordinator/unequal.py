@@ -1,0 +1,68 @@
+"""Notices workers of a collective that make unequally many steps, so that the others wait for them in vain.
+
+One that has ended its loop meets nobody any more: when it has been gone for a while and others still train, they go on
+without it. Where one waits in an evaluation (or at its end) and another in a step, their collectives are different ones
+and none can go on: that is an error. Workers say where they wait with each heartbeat (`Report.within`), so it is told
+apart from code of the user's that takes long.
+"""
+
+from msgspec import UNSET
+
+from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.coordinator.members import Members
+
+__all__ = ["Unequal"]
+
+PATIENCE = 1.5
+"""Leases that workers wait in different collectives: one that sleeps for less than a lease wakes up meanwhile."""
+_DOES = {
+    "step": "is in step {next}",
+    "evaluation": "evaluates after step {clock}",
+    "end": "ends its training after step {clock}",
+}
+
+
+class Unequal:
+    """Of one run.
+
+    Args:
+        members: Who takes part.
+        ledger: Knows what they reported last.
+    """
+
+    def __init__(self, members: Members, *, ledger: Ledger) -> None:
+        self._members = members
+        self._ledger = ledger
+        self._seen: tuple[int, list[tuple[int, str, int]]] = 0, []
+        """Generation, and worker, place and clock of those that wait, as they were last looked at."""
+        self._since_s = 0.0
+
+    def ended(self, before_s: float) -> list[int]:
+        """The workers whose training was over by then, where others still train."""
+        members = self._members
+        if all(members[worker].leaving for worker in members.live):
+            return []
+        over = [worker for worker, one in members.items() if one.leaving and not one.parted and one.left_s <= before_s]
+        return [worker for worker in over if worker not in self._ledger.lost]
+
+    def mixed_up(self, *, generation: int, now_s: float, lease_s: float) -> str | None:
+        """Why nobody can go on, if workers wait in different collectives for long."""
+        waiting = []
+        for worker in self._members.live:
+            report = self._ledger.latest(worker)
+            if report.within is not UNSET and not self._members[worker].leaving:
+                waiting.append((worker, report.within, report.clock))
+        if (generation, waiting) != self._seen:
+            self._seen, self._since_s = (generation, waiting), now_s
+        first = {place: (worker, place, clock) for worker, place, clock in reversed(waiting)}
+        if len(first) < 2 or now_s <= self._since_s + PATIENCE * lease_s:
+            return None
+        self._since_s = now_s
+        says = [
+            f"worker {worker} {_DOES[place].format(clock=clock, next=clock + 1)}"
+            for worker, place, clock in sorted(first.values(), key=lambda one: one[2])
+        ]
+        return (
+            f"{says[0]} while {says[1]}: all workers must make the same number of steps between evaluations and until "
+            "the end; stop all at the length of the shortest loader, or write session.shard(loader)"
+        )

@@ -1,0 +1,51 @@
+"""Workers of a collective that make unequally many steps: the others go on without one that has ended its loop, or all
+end where one evaluates while another steps."""
+
+from pathlib import Path
+
+import pytest
+
+from plesio.testing import LocalJob
+
+pytestmark = pytest.mark.timeout(180)
+
+PROGRAMS = Path(__file__).with_name("unequal_programs.py")
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("policy", "short", "what"),
+    [
+        ("bsp", 1, "own"),
+        pytest.param("bsp", 0, "break", marks=SLOW),
+        pytest.param("local_sgd:4", 0, "own", marks=SLOW),
+        pytest.param("local_sgd:4", 1, "break", marks=SLOW),
+        pytest.param("adaptive", 0, "own", marks=SLOW),
+        pytest.param("adaptive", 1, "own", marks=SLOW),
+    ],
+)
+def test_the_others_go_on_without_a_worker_that_has_ended_its_loop(policy: str, short: int, what: str):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "train", timeout_s=150, policy=policy, short=short, what=what)
+    assert [one.error for one in endings.values()] == [None, None], endings
+    found = endings[0].value
+    assert found["status"] == ("finished", ())
+    assert found["steps"][short] == 10
+    assert found["steps"][1 - short] > 15
+    assert found["samples"] == found["own"]
+    assert len(found["fallbacks"]) == 1
+    assert f"worker {short} ended its loop after 10 steps and the others went on without it" in found["fallbacks"][0]
+    assert ("the final parameters are worker 1's" in found["fallbacks"][0]) == (short == 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "step"),
+    [("bsp", "11"), *(pytest.param(policy, "", marks=SLOW) for policy in ("local_sgd:4", "adaptive"))],
+)
+def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, step: str):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "train", timeout_s=150, policy=policy, short=1, what="evaluate")
+    errors = [one.error for one in endings.values()]
+    assert all(error is not None for error in errors), endings
+    line = f"worker 1 evaluates after step 10 while worker 0 is in step {step}"
+    assert all(line in str(error) and "session.shard(loader)" in str(error) for error in errors), errors

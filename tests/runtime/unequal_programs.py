@@ -1,0 +1,36 @@
+"""Workers of a collective that make unequally many steps."""
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import plesio
+
+
+def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
+    """Rank ``short`` makes 10 steps and the other one 21, over loaders of their own or by a ``break`` in `shard`."""
+    rank = int(os.environ["RANK"])
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for _ in range(2 if what == "evaluate" else 1):
+            loader = DataLoader(TensorDataset(torch.randn(21 * 4 * 2, 3)), batch_size=4)
+            batches = session.shard(loader) if what == "break" else loader
+            for step, (x,) in enumerate(batches):
+                if step == (10 if rank == short else 21):
+                    break
+                model(x).square().mean().backward()
+                session.step(samples=None if what == "break" else len(x))
+            if what == "evaluate":
+                session.evaluate(lambda: 0.0)
+    result = session.report()
+    return {
+        "status": (result.status, result.lost_workers),
+        "fallbacks": result.fallbacks,
+        "steps": [worker.steps for worker in result.workers],
+        "samples": result.samples,
+        "own": sum(worker.samples for worker in result.workers),
+    }
