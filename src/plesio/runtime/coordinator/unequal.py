@@ -8,6 +8,7 @@ apart from code of the user's that takes long.
 
 from msgspec import UNSET
 
+from plesio.protocol.figures import Within
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
 
@@ -33,7 +34,7 @@ class Unequal:
     def __init__(self, members: Members, *, ledger: Ledger) -> None:
         self._members = members
         self._ledger = ledger
-        self._seen: tuple[int, list[tuple[int, str, int]]] = 0, []
+        self._seen: tuple[int, list[tuple[int, Within, int]]] = 0, []
         """Generation, and worker, place and clock of those that wait, as they were last looked at."""
         self._since_s = 0.0
 
@@ -47,7 +48,7 @@ class Unequal:
 
     def mixed_up(self, *, generation: int, now_s: float, lease_s: float) -> str | None:
         """Why nobody can go on, if workers wait in different collectives for long."""
-        waiting = []
+        waiting: list[tuple[int, Within, int]] = []
         for worker in self._members.live:
             report = self._ledger.latest(worker)
             if report.within is not UNSET and not self._members[worker].leaving:

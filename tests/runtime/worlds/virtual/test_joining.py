@@ -297,6 +297,7 @@ FAULTS = st.lists(
 @example(  # nobody is left to be joined
     faults=[lose(1, at_s=0.1554), lose(2, at_s=0.2513), lose(0, at_s=0.4371), join(at_s=0.4443)], policy=CHANGING[1]
 )
+@example(faults=[join(at_s=0.0), join(at_s=0.0), join(at_s=0.4375)], policy="local_sgd:8")  # one comes at the end
 @given(faults=FAULTS, policy=st.sampled_from(["bsp", "local_sgd:8", "delayed:2", "adaptive", *CHANGING[1:4]]))
 def test_whoever_comes_and_goes_the_run_ends_and_each_sample_counts_once(policy: str, faults: list[Fault]) -> None:
     ordered = sorted(faults, key=lambda fault: fault.at_s)
