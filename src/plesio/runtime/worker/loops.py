@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from plesio.core.arguments import check_arguments, or_none, whole
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
@@ -62,6 +63,7 @@ class Loops:
         checkpoint: Takes the checkpoint that is due, if one is.
         changes: Told when it is not the script that writes to parameters.
         warn: Tells the user in a line what is not as the script asks.
+        on_whole: Called when a loop that was dealt has come to its end, which all workers of a collective do alike.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Loops:
         checkpoint: Callable[[], None],
         changes: OwnChanges,
         warn: Callable[[str], None],
+        on_whole: Callable[[], None],
     ) -> None:
         self._seed = seed
         self._sharing = sharing
@@ -94,6 +97,7 @@ class Loops:
         self._checkpoint = checkpoint
         self._changes = changes
         self._warn = warn
+        self._on_whole = on_whole
         self._loaders = Fed()
         self._num_plans = 0
         self._source: BatchSource | None = None
@@ -128,6 +132,7 @@ class Loops:
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
         """This worker's part of a loader; see `plesio.Session.shard`."""
         _check(loader)
+        check_arguments("session.shard", {"samples": or_none(whole(1))}, {"samples": samples})
         if not self._deals and samples is None:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
         if is_stream(loader):
@@ -222,7 +227,7 @@ class Loops:
                     given = next(batches, None)
                 if given is None:
                     whole = True
-                    return
+                    break
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
@@ -233,6 +238,7 @@ class Loops:
             if not whole:  # what was given and not stepped on goes back
                 self._size = self._samples = 0
             self._schedules.end(self._samples_of_all(), whole=whole, exact=self._exact)
+        self._on_whole()
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
         plan, self._num_plans = self._num_plans, self._num_plans + 1

@@ -22,6 +22,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from plesio.core.arguments import CALLABLE, check_arguments
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
@@ -52,6 +53,9 @@ __all__ = ["Session"]
 T = TypeVar("T")
 M = TypeVar("M", bound=float | Mapping[str, float])
 
+_NO_GRADIENT = (
+    "session.step() was called without a gradient: call loss.backward() first, and session.step() once a step"
+)
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
@@ -114,6 +118,7 @@ class Session:
             checkpoint=self._take_checkpoint,
             changes=replica.changes,
             warn=timeline.meter.warn,
+            on_whole=self._compare,
         )
         self._finished = self._closed = False
         self._registered: list[Stateful] = []
@@ -205,6 +210,8 @@ class Session:
                 why="no checkpoint has its state and a resumed run would begin it anew",
                 warn=self._timeline.meter.warn,
             )
+        if all(parameter.grad is None for parameter in self._replica.parameters.values()):
+            self._timeline.meter.warn(_NO_GRADIENT)
         times, clock = self._times, self.clock + 1
         times.begin()
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
@@ -275,6 +282,7 @@ class Session:
             ConfigError: What ``metric`` gives is no number, or the goal is of no metric.
         """
         self._ensure_open()
+        check_arguments("session.evaluate", {"metric": CALLABLE}, {"metric": metric})
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
@@ -284,6 +292,12 @@ class Session:
                 return cast("M | None", self._past.evaluated(found))
             finally:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
+
+    def _compare(self) -> None:
+        """Find out a replica that has become another one, where all workers stand together."""
+        if self._equality is not None:
+            with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
+                self._together(self._equality.compare)
 
     def _evaluated(self, metric: Metric, goal: Goals) -> Found:
         if self._equality is not None:

@@ -85,12 +85,12 @@ class Equality:
         return True
 
     def at_end(self) -> dict[str, int] | UnsetType:
-        """A number for each parameter, for the run's records to compare, where replicas are to be equal now."""
+        """A number for each parameter and rate, for the run's records to compare, where replicas are to be equal."""
         stand = self._stand()
         if not isinstance(self._group.current, TorchGroup) or stand is None or stand.settled != stand.counted:
             return UNSET
-        whole = self._whole()
-        return dict(zip(whole, self._bits()[: len(whole)].tolist(), strict=True))
+        rates = [f"the learning rate of group {number}" for number in range(len(self._rates()))]
+        return dict(zip([*self._whole(), *rates], self._bits().tolist(), strict=True))
 
     def _whole(self) -> dict[str, torch.Tensor]:
         """The parameters that are to be equal; a sharded replica has parts."""
