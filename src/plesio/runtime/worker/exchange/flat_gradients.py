@@ -28,6 +28,8 @@ class FlatGradients:
         self._groups = [
             [p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)
         ]
+        self._unused = set(parameters)
+        """Have never had a gradient on this rank."""
 
     @property
     def shapes(self) -> list[list[torch.Size]]:
@@ -49,15 +51,21 @@ class FlatGradients:
         ]
         for group in self._groups:
             for parameter in group:
+                if parameter.grad is not None:
+                    self._unused.discard(parameter)
                 parameter.grad = None
         return flats
 
     @torch.no_grad()
     def give(self, flats: Sequence[Tensor]) -> None:
-        """Make ``flats`` the gradients; they share their memory."""
+        """Make ``flats`` the gradients; they share their memory.
+
+        The optimizer leaves alone what is frozen by now, and what nobody has used, as it does in one process.
+        """
         for group, flat in zip(self._groups, flats, strict=True):
             for parameter, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
-                parameter.grad = part.view_as(parameter)
+                if parameter.requires_grad and not (parameter in self._unused and not part.any()):
+                    parameter.grad = part.view_as(parameter)
 
     @torch.no_grad()
     def take_sparse(self) -> list[Tensor]:
