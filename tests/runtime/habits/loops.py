@@ -1,0 +1,170 @@
+"""Habits with loops: what stands around `step`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # as everyone calls it
+from torch.utils.data import DataLoader
+
+from runtime.habits.table import BATCH_SIZE, NUM_SAMPLES, Facts, Kind, Numbered, Script, habit, net, numbers, sgd_net
+
+PART = "Loops"
+
+
+SAME: dict[str, Kind] = {"bsp": "warned", "local_sgd:4": "warned", "asp": "unnoticed", "adaptive": "warned"}
+
+
+def loader() -> DataLoader[object]:
+    return DataLoader(Numbered(), batch_size=BATCH_SIZE)
+
+
+@habit("`optimizer.step()` beside `session.step()`", part=PART, kind="refused", alone="refused")
+def stray_step(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        script.at = "step"
+        optimizer.step()
+        session.step(loss)
+    return {}
+
+
+@habit("`optimizer.step()` in a hook of the backward pass", part=PART, kind="refused", alone="refused")
+def step_in_backward(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    session = script.join(model, optimizer)
+    script.train(session, model, loader())
+    return {}
+
+
+@habit("a loop that never calls `session.step`", part=PART, kind="warned", alone="warned")
+def no_step(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        F.mse_loss(model(x), y).backward()
+    return {}
+
+
+@habit("`optimizer.zero_grad()` at the top of the loop", part=PART)
+def zero_grad_first(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss)
+    return {}
+
+
+@habit("gradient accumulation", part=PART)
+def accumulation(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for number, (_, x, y) in enumerate(session.shard(loader()), start=1):
+        (F.mse_loss(model(x), y) / 2).backward()
+        if number % 2 == 0:
+            session.step()
+    return {}
+
+
+@habit("`clip_grad_norm_` before the step", part=PART)
+def clipping(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        session.step(loss)
+    return {}
+
+
+@habit("a loss that is a vector", part=PART, kind="refused", alone="refused")
+def vector_loss(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        loss = F.mse_loss(model(x), y, reduction="none")
+        loss.mean().backward()
+        script.at = "step"
+        session.step(loss)
+    return {}
+
+
+def _own_samples(facts: Sequence[Facts], script: Script) -> None:
+    assert facts[0]["samples"] == NUM_SAMPLES
+
+
+@habit("a loader of one's own, with `step(loss, samples=n)`", part=PART, check=_own_samples)
+def own_loader(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    data = torch.utils.data.Subset(Numbered(), range(script.rank, NUM_SAMPLES, script.num_workers))
+    for _, x, y in DataLoader(data, batch_size=BATCH_SIZE):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss, samples=len(x))
+    session.close()
+    return {"samples": session.report().samples}
+
+
+@habit("a loader of one's own that draws the same batches on all workers", part=PART, kind=SAME)
+def same_batches(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in DataLoader(Numbered(), batch_size=BATCH_SIZE):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss, samples=len(x))
+    return {}
+
+
+@habit(
+    "loaders of one's own of unequal lengths",
+    part=PART,
+    kind={"bsp": "warned", "local_sgd:4": "warned", "adaptive": "warned", "asp": "honoured"},
+    apart=True,
+)
+def unequal_steps(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    data = torch.utils.data.Subset(Numbered(), range(script.rank, NUM_SAMPLES - 16 * script.rank, 2))
+    for _, x, y in DataLoader(data, batch_size=BATCH_SIZE):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss, samples=len(x))
+    return {}
+
+
+def _frozen_mode(facts: Sequence[Facts], script: Script) -> None:
+    assert all(one["modes"] == [True, False] for one in facts)
+
+
+@habit("BatchNorm that stays in `.eval()` through an evaluation", part=PART, check=_frozen_mode)
+def frozen_norm(script: Script) -> Facts:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model[1].eval()
+    session = script.join(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    script.train(session, model, loader())
+    session.evaluate(lambda: 0.0)
+    return {"modes": [model[0].training, model[1].training]}
+
+
+@habit("a metric that is no number", part=PART, kind="refused", alone="refused")
+def metric_of_words(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    script.train(session, model, loader())
+    script.at = "evaluate"
+    session.evaluate(lambda: "good")
+    return {}
+
+
+__all__ = ["net", "numbers"]

@@ -1,0 +1,172 @@
+"""Habits with optimizers: schedules, several of them, and what stands after the step."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader
+
+from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, net, sgd_net
+
+PART = "Optimizers and schedules"
+EPOCHS = 2
+
+
+def loader() -> DataLoader[object]:
+    return DataLoader(Numbered(), batch_size=BATCH_SIZE)
+
+
+def _ends_at_zero(facts: Sequence[Facts], script: Script) -> None:
+    assert facts[0]["rate"] < 1e-9
+
+
+@habit("a cosine to the end of the run, by `session.schedule`", part=PART, check=_ends_at_zero)
+def cosine(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    steps = EPOCHS * session.steps_per_epoch(loader())
+    session.schedule(CosineAnnealingLR(optimizer, T_max=steps))
+    for _ in range(EPOCHS):
+        script.train(session, model, loader())
+    session.close()
+    return {"rate": optimizer.param_groups[0]["lr"]}
+
+
+@habit("`OneCycleLR`, which may not be stepped too often", part=PART)
+def one_cycle(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    steps = EPOCHS * session.steps_per_epoch(loader())
+    session.schedule(OneCycleLR(optimizer, max_lr=0.1, total_steps=steps + 1))
+    for _ in range(EPOCHS):
+        script.train(session, model, loader())
+    return {}
+
+
+@habit("`ReduceLROnPlateau` given to `session.schedule`", part=PART, kind="refused", alone="refused")
+def plateau(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    script.at = "schedule"
+    session.schedule(ReduceLROnPlateau(optimizer))
+    return {}
+
+
+def _two_epochs(facts: Sequence[Facts], script: Script) -> None:
+    assert all(abs(one["rate"] - 0.05 * 0.5**EPOCHS) < 1e-12 for one in facts)
+
+
+@habit("a scheduler that is stepped once an epoch", part=PART, check=_two_epochs)
+def per_epoch(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
+    for _ in range(EPOCHS):
+        script.train(session, model, loader())
+        scheduler.step()
+    return {"rate": optimizer.param_groups[0]["lr"]}
+
+
+def _clamped(facts: Sequence[Facts], script: Script) -> None:
+    assert facts[0]["largest"] <= 0.1 + 1e-6
+
+
+ON_WORKERS: dict[str, Kind] = {"bsp": "honoured", "local_sgd:4": "honoured", "asp": "refused", "adaptive": "honoured"}
+
+
+@habit("weights that are clamped after the step", part=PART, check=_clamped, kind=ON_WORKERS)
+def clamp(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+
+    def clamp_all() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.clamp_(-0.1, 0.1)
+
+    script.train(session, model, loader(), after=clamp_all)
+    session.close()
+    return {"largest": max(float(p.detach().abs().max()) for p in model.parameters())}
+
+
+def _hooked(facts: Sequence[Facts], script: Script) -> None:
+    assert all(one["calls"] > 0 for one in facts)
+
+
+@habit("`register_step_post_hook` on the optimizer", part=PART, check=_hooked)
+def step_hook(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    calls: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    session = script.join(model, optimizer)
+    script.train(session, model, loader())
+    session.close()
+    return {"calls": len(calls)}
+
+
+def _has_moments(facts: Sequence[Facts], script: Script) -> None:
+    assert facts[0]["num"] == 4
+
+
+@habit("`optimizer.state_dict()` when the session is closed", part=PART, check=_has_moments)
+def optimizer_state(script: Script) -> Facts:
+    model = net(script)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    session = script.join(model, optimizer)
+    script.train(session, model, loader())
+    session.close()
+    return {"num": len(optimizer.state_dict()["state"])}
+
+
+@habit("two optimizers for one model", part=PART)
+def two_optimizers(script: Script) -> Facts:
+    model = net(script)
+    first = torch.optim.AdamW(model[0].parameters(), lr=0.01)
+    second = torch.optim.SGD(model[2].parameters(), lr=0.05)
+    session = script.join(model, [first, second])
+    script.train(session, model, loader())
+    return {}
+
+
+class Mine(torch.optim.SGD):
+    """Steps by the sign of the gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(group["lr"] * parameter.grad.sign())
+
+
+@habit(
+    "a subclass of torch's SGD with a step of its own",
+    part=PART,
+    kind=ON_WORKERS,
+)
+def own_step(script: Script) -> Facts:
+    model = net(script)
+    session = script.join(model, Mine(model.parameters(), lr=0.01))
+    script.train(session, model, loader())
+    return {}
+
+
+@habit("two sessions at a time (a GAN)", part=PART, kind="refused")
+def two_sessions(script: Script) -> Facts:
+    made = [sgd_net(script) for _ in range(2)]
+    sessions = [script.join(*one) for one in made]
+    for _, x, y in sessions[0].shard(loader()):
+        for (model, _), session in zip(made, sessions, strict=True):
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            session.step(loss)
+    return {}
+
+
+@habit("`LBFGS`, whose step evaluates the loss itself", part=PART, kind="refused", alone="refused")
+def lbfgs(script: Script) -> Facts:
+    model = net(script)
+    session = script.join(model, torch.optim.LBFGS(model.parameters()))
+    script.train(session, model, loader())
+    return {}
