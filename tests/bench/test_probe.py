@@ -68,7 +68,7 @@ def test_every_pair_of_processes_is_measured():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"WORLD_SIZE": "1"}, "one host has nobody to probe"),
+        ({"WORLD_SIZE": "1", "RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}, "one host has nobody to probe"),
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "2 processes on a host; start one on each"),
     ],
 )

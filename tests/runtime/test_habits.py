@@ -73,9 +73,7 @@ def test_alone_nothing_is_silently_wrong(alone: dict[str, dict[str, Outcome]], p
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param(p, marks=[pytest.mark.slow] * (p in ("local_sgd:4", "adaptive"))) for p in POLICIES]
-)
+@pytest.mark.parametrize("policy", [pytest.param(p, marks=[pytest.mark.slow] * (p != "bsp")) for p in POLICIES])
 def test_with_two_processes_nothing_is_silently_wrong(policy: str):
     outcomes = together(policy)
     wrong = [fault for habit in HABITS for fault in faults(habit, outcomes[habit.name], policy=policy)]

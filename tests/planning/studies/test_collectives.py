@@ -73,6 +73,7 @@ def test_the_hierarchical_formula_is_what_its_rounds_take_on_a_cluster():
         cores_per_host=8,
         local=Link(latency_s=1e-6, bytes_per_s=600e9, shared=False),
         nic=Link(latency_s=10e-6, bytes_per_s=8 * 50e9),
+        collectives="nccl",
     )
     on_cluster_s = all_reduce_times_on(cluster, range(64), 100e6)["hierarchical"]
     assert collectives(num_ranks=64).at_s["hierarchical"] == pytest.approx(on_cluster_s)

@@ -65,6 +65,7 @@ def test_the_formula_is_what_its_rounds_take_on_a_cluster(nics_per_host: int):
         cores_per_host=8,
         local=Link(latency_s=1e-6, bytes_per_s=600e9, shared=False),
         nic=Link(latency_s=10e-6, bytes_per_s=nics_per_host * 25e9),
+        collectives="nccl",
     )
     on_cluster_s = all_reduce_times_on(cluster, range(32), 700e6)["hierarchical"]
     assert hierarchical(num_hosts=4, nics_per_host=nics_per_host).total == pytest.approx(on_cluster_s)

@@ -286,7 +286,11 @@ class Loops:
             self._samples += samples
             self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
-            yield batch
+            try:
+                yield batch
+            except GeneratorExit:  # the loop is left: no step is made of this batch
+                self._samples = 0
+                raise
 
 
 def _check(loader: object) -> None:

@@ -6,7 +6,7 @@ now: averaged weights that are swapped in for an evaluation, and out again, leav
 every step once a version has moved.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -18,10 +18,10 @@ class OwnChanges:
     """Of one worker.
 
     Args:
-        parameters: By name; the session writes to them only within `ours`.
+        parameters: Tells them by name; the session writes to them only within `ours`.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         self._parameters = parameters
         self._watches = False
         self._moved = False
@@ -66,19 +66,19 @@ class OwnChanges:
                 self._leave()
 
     def _written(self) -> int:
-        return sum(parameter._version for parameter in self._parameters.values())
+        return sum(parameter._version for parameter in self._parameters().values())
 
     def _leave(self) -> None:
         self._version = self._written()
         self._num_left += 1
         keeps = self._moved or self._num_left & (self._num_left - 1) == 0
-        self._copies = {name: p.detach().clone() for name, p in self._parameters.items()} if keeps else None
+        self._copies = {name: p.detach().clone() for name, p in self._parameters().items()} if keeps else None
 
     def _look(self) -> None:
         moved, self._version = self._written() != self._version, self._written()
         if self._copies is not None:
             for name, copy in self._copies.items():
-                if not _equal(copy, self._parameters[name].detach()):
+                if not _equal(copy, self._parameters()[name].detach()):
                     self.found(f'"{name}"')
                     break
         elif moved:

@@ -22,6 +22,7 @@ CLUSTER = Cluster(
     workers_per_host=1,
     cores_per_host=1,
     nic=Link(latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S),
+    collectives="nccl",
 )
 
 

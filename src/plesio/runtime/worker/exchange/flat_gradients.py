@@ -58,14 +58,17 @@ class FlatGradients:
 
     @torch.no_grad()
     def give(self, flats: Sequence[Tensor]) -> None:
-        """Make ``flats`` the gradients; they share their memory.
-
-        The optimizer leaves alone what is frozen by now, and what nobody has used, as it does in one process.
-        """
+        """Make ``flats`` the gradients; they share their memory."""
         for group, flat in zip(self._groups, flats, strict=True):
             for parameter, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
-                if parameter.requires_grad and not (parameter in self._unused and not part.any()):
-                    parameter.grad = part.view_as(parameter)
+                parameter.grad = part.view_as(parameter)
+
+    def leave_alone(self) -> None:
+        """Take the gradient from what is frozen by now and from what nobody has used: both stay as they are."""
+        for parameter in (parameter for group in self._groups for parameter in group):
+            unused = parameter in self._unused and parameter.grad is not None and not parameter.grad.any()
+            if unused or not parameter.requires_grad:
+                parameter.grad = None
 
     @torch.no_grad()
     def take_sparse(self) -> list[Tensor]:

@@ -164,6 +164,7 @@ class GradientMeanExchange(SynchronousExchange):
     def _apply(self, started: Progress, means: list[Tensor], sparse: list[Tensor]) -> None:
         """Step the optimizer with the mean gradient of the step ``started``; the parameters are there only now."""
         self._flat.give(means)
+        self._flat.leave_alone()
         self._flat.give_sparse(sparse)
         assert self._latest is not None, "a step has begun it"
         super().step(replace(started, at_s=self._latest.at_s))

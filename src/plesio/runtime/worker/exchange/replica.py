@@ -108,7 +108,7 @@ class Replica:
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
-        self.changes = OwnChanges(self.parameters)
+        self.changes = OwnChanges(lambda: self.parameters)
         """What the script writes into the parameters by itself."""
 
     def held_by(self, holder: Holder | None) -> None:

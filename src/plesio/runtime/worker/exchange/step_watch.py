@@ -52,6 +52,7 @@ class StepWatch:
     def close(self) -> None:
         """Steps are the program's own again."""
         _watches.remove(self._watched)
+        self._watched.clear()
 
 
 class _Watches:
