@@ -289,6 +289,7 @@ class Loops:
             try:
                 yield batch
             except GeneratorExit:  # the loop is left: no step is made of this batch
+                self.global_samples -= self._samples
                 self._samples = 0
                 raise
 
