@@ -12,7 +12,9 @@ from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.explanation_metric import metric_chart
 from plesio.report.explanation_outcome import FEWEST_TO_SMOOTH, outcome_of
 from plesio.report.explanation_page import render_explanation_page
-from plesio.report.explanation_verdict import measured_rows, verdict_sentences
+from plesio.report.explanation_verdict import measured_rows, metric_of, verdict_sentences
+from plesio.report.sentences import finding_of
+from plesio.report.statistics import Spread, difference_of
 
 MakeRun = Callable[..., RunResult]
 NAN = float("nan")
@@ -217,3 +219,21 @@ def test_the_figure_draws_both_runs_raw_and_smoothed(against: Callable[..., Expl
     few = metric_chart(against(GOOD[:4], GOOD[:4]))
     assert few is not None
     assert [trace.mode for trace in draw_figure(few).data] == ["markers", "lines"] * 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "words", "finding"),
+    [
+        ((0.95, 0.99), "accuracy is not shown to differ in the end (p = 0.", "no difference shown"),
+        ((0.90, 0.91), "ended worse: accuracy -7.", "worse"),
+        ((0.99, 0.9902), "ended better: accuracy +1.", "better"),
+    ],
+)
+def test_over_several_seeds_it_says_what_a_comparison_of_the_same_runs_says(
+    against: Callable[..., Explanation], ours: tuple[float, float], words: str, finding: str
+):
+    """With the first seed alone it "ended perhaps worse"."""
+    over = difference_of(Spread.of(dict(enumerate(ours))), baseline=Spread.of({0: 0.98, 1: 0.9801}))
+    explanation = dataclasses.replace(against((*GOOD[:7], 0.95), GOOD), num_seeds=2, over_seeds=over)
+    assert words in verdict_sentences(explanation)[0]
+    assert finding_of(over, metric=metric_of(explanation)).replace("equal", "no difference shown") == finding

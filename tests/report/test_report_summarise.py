@@ -104,7 +104,18 @@ def test_a_policy_or_a_baseline_that_never_finished_is_not_compared(all_runs: li
 
 def test_a_run_that_diverged_is_counted_as_such(all_runs: list[RunResult]):
     runs = change(all_runs, "asp", 2, final_metric=None)
-    assert "Only 2 of 3 finished runs ended with a finite accuracy." in sentence_of(runs, "asp")
+    assert "Only 2 of 3 evaluated runs ended with a finite accuracy." in sentence_of(runs, "asp")
+
+
+def test_a_policy_that_was_never_evaluated_has_missed_nothing(all_runs: list[RunResult]):
+    runs = all_runs
+    for seed in range(3):
+        runs = change(runs, "asp", seed, final_metric=None, evaluations=(), time_to_target_s=None)
+    said = sentence_of(runs, "asp")
+    assert "3 of 3 finished runs were not evaluated." in said
+    assert "finite" not in said
+    assert "reached" not in said
+    assert summary_of(runs, "asp").to_target is None
 
 
 def test_missing_the_target_is_told_and_gives_no_ratio(all_runs: list[RunResult]):

@@ -35,6 +35,7 @@ from plesio.report.explanation_spans import (
     read_spans,
 )
 from plesio.report.explanation_stages import StoreSteps, read_stages, spans_of_stages
+from plesio.report.statistics import Difference
 
 __all__ = ["Change", "Chapter", "Explanation", "Limit", "Review", "explanation_of"]
 
@@ -167,6 +168,7 @@ class Explanation:
         outcome: What it came to, measured.
         bsp: What the same training came to under bsp; None where that was not run.
         num_seeds: Seeds that both were run with, where that is known.
+        over_seeds: The final metric's difference from bsp over all seeds; None where it is not known.
         how_to_know: What to type to have bsp beside it; empty where that is there.
         server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
         saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
@@ -192,6 +194,7 @@ class Explanation:
     outcome: Outcome
     bsp: Outcome | None
     num_seeds: int
+    over_seeds: Difference | None
     how_to_know: str
     server_bytes: int
     saved_s: float
@@ -225,7 +228,13 @@ class Explanation:
 
 
 def explanation_of(
-    log: EventLog, run: RunResult, *, bsp: RunResult | None = None, num_seeds: int = 1, how_to_know: str = ""
+    log: EventLog,
+    run: RunResult,
+    *,
+    bsp: RunResult | None = None,
+    num_seeds: int = 1,
+    over_seeds: Difference | None = None,
+    how_to_know: str = "",
 ) -> Explanation:
     """The explanation that the event log and the result of a run tell whose policy adapts or switches.
 
@@ -234,6 +243,7 @@ def explanation_of(
         run: Its result.
         bsp: The run under bsp to hold it against.
         num_seeds: Seeds that both were run with.
+        over_seeds: How far the final metrics of all their finished runs differ.
         how_to_know: What to type to have bsp beside it, where it is not.
 
     Raises:
@@ -285,6 +295,7 @@ def explanation_of(
         outcome=outcome_of(run, target=run.target),
         bsp=None if bsp is None else outcome_of(bsp, target=run.target),
         num_seeds=num_seeds,
+        over_seeds=over_seeds,
         how_to_know=how_to_know,
         server_bytes=sum(num_bytes for link, num_bytes in run.bytes_sent.items() if link != "collective"),
         saved_s=sum(chapter.saved_s for chapter in chapters),

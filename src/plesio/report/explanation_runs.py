@@ -15,6 +15,8 @@ from plesio.policies import parse_policy, read_log
 from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.operation import read_operation
 from plesio.report.operation_advice import operation_advice
+from plesio.report.statistics import Difference, difference_of
+from plesio.report.summarise import final_metrics
 
 __all__ = ["ChangingRuns", "find_changing_runs"]
 
@@ -81,6 +83,7 @@ class ChangingRuns:
             run,
             bsp=bsp,
             num_seeds=self._num_seeds(run),
+            over_seeds=self._over_seeds(run),
             how_to_know=self._how_to_know(run) if bsp is None else "",
         )
 
@@ -94,6 +97,12 @@ class ChangingRuns:
         """How many seeds both this policy and bsp were run to the end with."""
         ours = {one.seed for one in self.known if one.policy == run.policy and one.status == "finished"}
         return len(ours & {one.seed for one in self.known if _is_bsp_of(one, run)})
+
+    def _over_seeds(self, run: RunResult) -> Difference | None:
+        """The difference that `plesio compare` tests."""
+        ours = final_metrics(one for one in self.known if one.policy == run.policy and one.status == "finished")
+        theirs = final_metrics(one for one in self.known if _is_bsp_of(one, run))
+        return None if ours is None or theirs is None else difference_of(ours, baseline=theirs)
 
     def _how_to_know(self, run: RunResult) -> str:
         here = shlex.quote(str(self.directory))

@@ -3,6 +3,7 @@
 Sooner or later is told by the smoothed curves where there are any, for one lucky evaluation decides the other reading;
 where the two readings contradict each other, neither is believed. Better or worse in the end is told by the last three
 evaluations; where the ranges of the two overlap it is "perhaps" better or worse, and the difference is told anyway.
+With several seeds the test of `plesio compare` decides instead, so that both say the same of the same runs.
 """
 
 import math
@@ -14,7 +15,7 @@ from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.explanation import Explanation
 from plesio.report.explanation_outcome import Outcome
 from plesio.report.metric import Metric
-from plesio.report.sentences import ratio_text
+from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
 
 __all__ = ["ABOUT_EQUAL", "MeasuredRow", "measured_rows", "metric_of", "verdict_sentences"]
 
@@ -171,6 +172,7 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
 
 def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
     """Which was better in the end."""
+    side: _Side
     here, metric = explanation.outcome, metric_of(explanation)
     ours, theirs = here.end_metric, bsp.end_metric
     smooth = bool(here.last_metrics and bsp.last_metrics)
@@ -183,12 +185,20 @@ def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
             return "better", f"ended at {metric.name} {metric.text(ours)} where bsp diverged"
         return None, f"how good it was in the end is not known, for a final {metric.name} is missing"
     how = f"mean of the last {len(here.last_metrics)} evaluations" if smooth else "last evaluation"
+    over = explanation.over_seeds
+    if over is not None and over.p_value is not None:
+        side = finding_of(over, metric=metric)
+        test = f"{p_text(over.p_value)}, {seeds_text(over.num_seeds)}"
+        if side == "equal":
+            one = f"; with this seed it is {metric.difference_text(ours - theirs)}, {how}"
+            return side, f"{metric.name} is not shown to differ in the end ({test}{one})"
+        return side, f"ended {side}: {metric.name} {metric.difference_text(over.mean)} ({test})"
     if metric.text(ours) == metric.text(theirs):
         return "equal", f"ended as good ({how})"
     better = metric.improves(ours - theirs)
     difference = f"{metric.name} {metric.difference_text(ours - theirs)}"
     if smooth and _overlap(here.last_metrics, bsp.last_metrics):
-        side: _Side = "perhaps better" if better else "perhaps worse"
+        side = "perhaps better" if better else "perhaps worse"
         return side, f"ended {side}: {difference} ({how}, and their ranges overlap)"
     side = "better" if better else "worse"
     return side, f"ended {side}: {difference} ({how})"

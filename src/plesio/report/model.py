@@ -93,7 +93,8 @@ class PolicySummary:
         metric_mean: The policy's curve of the metric over training seconds; ``metric_curves`` has one per seed.
         loss_mean: Training loss over clocks, mean over seeds, smoothed.
         final_metric: May have fewer seeds than ``seeds``: a run that diverged has no finite metric.
-        to_target: None where no target was set.
+        to_target: None where no target was set, or no run was evaluated.
+        num_evaluated: Finished runs that were evaluated at all.
         bytes_by_link: Mean per run, by link class.
         wait_share: wait / (compute + wait + communicate).
         lost_workers: (seed, worker).
@@ -113,6 +114,7 @@ class PolicySummary:
     samples_per_s: Spread | None
     final_metric: Spread | None
     to_target: TargetTimes | None
+    num_evaluated: int
     bytes_sent: Spread | None
     bytes_by_link: dict[str, float]
     wait_share: float | None

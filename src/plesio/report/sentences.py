@@ -5,13 +5,23 @@ there is none.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from plesio.core.units import format_bytes, format_seconds
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, Contrast, PolicySummary
 from plesio.report.statistics import Difference, Ratio
 
-__all__ = ["listed", "p_text", "policy_sentence", "ratio_text", "seeds_text", "share_text", "troubles"]
+__all__ = [
+    "finding_of",
+    "listed",
+    "p_text",
+    "policy_sentence",
+    "ratio_text",
+    "seeds_text",
+    "share_text",
+    "troubles",
+]
 
 
 def ratio_text(value: float) -> str:
@@ -91,9 +101,13 @@ def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
         seeds = [str(seed) for seed, how, _ in summary.unfinished if how == status]
         if seeds:
             lines.append(f"Seed {', '.join(seeds)} {status} and is left out.")
+    if summary.num_evaluated < len(summary.seeds):
+        lines.append(
+            f"{len(summary.seeds) - summary.num_evaluated} of {len(summary.seeds)} finished runs were not evaluated."
+        )
     known = 0 if summary.final_metric is None else summary.final_metric.num_seeds
-    if known < len(summary.seeds):
-        lines.append(f"Only {known} of {len(summary.seeds)} finished runs ended with a finite {metric.name}.")
+    if known < summary.num_evaluated:
+        lines.append(f"Only {known} of {summary.num_evaluated} evaluated runs ended with a finite {metric.name}.")
     if summary.lost_workers:
         lost = ", ".join(f"worker {worker} (seed {seed})" for seed, worker in summary.lost_workers)
         lines.append(f"Lost: {lost}.")
@@ -144,6 +158,13 @@ def _speed_clause(policy: str, contrast: Contrast, *, baseline: str) -> str:
     return f"{policy} trained {ratio_text(contrast.speed.value)} as fast as {baseline}{with_bytes}"
 
 
+def finding_of(difference: Difference, *, metric: Metric) -> Literal["better", "equal", "worse"]:
+    """What the seeds show; "equal" is that they show no difference."""
+    if not difference.shown:
+        return "equal"
+    return "better" if metric.improves(difference.mean) else "worse"
+
+
 def _metric_clause(summary: PolicySummary, difference: Difference, *, comparison: Comparison) -> str:
     metric, theirs = comparison.metric, comparison.baseline_summary.final_metric
     assert summary.final_metric is not None, "a difference has two sides"
@@ -154,10 +175,7 @@ def _metric_clause(summary: PolicySummary, difference: Difference, *, comparison
         return f"{values} ({gap}, {seeds_text(difference.num_seeds)}: too few for a test)"
     if difference.identical:
         return f"{values} (the same on each of {seeds_text(difference.num_seeds)})"
-    if not difference.shown:
-        finding = "no difference shown"
-    else:
-        finding = "better" if metric.improves(difference.mean) else "worse"
+    finding = finding_of(difference, metric=metric).replace("equal", "no difference shown")
     return f"{values} ({gap}, {p_text(difference.p_value)}, {seeds_text(difference.num_seeds)}: {finding})"
 
 
@@ -180,8 +198,8 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
         return "There is not enough to judge it by."
     if speed.p_value is None or metric.p_value is None:
         return "Run at least 2 seeds a policy before choosing by this."
-    better = metric.shown and comparison.metric.improves(metric.mean)
-    worse = metric.shown and not better
+    finding = finding_of(metric, metric=comparison.metric)
+    better, worse = finding == "better", finding == "worse"
     name = comparison.metric.name
     if _shown_above(speed):
         if _misses_target(summary, comparison=comparison):

@@ -14,7 +14,7 @@ from plesio.report.metric import Metric
 from plesio.report.model import MEMORY_PARTS, Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
 from plesio.report.statistics import Spread, difference_of, ratio_of
 
-__all__ = ["BASELINE", "compare_runs", "training_s"]
+__all__ = ["BASELINE", "compare_runs", "final_metrics", "training_s"]
 
 BASELINE = "bsp"
 """The policy that others are held against, where it was run; else the first one is."""
@@ -69,6 +69,8 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
     seeds = tuple(run.seed for run in finished)
     if len(set(seeds)) < len(seeds):
         raise DataError(f"policy {policy} has two finished runs of one seed (seeds {seeds}); keep one of them")
+    # one that was never evaluated has missed no target, and did not diverge
+    evaluated = [run for run in finished if run.evaluations or run.final_metric is not None]
     links = dict.fromkeys(link for run in finished for link in run.bytes_sent)
     metric_curves = tuple(Curve.of((point.at_s, point.metric) for point in run.evaluations) for run in finished)
     loss_curves = [Curve.of((float(point.clock), point.loss) for point in run.losses) for run in finished]
@@ -78,8 +80,9 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         unfinished=tuple((run.seed, run.status, run.error) for run in runs if run.status != "finished"),
         time_s=_per_seed(finished, training_s),
         samples_per_s=_per_seed(finished, lambda run: run.samples / training_s(run) if training_s(run) > 0 else None),
-        final_metric=_per_seed(finished, lambda run: run.final_metric),
-        to_target=_target_times(finished),
+        final_metric=final_metrics(finished),
+        to_target=_target_times(evaluated),
+        num_evaluated=len(evaluated),
         bytes_sent=_per_seed(finished, lambda run: float(run.bytes_sent_total)),
         bytes_by_link={link: statistics.fmean(run.bytes_sent.get(link, 0) for run in finished) for link in links},
         wait_share=_share(finished, "wait_s"),
@@ -118,6 +121,11 @@ def _if_all_reached(summary: PolicySummary) -> Spread | None:
     """Times to target, unless a seed is missing: the mean of those that made it would flatter the policy."""
     target = summary.to_target
     return target.reached if target is not None and target.num_reached == target.num_runs else None
+
+
+def final_metrics(finished: Iterable[RunResult]) -> Spread | None:
+    """Final metrics by seed; None where no run has one that is finite."""
+    return _per_seed(finished, lambda run: run.final_metric)
 
 
 def _per_seed(runs: Iterable[RunResult], value_of: Callable[[RunResult], float | None]) -> Spread | None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, DataError, TransportError
-from plesio.core.units import counted, format_seconds
+from plesio.core.units import format_seconds
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
@@ -152,16 +152,16 @@ def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest 
 
 
 def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: float, begun_unix_s: float) -> str:
-    """What a failed run had done since its last checkpoint, in a sentence; steps are by their mean time until then."""
+    """How far a run had come that failed, and where it goes on, in a sentence."""
     failed_unix_s = min(ending.at_unix_s for ending in outcome.endings)
     last = _latest(checkpoints, since_unix_s=since_unix_s)
     if last is None:
         return f"the run failed {format_seconds(failed_unix_s - begun_unix_s)} after it began, all of which is lost"
-    lost_s = failed_unix_s - max(last.created_unix_s, begun_unix_s)
-    num_steps = round(lost_s * last.clock / last.elapsed_s) if last.elapsed_s else 0
+    checkpoint = f"the checkpoint of step {last.clock:,}"
+    if last.created_unix_s < begun_unix_s:
+        return f"the run failed {format_seconds(failed_unix_s - begun_unix_s)} after it went on from {checkpoint}"
     return (
-        f"the run failed; {format_seconds(lost_s)} of work are lost (about {counted(num_steps, 'step')}) since the "
-        f"checkpoint of step {last.clock:,}"
+        f"the run failed {format_seconds(max(0.0, failed_unix_s - last.created_unix_s))} after {checkpoint} was written"
     )
 
 
