@@ -67,7 +67,7 @@ ENDINGS = {
     "kill worker at its end": 5.0,
     "kill worker in a save": 2.0,
 }
-"""Those of stress_endings.py, likewise."""
+"""Weights of the faults of stress_endings.py."""
 WEIGHTS = {**KINDS, **ENDINGS}
 PRIMARY = 0.6
 """How often it is rank 0 whom an ending befalls, beside its share of the others."""
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def wakes(self) -> bool:
-        """Whether a worker that is stopped goes on while the others train."""
+        """True if the stopped worker goes on while the others train."""
         return self.kind in ("stop worker a moment", "stop worker past its lease", "stop worker at its end")
 
     @property
@@ -146,7 +146,7 @@ class Case:
 
     @property
     def awaited(self) -> list[str]:
-        """What is in the run's folder when it may come."""
+        """Files in the run's folder that must be there before the fault."""
         if self.kind == "kill worker in a save":
             return ["checkpoints/*.part"]
         if "at its end" in self.kind:

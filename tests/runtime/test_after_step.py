@@ -1,4 +1,4 @@
-"""What a script does with its optimizer and its parameters after a step, where the store's servers step."""
+"""A script's use of its optimizer and parameters after a step, where the store's servers step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

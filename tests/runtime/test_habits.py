@@ -32,7 +32,7 @@ def alone() -> dict[str, dict[str, Outcome]]:
 
 
 def together(policy: str) -> dict[str, list[Outcome]]:
-    """Of two processes, by habit and rank."""
+    """Run all habits on two processes; outcomes by habit and rank."""
     with LocalJob(2) as job:
         endings = job.run(PROGRAM, "run", timeout_s=LIMIT_S, policy=policy, names=[habit.name for habit in HABITS])
     for ending in endings.values():
@@ -41,7 +41,7 @@ def together(policy: str) -> dict[str, list[Outcome]]:
 
 
 def faults(habit: Habit, outcomes: Sequence[Outcome], *, policy: str) -> list[str]:
-    """What is wrong with what became of a habit."""
+    """List the differences between a habit's outcomes and the table."""
     expected, found = habit.expected(policy, alone=len(outcomes) == 1), {outcome.kind for outcome in outcomes}
     traces = [outcome.trace for outcome in outcomes if outcome.trace]
     if traces:
@@ -106,7 +106,7 @@ def rows(lines: Mapping[str, str]) -> list[str]:
 
 
 def said(page: str) -> dict[str, str]:
-    """What the page has each habit told."""
+    """Read each habit's line from the page."""
     by_words = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]

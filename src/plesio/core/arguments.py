@@ -1,4 +1,4 @@
-"""What a call's arguments may be: one table a call, looked through when it is called."""
+"""Checks of a call's arguments, from one table for each call."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ __all__ = ["CALLABLE", "FOLDER", "YES_OR_NO", "Wanted", "check_arguments", "inst
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an argument may be.
+    """The values that an argument may have.
 
     Attributes:
         words: What to write.

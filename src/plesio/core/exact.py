@@ -15,7 +15,7 @@ __all__ = ["KIND", "decoded", "encoded"]
 KIND = "kind"
 _ATOMS = (type(None), bool, float, str)
 _MOST_BITS = 1024
-"""Of an integer that is written as a number."""
+"""Bits of the largest integer that is written as a number."""
 _FACTORIES = {"None": None, **{kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)}}
 
 
@@ -108,7 +108,7 @@ def encoded(value: Any, *, other: Callable[[Any, str], Any], path: str = "") -> 
 
 
 def decoded(value: Any, *, other: Callable[[dict[str, Any], str], Any]) -> Any:
-    """What `encoded` was given.
+    """Rebuild the value that `encoded` was given.
 
     Args:
         value: Plain values.

@@ -1,4 +1,4 @@
-"""What a worker tells the supervisor that started it, and nobody else: that it has joined, and the error that ends it.
+"""Messages from a worker to its supervisor alone: that it has joined, and the error that ends it.
 
 Each worker of ``plesio run`` has a pipe to its supervisor, one JSON object a line. Its number is in an environment
 variable, with the pipe's inode: a child of the worker inherits the variable and not the pipe, and may have another file
@@ -22,7 +22,7 @@ SUPERVISOR_VARIABLE = "PLESIO_SUPERVISOR"
 
 
 def name_of_pipe(fd: int) -> str:
-    """What the variable says of the pipe."""
+    """Return the variable's value for this pipe: its number and its inode."""
     return f"{fd}:{os.fstat(fd).st_ino}"
 
 

@@ -34,7 +34,7 @@ def speak_as(who: str) -> None:
 
 
 def introduce(worker: int) -> None:
-    """What this thread says from now on is a worker's, and whoever has started it knows that it has joined."""
+    """Log as this worker from now on, and tell its supervisor that it has joined."""
     set_up_logging()
     speak_as(f"worker {worker}")
     say_joined()

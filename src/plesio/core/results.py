@@ -38,10 +38,10 @@ SCHEMA_VERSION = 1
 
 
 Goal = Literal["max", "min"]
-"""Whether more of a metric is better, or less."""
+"""``max`` if more of a metric is better, ``min`` if less is."""
 
 Found = float | dict[str, float] | None
-"""What an evaluation gives: one number, several by name, or None on a worker that does not evaluate."""
+"""Result of an evaluation: one number, several by name, or None on a worker that does not evaluate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class Evaluation:
 
     @property
     def found(self) -> Found:
-        """What the function gave: one number, or several by name."""
+        """The function's result: one number, or several by name."""
         return dict(self.metrics) if self.metrics else self.metric
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
-        """What ``dataclasses.asdict`` made of one; without the fields that were not set."""
+        """Read one from the JSON of ``dataclasses.asdict``, which lacks the fields that were not set."""
         metrics = data.get("metrics", UNSET)
         return cls(**{**_floats(data), "metrics": metrics and _floats(metrics)})
 

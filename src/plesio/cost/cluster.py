@@ -127,12 +127,12 @@ class Cluster:
 
     @property
     def library(self) -> Collectives:
-        """What carries collectives: unless it is written down, NCCL where a device is named, and else Gloo."""
+        """Library of the collectives: the named one, or else NCCL where a device is named, and Gloo where none is."""
         return self.collectives or ("nccl" if self.device else "gloo")
 
     @property
     def assumes(self) -> str | None:
-        """What prices take for granted of the library, as a sentence; None where the cluster says it."""
+        """Sentence about the library that prices assume; None where the cluster names it."""
         if self.collectives:
             return None
         name, why = ("NCCL", f"has {self.device}") if self.device else ("Gloo", "names no device")

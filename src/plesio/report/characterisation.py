@@ -167,7 +167,7 @@ def _digests(comparison: Comparison, policy: str) -> dict[int, str]:
 
 
 def makes_steps_of_bsp(policy: str, *, workers: int) -> bool:
-    """Whether a policy makes the steps of ``bsp``, but for rounding, whatever the task and the times are.
+    """Tell whether a policy makes the steps of ``bsp``, but for rounding, whatever the task and the times are.
 
     Those are: each with the mean gradient of all workers, sent in full and in time. One worker alone is its own mean.
 

@@ -313,7 +313,7 @@ def _tests(one: Judgement) -> tuple[str, str, str]:
 
 
 def _said(one: Judgement, shown: str) -> str:
-    """What may be said of a comparison: ``shown``, or why nothing."""
+    """Return ``shown`` if the comparison is significant, or else the reason why nothing is shown."""
     if one.shown:
         return shown
     if one.num_seeds < MIN_SEEDS:

@@ -43,7 +43,7 @@ class ReviewRound:
 
     @property
     def decides(self) -> bool:
-        """Whether the policy decided something; where a new group of workers goes on, nothing is."""
+        """True if the policy decided something here; a new group of workers that goes on as before decides nothing."""
         return self.steer is not None and (bool(self.reviews) or self.steer.policy != self.steer.before)
 
     @property

@@ -69,7 +69,7 @@ def _communication(operation: Operation) -> str:
 
 
 def _rarer_or_smaller(policy: str) -> str:
-    """What there is to do about communication, but for what the policy does already."""
+    """List the ways to communicate less that the policy does not use yet."""
     period, delay = (
         (1, 0) if is_grid(policy) or not policy else (parse_policy(policy).period, parse_policy(policy).delay)
     )

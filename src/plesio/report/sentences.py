@@ -159,7 +159,7 @@ def _speed_clause(policy: str, contrast: Contrast, *, baseline: str) -> str:
 
 
 def finding_of(difference: Difference, *, metric: Metric) -> Literal["better", "equal", "worse"]:
-    """What the seeds show; "equal" is that they show no difference."""
+    """Return the difference that the seeds show; "equal" if they show none."""
     if not difference.shown:
         return "equal"
     return "better" if metric.improves(difference.mean) else "worse"

@@ -162,7 +162,7 @@ class Job:
         return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
 
     def assure_all_come(self) -> None:
-        """Nobody need be waited for in vain.
+        """Raise if a worker has ended that the others still wait for.
 
         Raises:
             TransportError: A worker that the job should begin with has ended before it joined.

@@ -206,7 +206,7 @@ def _host(
             return set() if told is None else {int(rank) for rank in told.split(",")}
 
         def ended(rank: int) -> None:
-            """Those who wait for it at the start need not."""
+            """Tell the workers that wait at the start that this one will not come."""
             past.append(rank)
             for store in stores:
                 store.set(ENDED_KEY, ",".join(map(str, past)))

@@ -162,7 +162,7 @@ def _signals_as_bytes() -> Iterator[socket.socket]:
 
 @dataclass(slots=True)
 class _Words:
-    """What a worker tells beside what it prints."""
+    """Messages from a worker to its supervisor, apart from its output."""
 
     pipe: IO[bytes]
     joined: bool = False

@@ -1,4 +1,4 @@
-"""What workers print, on one screen: whole lines with the worker's rank in front, and progress bars as they move.
+"""Output of all workers on one screen: whole lines with the worker's rank in front, and progress bars as they move.
 
 A program that moves a bar writes carriage returns and no line's end. Such a line is passed on at once, as it stands,
 and is *open* until its worker ends it, or another one has something to say.
@@ -16,7 +16,7 @@ _CLEAR = b"\r\x1b[K"
 
 @dataclass(slots=True)
 class Screen:
-    """Where all workers' streams end."""
+    """The screen that all workers' streams end on."""
 
     open: "Output | None" = None
     """The stream whose line is not ended."""

@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints is one line: another optimizer, a full disk, a crash at any step of a removal."""
+"""Mistakes with checkpoints give one line: another optimizer, a full disk, a crash at any step of a removal."""
 
 import re
 import shutil

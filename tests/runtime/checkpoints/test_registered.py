@@ -1,4 +1,4 @@
-"""What is accepted when it is registered loads equal, types too; what is not is refused there, by name and place."""
+"""An accepted state loads equal and of the same types; `register` refuses any other by name and place."""
 
 import io
 import re
@@ -60,7 +60,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def through_a_file(state: Any) -> Any:
-    """As a checkpoint has it."""
+    """Write the state into a checkpoint's file, and read it."""
     file = io.BytesIO()
     torch.save(kept("one", state), file)
     file.seek(0)

@@ -44,7 +44,7 @@ class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 @dataclass
 class Script:
-    """What a habit's script is given: where it runs, and `plesio.join` with the policy of this run.
+    """The surroundings of a habit's script: its rank, and `plesio.join` with the policy of this run.
 
     Attributes:
         policy: Of this run.
@@ -104,7 +104,7 @@ class Script:
 
 
 Facts = dict[str, Any]
-"""What a script has seen, on one worker."""
+"""Facts that a script has found on one worker, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +141,14 @@ class Habit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a habit on one worker."""
+    """The end of a habit's script on one worker."""
 
     kind: Kind
     line: str = ""
     at: str = ""
     facts: Facts = field(default_factory=dict)
     trace: str = ""
-    """Of an error that is not Plesio's."""
+    """Traceback of an error that is not Plesio's."""
 
 
 HABITS: list[Habit] = []

@@ -4,7 +4,7 @@ from plesio.runtime.transport.tcp_traffic import TcpTraffic
 
 
 def test_a_connection_that_takes_the_number_of_one_that_was_closed_is_ended_with_the_rest():
-    """As where the last group's connections are closed while the next one's are opened."""
+    """A new group's connections can take the numbers of the last group's, which are closed meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         before = socket.create_connection(server.getsockname())
         number = before.fileno()

@@ -1,4 +1,4 @@
-"""What `session.shard` gives: alone the loader as it is, with a length, and every iteration is an epoch of its own."""
+"""Loaders that `session.shard` returns: alone the user's own, with a length, and each iteration is a new epoch."""
 
 from collections.abc import Iterator
 from itertools import chain, pairwise

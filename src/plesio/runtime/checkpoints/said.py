@@ -20,7 +20,7 @@ _LOOK_S = 0.02
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tensor or a value lies in a file."""
+    """Place of a tensor or a value in a file."""
 
     file: str
     offset: int
@@ -28,7 +28,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says.
+    """One worker's report about its part of a checkpoint.
 
     Attributes:
         files: Those that it has written.
@@ -48,7 +48,7 @@ def _path(part: Path, rank: int) -> Path:
 
 
 def could_not_be_written(folder: Folder, error: Exception) -> str:
-    """What the user is told of a checkpoint that there is not."""
+    """Return the line that tells the user why there is no checkpoint."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError | PlesioError):
         cause = cause.__cause__ or cause.__context__  # torch's writer has an error of its own for a full disk

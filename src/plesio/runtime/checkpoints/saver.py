@@ -69,7 +69,7 @@ class CheckpointSaver:
     registered: Registered = field(default_factory=Registered)
     """Objects of the user's, saved with the rest."""
     optimizers: tuple[OptimizerRecord, ...] = ()
-    """What the run trains with."""
+    """The optimizers of the run."""
     report: Callable[[], Report]
     """Tells this worker's totals so far."""
     patience_s: float = AWAIT_S
@@ -77,7 +77,7 @@ class CheckpointSaver:
     lost: set[int] = field(default_factory=set)
     """Workers that will never write their parts."""
     reads_back: bool = True
-    """Whether the next checkpoint is read again once it is written, as a run's first is."""
+    """True if the next checkpoint is read back once it is written; the first of a run is."""
     _session: Callable[[], dict[str, Any]] = dict
     _pending: "_Pending | None" = None
     _last: "_Writing | None" = None
@@ -196,7 +196,7 @@ class _Writing:
     part: Path | None = None
     """Its folder, once it is there."""
     has_heard: bool = False
-    """Whether what the others have written is known, or that one has not."""
+    """True once all others have reported their parts, or one has reported that it could not write its own."""
     written: threading.Event = field(default_factory=threading.Event)
     """This worker's part is, or cannot be."""
     took_s: float = 0.0

@@ -22,7 +22,7 @@ _ASIDE = ("params", "param_names", "foreach", "fused", "capturable", "initial_lr
 
 
 def records(replica: Replica) -> tuple[OptimizerRecord, ...]:
-    """What the program trains with, as it stands."""
+    """Return the program's optimizers and their present settings."""
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     return tuple(_record(optimizer, names) for optimizer in replica.optimizers)
 
@@ -41,7 +41,7 @@ def _text(value: Any) -> str:
 
 
 def changes(here: Sequence[OptimizerRecord], there: Sequence[OptimizerRecord]) -> list[str]:
-    """What the program has set otherwise, in lines.
+    """List the settings in which the program differs from the checkpoint, a line for each.
 
     Args:
         here: The program's.

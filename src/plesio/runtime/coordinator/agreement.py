@@ -49,7 +49,7 @@ def disagreement(
 
 
 def _unlike(here: Sequence[str], there: Sequence[str], *, late: bool) -> str | None:
-    """What differs first; a worker that joins late begins with options that the others may have left behind."""
+    """Return the first difference. A worker that joins late may have other values: a policy can have changed them."""
     for own, others in zip_longest(here, there, fillvalue="no more options"):
         if own != others and not (late and "=" in own and "=" in others):
             return f"{own}, the others {others}"

@@ -48,7 +48,7 @@ class Arrivals:
         self._is_running = is_running
         self._passed = passed
         self._rates: dict[int, tuple[int, tuple[float, ...]]] = {}
-        """Of each worker the clock of its last update, and its learning rates."""
+        """Clock of each worker's last update, and its learning rates then."""
         self._warned = False
         self._decide = decide
 

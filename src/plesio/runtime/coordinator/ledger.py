@@ -74,10 +74,10 @@ class Ledger:
         self.fallbacks: list[str] = []
         self.decisions: list[dict[str, Any]] = []
         self.samples_at_end = 0
-        """Of all workers in collectives, as those that leave them know."""
+        """Samples of all workers in collectives, by the count of the workers that leave them."""
         self.applied_samples = 0
         self.applied_positions = 0
-        """Of what is dealt out, for one, samples."""
+        """Positions of the dealt orders (samples, mostly) in the applied updates."""
         self.version = 0
         self.racks: Mapping[int, tuple[int, ...]] = {}
         """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
@@ -186,7 +186,7 @@ class Ledger:
                 return
 
     def latest(self, worker: int) -> Report:
-        """What a worker has reported last."""
+        """Return a worker's latest report."""
         return self._reports.get(worker, Report())
 
     def ended_early(self, worker: int, *, evaluates: bool) -> None:

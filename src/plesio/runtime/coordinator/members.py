@@ -124,7 +124,7 @@ class Members(dict[int, Member]):
 
     @property
     def ending(self) -> bool:
-        """Whether the training of a worker is over, and that of the others is to be."""
+        """True if one worker's training is over, so that the others must end theirs."""
         return any(member.leaving and not member.parted for member in self.values())
 
     def all_doomed_but(self, *workers: int) -> bool:

@@ -47,7 +47,7 @@ class Sampling:
 
     @property
     def synchronous(self) -> bool:
-        """Whether all workers make the same steps in the present stage."""
+        """True if all workers make the same steps in the present stage."""
         return self._stage.policy.synchronous
 
     def lease(self, worker: int, request: LeaseRequest, *, now_s: float) -> list[Effect]:

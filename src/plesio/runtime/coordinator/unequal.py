@@ -24,7 +24,7 @@ _DOES = {
 
 
 class Unequal:
-    """Of one run.
+    """Finds workers of one run that have ended, or wait in different collectives, while others train.
 
     Args:
         members: Who takes part.

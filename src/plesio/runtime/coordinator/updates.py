@@ -38,7 +38,7 @@ class Updates:
         """Of each update of which some servers lack their part, those that have it."""
         self._samples: dict[tuple[int, int], int] = {}
         self._positions: dict[tuple[int, int], int] = {}
-        """Of the orders that are dealt out, that whole updates stand for: samples, or batches of a batch sampler."""
+        """Positions of the dealt orders in each update: samples, or batches of a batch sampler."""
 
     def is_whole(self, worker: int, clock: int, *, server: int) -> bool:
         """Whether every server has its part, now that this one has."""

@@ -58,7 +58,7 @@ class GridSaver:
     warn: Callable[[str], None]
     _asked: bool = False
     _read_back: bool = False
-    """Whether a checkpoint has been read again after it was written, as the first is."""
+    """True once a checkpoint has been read back after it was written; the first is."""
     _threads: list[threading.Thread] = field(default_factory=list)
     _failed: threading.Event = field(default_factory=threading.Event)
 

@@ -33,12 +33,12 @@ _NUMBERS = (bool, int, float)
 
 
 def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the servers can run this optimizer: its class is torch's own, and so is its step."""
+    """Tell whether the servers can run this optimizer: its class and its step must be torch's own."""
     return _why_not(optimizer) is None
 
 
 def _why_not(optimizer: torch.optim.Optimizer) -> str | None:
-    """What of it the servers cannot run."""
+    """Name the part of the optimizer that the servers cannot run, if there is one."""
     for one in parts_of(optimizer):
         name, own = type(one).__name__, type(one).step
         if SUPPORTED_OPTIMIZERS.get(name) is not type(one):

@@ -17,7 +17,7 @@ __all__ = ["Optimizers", "as_one", "parts_of"]
 
 
 class _States(MutableMapping[torch.Tensor, Any]):
-    """What optimizers remember of each parameter; made where it is asked for, as theirs are."""
+    """State of each parameter in the optimizer that holds it; made on demand, as theirs are."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
@@ -69,7 +69,7 @@ class Optimizers(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Of all, the very ones."""
+        """Groups of all optimizers, themselves and not copies."""
         return [group for optimizer in self.parts for group in optimizer.param_groups]
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -96,7 +96,7 @@ def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 
 
 def as_one(model: object, optimizer: object) -> Optimizer:
-    """What `plesio.join` was given, as one optimizer.
+    """Combine the optimizers that `plesio.join` was given into one.
 
     Raises:
         TaskError: It is none, no model comes with it, or two of them hold the same parameter.

@@ -92,7 +92,7 @@ class ShardServer:
         self._clock = clock
         self._halted = False
         self._samples = 0
-        """Of all workers, that are in the parameters."""
+        """Samples of all workers that the parameters contain."""
         self._pushes: dict[tuple[int, int], Bulk] = {}
         self._decided: dict[int, int] = defaultdict(int)
         self._credit: dict[int, int] = defaultdict(int)

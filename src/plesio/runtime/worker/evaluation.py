@@ -14,7 +14,7 @@ __all__ = ["Evaluator"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """Of one worker.
+    """Evaluates the shared parameters on one worker.
 
     Args:
         replica: Takes the shared parameters while they are evaluated.

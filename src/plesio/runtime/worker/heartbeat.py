@@ -91,7 +91,7 @@ class Heartbeat:
 
     @property
     def overslept(self) -> bool:
-        """Whether this process has slept for a lease, and nothing has proved since that it still takes part."""
+        """True if this process has slept for a lease, and nothing has proved since that it still takes part."""
         return self._sure_s < self._woke_s or time.monotonic() > self._turn_s + self._sleep_s
 
     @property
@@ -100,7 +100,7 @@ class Heartbeat:
         return MIN_LEASE_S if self._lease_s == FIRST_LEASE_S else self._lease_s
 
     def goes_on(self) -> bool:
-        """Whether the job is not over for this worker; the thread asks while it looks for the server's backup."""
+        """Tell whether the job goes on for this worker; the thread asks while it looks for the server's backup."""
         self._turn()
         return not self._stop.is_set()
 

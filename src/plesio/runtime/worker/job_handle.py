@@ -49,7 +49,7 @@ class Pulse(Protocol):
 
     @property
     def overslept(self) -> bool:
-        """Whether this process has slept for a lease, and nothing has proved since that it still takes part."""
+        """True if this process has slept for a lease, and nothing has proved since that it still takes part."""
         ...
 
     @property

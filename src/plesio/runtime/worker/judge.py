@@ -1,4 +1,4 @@
-"""What a metric's function gives, as the records have it: numbers by name, and which way is better.
+"""Results of a metric's function as the run records them: numbers by name, each with its goal.
 
 A function gives one number, or several by name. The run is judged by one of them: the run's metric if that is among
 them, else the first. More of a metric is better, unless its name says that it is a loss, or the caller says so.
@@ -31,7 +31,7 @@ _LESS_IS_BETTER = re.compile(r"loss|error|perplexity|(^|_)(mse|mae|rmse|nll|ppl|
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What the functions of a run give, as its records have it.
+    """Calls the metric functions of a run and records their results.
 
     Args:
         info: The run's own name of the metric, and its goal.

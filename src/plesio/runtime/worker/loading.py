@@ -217,7 +217,7 @@ class LeasedBatches:
 
 
 class Given(NamedTuple):
-    """What the training loop is given: a batch, how many positions it is of the order, and how many samples."""
+    """A batch for the training loop, with its number of positions in the order and of samples."""
 
     batch: Any
     size: int

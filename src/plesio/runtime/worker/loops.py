@@ -47,7 +47,7 @@ class Shard:
 
 
 class Loops:
-    """Of one worker's session.
+    """The loops over data in one worker's session.
 
     Args:
         seed: Of the order of samples.
@@ -104,12 +104,12 @@ class Loops:
         self._own = past.samples
         """Samples of all workers, as if each had as many as this one counts in its own loop."""
         self._exact = True
-        """Whether what all workers have trained on was known at the last step."""
+        """True if the number of samples of all workers was known at the last step."""
         self._stream: Stream | None = None
         self._left_stream: dict[str, Any] | None = None
         """The place in the latest stream, when its loop was left."""
         self._size = self._samples = 0
-        """Of the batches that were given since the last step: positions of the order, and samples."""
+        """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
         self.global_samples: int | None = past.samples
         """Samples that all workers have trained on, where this one knows."""
@@ -122,11 +122,11 @@ class Loops:
 
     @property
     def gave_nothing(self) -> bool:
-        """Whether this worker's loops had no batch for it: others were quicker."""
+        """True if this worker's loops had no batch for it, because others were quicker."""
         return self._num_plans > 0 and not self._gave
 
     def stream_position(self) -> dict[str, Any] | None:
-        """Where in the latest stream this worker is, for a run that goes on from here."""
+        """Return this worker's position in the latest stream, for a run that resumes from here."""
         return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
@@ -164,7 +164,7 @@ class Loops:
 
     @property
     def gives(self) -> bool:
-        """Whether the step under way is on batches of a loop."""
+        """True if the step under way is on batches of a loop."""
         return self._samples > 0
 
     def trained(self, own: object = None) -> int:

@@ -99,7 +99,7 @@ class LossScaling:
 
     @property
     def _entries(self) -> list[tuple[torch.optim.Optimizer, dict[str, Any]]]:
-        """What the scaler knows of each optimizer's gradients in this step."""
+        """The scaler's record of each optimizer's gradients in this step."""
         return [(optimizer, self.scaler._per_optimizer_states[id(optimizer)]) for optimizer in self._optimizers]
 
     def _unscale(self) -> None:

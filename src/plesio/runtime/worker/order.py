@@ -40,7 +40,7 @@ _KEPT_EPOCHS = 4
 
 
 class Order:
-    """Of one loop over a loader.
+    """The order of samples of one loop over a loader.
 
     Args:
         loader: The user's, over a map-style data set.
@@ -77,7 +77,7 @@ class Order:
         _check(self._sampler)
 
     def figures(self, *, samples: int | None, epoch: int | None, num_workers: int) -> PlanFigures:
-        """What is to be dealt out: one epoch, or ``samples`` samples of as many epochs as that takes.
+        """Return the numbers of the plan: one epoch, or ``samples`` samples of as many epochs as that takes.
 
         Args:
             samples: Over all workers; None is one epoch.
@@ -103,7 +103,7 @@ class Order:
         return PlanFigures(num_samples=num_positions, batch_size=self._batch_size, budget_samples=budget)
 
     def indices(self, spans: Sequence[Span], *, first_epoch: int) -> list[Any]:
-        """What the data set is asked for at these positions; epochs of spans count from ``first_epoch``."""
+        """Return the data set's indices at these positions; epochs of spans count from ``first_epoch``."""
         found: list[Any] = []
         for span in spans:
             part = self.positions(first_epoch + span.epoch)[span.start : span.stop]
@@ -131,7 +131,7 @@ class Order:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the sampler is asked; else it sees to nothing but whether the data set is shuffled."""
+        """True if the order is drawn from the sampler; False if the sampler only says whether to shuffle."""
         return not _is_stock(self._sampler) or not isinstance(self._sampler, SequentialSampler | RandomSampler)
 
     def _draw(self, epoch: int) -> Positions:
@@ -150,7 +150,7 @@ class Order:
 
 
 def _is_stock(sampler: object) -> bool:
-    """Whether its class is PyTorch's, and not one that a user has derived."""
+    """Tell whether the sampler's class is PyTorch's own, and not derived by a user."""
     return type(sampler).__module__.partition(".")[0] in ("torch", "torchdata")
 
 

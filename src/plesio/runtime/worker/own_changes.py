@@ -15,7 +15,7 @@ __all__ = ["OwnChanges"]
 
 
 class OwnChanges:
-    """Of one worker.
+    """Notices the script's own writes into the parameters of one worker.
 
     Args:
         parameters: Tells them by name; the session writes to them only within `ours`.
@@ -30,9 +30,9 @@ class OwnChanges:
         self._copies: dict[str, torch.Tensor] | None = None
         self._found: str | None = None
         self.seen = False
-        """Whether there has been one ever."""
+        """True once the script has changed a parameter."""
         self.unsure = False
-        """Whether there was a write of which nobody can tell whether it changed anything."""
+        """True once the script has written to a parameter with no copy left to compare with."""
 
     def watch(self) -> None:
         """Somebody has to know of them, now or later."""
@@ -48,7 +48,7 @@ class OwnChanges:
         self._found, self.seen = name, True
 
     def take(self) -> str | None:
-        """What was changed since the last call, if anything was."""
+        """Return the name of the tensor changed since the last call, if there is one."""
         found, self._found = self._found, None
         return found
 
@@ -87,5 +87,5 @@ class OwnChanges:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether all values are, NaN being equal to itself."""
+    """Compare all values; NaN equals itself."""
     return torch.equal(one, other) or not ((one != other) & ~(one.isnan() & other.isnan())).any()

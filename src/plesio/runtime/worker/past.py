@@ -56,7 +56,7 @@ class Past:
         return self._plan is not None and plan < self._plan
 
     def stream(self, plan: int) -> dict[str, Any] | None:
-        """Where in a stream the run was, if it was in this loop and that was over one."""
+        """Return the run's position in the stream of this loop, if it was in this loop."""
         return self._stream if self._stream is not None and self._stream["plan"] == plan == self._plan else None
 
     def begun(self, plan: int) -> None:
@@ -84,6 +84,6 @@ class Past:
         return metric
 
     def values(self, *, training_s: float, stream: dict[str, Any] | None) -> dict[str, Any]:
-        """What a checkpoint has of it, and what a worker that joins is told; ``stream`` is the place in one."""
+        """Return the values for a checkpoint, or for a worker that joins; ``stream`` is the position in one."""
         metrics = [*self._metrics, *self._before[len(self._metrics) :]]
         return {"metrics": metrics, "training_s": training_s, "stream": stream}

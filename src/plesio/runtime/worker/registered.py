@@ -1,4 +1,4 @@
-"""What the program has registered: its states are kept with the run's own, and given back where a run goes on.
+"""Objects that the program has registered: checkpoints contain their states, and a resumed run loads them.
 
 A state is kept as plain values and tensors (`plesio.core.exact`), copied, and comes back equal and of the same types.
 One that holds anything else is refused when it is registered, by its name and place.
@@ -126,7 +126,7 @@ def kept(name: str, state: Any, *, copies: bool = True) -> Any:
 
 
 def restored(state: Any) -> Any:
-    """What `kept` was given, or its like."""
+    """Rebuild the state that `kept` was given."""
     return decoded(state, other=_of_ours)
 
 

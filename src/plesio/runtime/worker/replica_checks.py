@@ -1,4 +1,4 @@
-"""What a model and an optimizer must be like when a worker joins, and what is told of them where they are not.
+"""Checks of the model and the optimizer when a worker joins; each refuses in one line.
 
 Workers exchange the gradients of the module that they are given, once. So a module whose gradients somebody else
 exchanges is refused, and so is one whose parameters are parts of tensors or have no values yet.

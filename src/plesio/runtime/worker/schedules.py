@@ -87,7 +87,7 @@ class RoundClock:
         self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands, also in the loop that the worker is in."""
+        """Return the clock's state, with the position in the loop under way."""
         return {
             "reached": self.reached,
             "before": self._before,
@@ -116,7 +116,7 @@ class Scheduled:
         self._begun = clock.reached
         self._done = 0
         self._left_at: int | None = None
-        """What the scheduler itself counted after the last step that the session made of it."""
+        """The scheduler's own count after the session's last step of it."""
 
     def catch_up(self) -> None:
         """Step the scheduler to where the clock is.

@@ -136,7 +136,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
+        """True until the session is closed."""
         return not self._closed
 
     @property

@@ -42,7 +42,7 @@ class Sharing(Protocol):
 
 
 def tell_metric(found: Found, group: Group) -> Found:
-    """What rank 0 has found, on all of the group; all of them call it."""
+    """Broadcast rank 0's result to the group; all of it call this."""
     several = json.dumps(found).encode() if isinstance(found, dict) else b""
     single = float("nan") if found is None or isinstance(found, dict) else found
     value = torch.tensor([single, len(several)], dtype=torch.float64)

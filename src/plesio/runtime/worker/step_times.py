@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class StepTimes:
-    """Of one worker's session.
+    """Measures the steps of one worker's session.
 
     Args:
         timeline: Takes the spans.
@@ -85,7 +85,7 @@ class StepTimes:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """What happens in this context is no training."""
+        """Stop the training clock within this context."""
         self._training.pause()
         try:
             with self._timeline.beside_steps():

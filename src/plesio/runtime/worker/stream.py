@@ -26,7 +26,7 @@ _END = object()
 
 
 def is_stream(loader: DataLoader[Any]) -> bool:
-    """Whether its data set has no positions that could be dealt out."""
+    """Tell whether the data set is iterable, with no positions to deal out."""
     return isinstance(loader.dataset, IterableDataset)
 
 

@@ -28,7 +28,7 @@ def begins(operation: Callable[[TorchGroup], object], group: TorchGroup) -> bool
 
 
 def call_off() -> tuple[list[str], list[str], bool]:
-    """What begins before a group is called off, what afterwards, and whether a part does that was being made then."""
+    """Return the operations that begin before a group is called off and after, and whether a part can be made then."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     assert dist.group.WORLD is not None
     group = TorchGroup(dist.group.WORLD)

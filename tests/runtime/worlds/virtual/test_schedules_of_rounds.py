@@ -45,7 +45,7 @@ class Worker:
 
 
 def steps_of(num_samples: int, num_workers: int) -> int:
-    """Those of a synchronous run."""
+    """Count the steps of a synchronous run."""
     return EPOCHS * len(list(round_sizes(num_samples, num_workers=num_workers, batch_size=BATCH_SIZE)))
 
 

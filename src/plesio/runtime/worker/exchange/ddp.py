@@ -84,7 +84,7 @@ class DdpExchange(ReducingExchange):
         self._used: set[int] | None = set()
         """Of the parameters (ids), which the forward passes before this backward pass have used; None after a step."""
         self._reduces = False
-        """Whether DDP averages in the next backward pass: one forward pass of the model has come before it."""
+        """True if DDP averages in the next backward pass, because exactly one forward pass came before it."""
         self._mean_finite = True
         self._written: int | None = None
         """How often gradients had been written to when the mean was looked at; None if it has not been."""

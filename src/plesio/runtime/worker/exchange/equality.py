@@ -22,7 +22,7 @@ from plesio.runtime.worker.exchange.replica import Replica
 __all__ = ["Equality"]
 
 ROUNDING = 1e-3
-"""Of a parameter's size: what two kinds of processors come apart by in a long run is far below, a lost step above."""
+"""Relative difference of a parameter that rounding on unlike processors stays below and a lost step exceeds."""
 RATE_ROUNDING = 1e-9
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -76,7 +76,7 @@ class Replica:
         self.optimizer = optimizer
         self.optimizers = parts_of(optimizer)
         self.settings = settings_of(optimizer)
-        """Of the optimizer, as the program has made it."""
+        """Settings of the optimizer as the program made it."""
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -103,13 +103,13 @@ class Replica:
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
         self.is_stepping = False
-        """Whether the optimizer steps because the session has it do so."""
+        """True while the session steps the optimizer."""
         self._holder: Holder | None = None
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
         self.changes = OwnChanges(lambda: self.parameters)
-        """What the script writes into the parameters by itself."""
+        """The script's own writes into the parameters."""
 
     def held_by(self, holder: Holder | None) -> None:
         """From here on something of the shared state is kept there; None for nowhere."""
@@ -124,7 +124,7 @@ class Replica:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the parameters are this worker's parts of them."""
+        """True if the parameters are only this worker's parts."""
         return self._cutter is not None
 
     @contextmanager
@@ -217,7 +217,7 @@ class Replica:
         return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
 
     def still(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
-        """What workers share at the start alone, as `tensors`: frozen parameters, and buffers that are no fractions."""
+        """Return the tensors that workers share only at the start: frozen parameters and integer buffers."""
         others = [(name, b) for name, b in self.model.named_buffers() if name not in self.buffers]
         return [
             (name, tensor.detach(), "still", -1) for name, tensor in sorted([*self._held_still, *others], key=_name)

@@ -1,4 +1,4 @@
-"""What is left of a worker's optimizer where the servers step: its hooks, its state for who asks, and a refusal.
+"""A worker's optimizer where the servers step: it runs hooks, fetches its state on demand, and refuses the rest.
 
 step hooks          run on the worker: before a step on its own gradient, which is pushed as they leave it; after it
 with the parameters that were pulled
@@ -27,7 +27,7 @@ _INSTEAD = (
 
 
 class ServerSteps:
-    """Of one worker, for as long as the servers step.
+    """Makes one worker's optimizer honour the script while the servers step.
 
     Args:
         replica: What they step.

@@ -56,7 +56,7 @@ class StepWatch:
 
 
 class _Watches:
-    """Of all sessions of this process, by the ids of their optimizers and parameters."""
+    """Watches of all sessions of this process, by the ids of their optimizers and parameters."""
 
     def __init__(self) -> None:
         self._of: dict[int, StepWatch] = {}

@@ -86,7 +86,7 @@ class StoreClient:
         self._ignored: Counter[type[Message]] = Counter()
         self._num_requests = 0
         self.samples = 0
-        """Of all workers, that are in the parameters that were pulled last."""
+        """Samples of all workers that the parameters pulled last contain."""
         self._finished: list[Finished] = []
         self._evaluates: bool | None = None
         self._snapshots: list[Snapshot] = []
