@@ -236,7 +236,7 @@ def explanation_of(
     over_seeds: Difference | None = None,
     how_to_know: str = "",
 ) -> Explanation:
-    """The explanation that the event log and the result of a run tell whose policy adapts or switches.
+    """Explain a run whose policy adapts or switches, from its event log and its result.
 
     Args:
         log: What its policy heard and answered.
@@ -259,18 +259,8 @@ def explanation_of(
             spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
             components, noises = components_of(policy), noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer and answer.decides), "")
-        case Switch() if log.num_whole is not None:
-            raise DataError(
-                f"the events of {run.policy} leave out updates from entry {log.num_whole + 1} on, where the log "
-                "reached its limit (log_bytes of JoinOptions), and with them the steps of each stage"
-            )
         case Switch() as policy:
             stages = read_stages(log, run, policy=policy, steps=steps)
-            if stages and not run.losses:
-                raise DataError(
-                    f"{run.policy}, seed {run.seed}, recorded no losses, and with them the time of each stage; "
-                    "give session.step the loss"
-                )
             num_steps = stages[-1].end if stages else 0
             times = TrainingClock(run, num_steps=num_steps)
             spans = spans_of_stages(stages, steps=steps, at_s=times.at_s)

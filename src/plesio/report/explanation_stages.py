@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
 from plesio.report.explanation_spans import Segment, slack_of
@@ -62,7 +63,16 @@ class Stage:
 
 
 def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps) -> tuple[Stage, ...]:
-    """The stages that had a step; the last one has what the result counts beyond the others' steps."""
+    """Find the stages that had a step; the last one has what the result counts beyond the others' steps.
+
+    Raises:
+        DataError: The log or the result leaves out when the stages were.
+    """
+    if log.num_whole is not None:
+        raise DataError(
+            f"the events of {run.policy} leave out updates from entry {log.num_whole + 1} on, where the log "
+            "reached its limit (log_bytes of JoinOptions), and with them the steps of each stage"
+        )
     steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
     specs = [policy.first.spec, *(steer.policy for steer in steers)]
     begins = [0, *(steer.clock for steer in steers)]
@@ -75,6 +85,11 @@ def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSt
         rest -= sum(steps.by_worker(begin, end).values()) if on_store else (end - begin) * run.num_workers
         if end > begin:
             stages.append(Stage(begin=begin, end=end, policy=spec))
+    if stages and not run.losses:
+        raise DataError(
+            f"{run.policy}, seed {run.seed}, recorded no losses, and with them the time of each stage; "
+            "give session.step the loss"
+        )
     return tuple(stages)
 
 

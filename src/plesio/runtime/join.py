@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -99,9 +100,8 @@ def join(
         trace: Folder for traces and ``results.json``; None for none.
         total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
         on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
-        racks: Which workers are near to each other, for policies that go by racks (``hier:``, ``adaptive``): ``"auto"``
-            measures between four hosts or more, some seconds at the start; ``"host"`` takes every host for a rack; or
-            the number of each rank's rack, ``(0, 0, 1, 1)``. In the virtual world the cluster has them.
+        racks: Each rank's rack, for ``hier:`` and ``adaptive``: ``(0, 0, 1, 1)``; ``"host"`` for one a host;
+            ``"auto"`` measures between four hosts or more for some seconds. In the virtual world the cluster has them.
         scaler: What the program scales its losses by; the session steps and updates it. None for no scale.
         checkpoint: Folder for checkpoints, which every host sees; None for none (``PLESIO_CHECKPOINT`` names one).
         every: Between two of them: ``"10 min"``, ``"500 steps"``, or seconds.
@@ -116,8 +116,7 @@ def join(
         PolicySpecError: The policy's text cannot be read.
         TaskError: Nothing is to be trained, the optimizer has other parameters, or a scaler is for float16 ones.
         ExchangeError: The store's servers cannot run this optimizer.
-        ConfigError: This worker joins late, and racks share the store; workers disagree on racks; or the checkpoint is
-            of another run.
+        ConfigError: A late worker joins racks with a store, workers disagree on racks, or another run saved here.
         DataError: There are checkpoints, and none is whole.
         TransportError: The other workers cannot be reached, or the run cannot take in a worker that joins late.
 
@@ -145,17 +144,12 @@ def join(
     run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
     if place is None:
         return run.alone()
-    if around.job is None:
-        _check_alone()
-    session = run.in_job(
-        Job(place) if around.job is None else around.job,
-        owns_job=around.job is None,
-        racks=racks,
-        total_samples=total_samples,
-        on_transition=on_transition,
-    )
-    if around.job is None:
-        _own[:] = [weakref.ref(session)]
+    in_job = partial(run.in_job, racks=racks, total_samples=total_samples, on_transition=on_transition)
+    if around.job is not None:
+        return in_job(around.job, owns_job=False)
+    _check_alone()
+    session = in_job(Job(place), owns_job=True)
+    _own[:] = [weakref.ref(session)]
     return session
 
 
@@ -325,11 +319,10 @@ class _Run:
             count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
             servers = job.servers(count, folder=self.folder, replicas=replicas)
             timeline = self._timeline_in(job)
-            meter = timeline.meter
             undo.callback(timeline.trace.close)
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
-            checkpoints = self._checkpoints(meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
+            checkpoints = self._checkpoints(timeline.meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
             if checkpoints is not None:
                 undo.callback(checkpoints.saver.close, failed=True)
             world = DistributedWorld(
@@ -339,7 +332,7 @@ class _Run:
                 policy=policy,
                 info=self.options.info,
                 folder=self.folder,
-                meter=meter,
+                meter=timeline.meter,
                 snapshot_every=self.options.snapshot_every,
                 elastic=self.options.elastic and not policy.shards,
                 log_bytes=self.options.log_bytes,
