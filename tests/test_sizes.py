@@ -1,17 +1,22 @@
-"""How long files and functions may be. Complexity is ruff's matter (C901 in pyproject.toml).
+"""Limits of length for files and functions, and a limit of docstrings that begin with a relative clause.
 
-A function is counted without its docstring and its decorators: a docstring is what people read instead of the code,
-and a study's is the help of its command, where every input has its line.
+Complexity is ruff's matter (C901 in pyproject.toml). A function is counted without its docstring and its decorators:
+a docstring is what people read instead of the code, and a study's is the help of its command, where every input has
+its line.
 """
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "plesio"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "plesio"
 
 MOST_FILE_LINES = 450
 MOST_FUNCTION_LINES = 80
+CLAUSES = {"Who", "Whoever", "What", "Whatever", "Of", "Where", "Those", "As", "Nobody", "Whether"}
+MOST_CLAUSES = 1598
+"""Docstrings of before this rule; the number only falls. A new one begins with a verb or, for a value, with a noun."""
 
 
 def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -28,6 +33,21 @@ def functions() -> Iterator[tuple[str, int]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{path.relative_to(SOURCE).as_posix()}: {node.name}", function_lines(node)
+
+
+def docstrings() -> Iterator[str]:
+    """Yield all docstrings in the repository's code, those of attributes too."""
+    for folder in ("src", "tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield text
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    clauses = [text for text in docstrings() if text.partition(" ")[0] in CLAUSES]
+    assert len(clauses) <= MOST_CLAUSES, "one more docstring begins with one of " + ", ".join(sorted(CLAUSES))
 
 
 def test_no_file_is_too_long():
