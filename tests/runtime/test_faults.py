@@ -37,6 +37,18 @@ def run(
 
 
 @pytest.mark.parametrize(
+    ("policy", "killed"),
+    [("asp", 0), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("ssp:1", "switch:asp/bsp@1000"))],
+)
+def test_the_others_evaluate_where_one_is_killed_while_it_does(policy: str, killed: int, tmp_path: Path):
+    with LocalJob(2) as job:
+        endings = job.run(WORKER, "evaluated_everywhere", timeout_s=60, policy=policy, folder=tmp_path, killed=killed)
+    found = endings[1 - killed]
+    assert found.error is None, found.trace
+    assert found.value[1:] == [1 - killed] * 2
+
+
+@pytest.mark.parametrize(
     ("policy", "lost"),
     [
         ("asp", 1),

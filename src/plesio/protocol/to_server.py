@@ -18,6 +18,7 @@ __all__ = [
     "BooksPage",
     "Cut",
     "Ended",
+    "EvaluationRequest",
     "Evaluations",
     "Finish",
     "Finished",
@@ -188,10 +189,23 @@ class Leave(Message, frozen=True, kw_only=True, tag=14):
 
 
 class Evaluations(Message, frozen=True, kw_only=True, tag=16):
-    """New points of the metric, and the digest of the final parameters when they are there."""
+    """New points of the metric, and the digest of the final parameters when they are there.
+
+    Attributes:
+        number: Of the evaluation that the last point is of, where all workers are told it; no points: it has failed.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("number",)
 
     evaluations: tuple[Evaluation, ...]
     parameters_sha256: str | None
+    number: int | None = None
+
+
+class EvaluationRequest(Message, frozen=True, kw_only=True, tag=47):
+    """The result of this evaluation, please, which each worker counts for itself. Answered with `KnownEvaluation`."""
+
+    number: int
 
 
 class ResultRequest(Message, frozen=True, kw_only=True, tag=17):
@@ -331,6 +345,7 @@ FromWorker = (
     | NotFinite
     | Leave
     | Evaluations
+    | EvaluationRequest
     | Review
     | Standing
     | BooksPage

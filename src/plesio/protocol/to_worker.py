@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from plesio.core.results import RunResult
+from plesio.core.results import Evaluation, RunResult
 from plesio.policies import RefuseReason, Steer
 from plesio.protocol.figures import RunFigures
 from plesio.protocol.message import Message
@@ -17,6 +17,7 @@ __all__ = [
     "Expelled",
     "Failed",
     "Hold",
+    "KnownEvaluation",
     "Lease",
     "Lost",
     "MayLeave",
@@ -157,6 +158,12 @@ class MayLeave(Message, frozen=True, kw_only=True, tag=15):
     """The answer to `Leave`; ``evaluates`` if evaluating is this worker's."""
 
     evaluates: bool
+
+
+class KnownEvaluation(Message, frozen=True, kw_only=True, tag=48):
+    """The answer to an `EvaluationRequest`: what another worker has found; None where this one is to evaluate."""
+
+    evaluation: Evaluation | None
 
 
 class Steering(Message, frozen=True, kw_only=True, tag=25):
@@ -306,6 +313,7 @@ ToWorker = (
     | Lease
     | UpdateRefused
     | MayLeave
+    | KnownEvaluation
     | Steering
     | Books
     | Entered

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from plesio.core.results import Evaluation
 from plesio.policies import Joined, RefuseReason, read_log, verify
 from plesio.protocol.effects import ApplyOrder, DropOrder, SnapshotOrder, Tell
 from plesio.protocol.figures import Report
 from plesio.protocol.plans import Block
 from plesio.protocol.to_server import (
+    EvaluationRequest,
+    Evaluations,
     Goodbye,
     Heartbeat,
     Leave,
@@ -16,7 +19,7 @@ from plesio.protocol.to_server import (
     Release,
     UpdateHead,
 )
-from plesio.protocol.to_worker import Expelled, Failed, Lease, Lost, MayLeave, Start, UpdateRefused
+from plesio.protocol.to_worker import Expelled, Failed, KnownEvaluation, Lease, Lost, MayLeave, Start, UpdateRefused
 from plesio.runtime.coordinator.members import FIRST_LEASE_S, LEASE_STEPS, MAX_LEASE_S, MIN_LEASE_S
 from support.coordinated_run import Run
 
@@ -411,3 +414,44 @@ def test_snapshots_are_taken_when_the_samples_pass_a_multiple():
     assert [(one.number, one.samples, one.at_s) for one in run.coordinator.snapshots] == [(0, 4, 2.0), (1, 8, 4.0)]
     kinds = [type(order) for order in run.orders if isinstance(order, ApplyOrder | SnapshotOrder)]
     assert kinds == [ApplyOrder, ApplyOrder, SnapshotOrder, ApplyOrder, ApplyOrder, SnapshotOrder, ApplyOrder]
+
+
+def _found(run: Run, worker: int) -> list[float | None]:
+    answers = [message.evaluation for message in run.told.get(worker, []) if isinstance(message, KnownEvaluation)]
+    return [None if one is None else one.metric for one in answers]
+
+
+def _finds(run: Run, worker: int, number: int, *metrics: float) -> None:
+    points = tuple(Evaluation(samples=1, at_s=0.1, metric=metric) for metric in metrics)
+    run.say(worker, Evaluations(evaluations=points, parameters_sha256=None, number=number))
+
+
+def test_the_first_to_come_to_an_evaluation_makes_it_and_whoever_comes_gets_it():
+    run = Run("ssp:1", workers=3).start()
+    for worker in (2, 0):
+        run.say(worker, EvaluationRequest(number=0))
+    assert [_found(run, worker) for worker in range(3)] == [[], [], [None]]
+    run.say(2, EvaluationRequest(number=5))  # another evaluation is another matter
+    _finds(run, 2, 0, 0.25, 0.5)
+    run.say(1, EvaluationRequest(number=0))
+    run.join(3)  # a worker that joins late comes to all that were made before it
+    run.say(3, EvaluationRequest(number=0))
+    assert [_found(run, worker) for worker in range(4)] == [[0.5], [0.5], [None, None], [0.5]]
+    assert [point.metric for point in run.result.evaluations] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("how", ["lost", "failed", "ended"])
+def test_the_lowest_that_waits_evaluates_if_the_one_that_did_cannot(how: str):
+    run = Run("asp", workers=4).start()
+    for worker in (1, 3, 2, 0):
+        run.say(worker, EvaluationRequest(number=0))
+    run.do("lose", 0)
+    if how == "lost":
+        run.do("lose", 1)
+    elif how == "failed":  # its function has raised, and the script goes on
+        _finds(run, 1, 0)
+    else:
+        run.bye(1, status="failed", error="ValueError: x")
+    assert [_found(run, worker) for worker in range(4)] == [[], [None], [None], []]
+    _finds(run, 2, 0, 0.5)
+    assert _found(run, 3) == [0.5]

@@ -7,7 +7,19 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader
 
-from runtime.habits.table import BATCH_SIZE, NUM_SAMPLES, Facts, Kind, Numbered, Script, habit, net, numbers, sgd_net
+from runtime.habits.table import (
+    BATCH_SIZE,
+    NUM_SAMPLES,
+    Facts,
+    Kind,
+    Numbered,
+    Script,
+    habit,
+    loss_of,
+    net,
+    numbers,
+    sgd_net,
+)
 
 PART = "Loops"
 
@@ -155,6 +167,24 @@ def frozen_norm(script: Script) -> Facts:
     script.train(session, model, loader())
     session.evaluate(lambda: 0.0)
     return {"modes": [model[0].training, model[1].training]}
+
+
+def _stopped_together(facts: Sequence[Facts], script: Script) -> None:
+    assert all(one["found"] == facts[0]["found"] for one in facts)
+    assert 1 < len(facts[0]["found"]) < 8, "it stops, and not at once"
+
+
+@habit("early stopping, by `session.evaluate(..., everywhere=True)`", part=PART, check=_stopped_together)
+def early_stopping(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    found: list[float] = []
+    for _ in range(8):
+        script.train(session, model, loader())
+        found.append(session.evaluate(lambda: loss_of(model), goal="min", everywhere=True))
+        if len(found) > 1 and found[-1] > 0.7 * found[-2]:
+            break
+    return {"found": found}
 
 
 @habit("a metric that is no number", part=PART, kind="refused", alone="refused")

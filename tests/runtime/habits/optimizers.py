@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
-from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, net, sgd_net
+from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, loss_of, net, sgd_net
 
 PART = "Optimizers and schedules"
 EPOCHS = 2
@@ -51,6 +51,27 @@ def plateau(script: Script) -> Facts:
     script.at = "schedule"
     session.schedule(ReduceLROnPlateau(optimizer))
     return {}
+
+
+def _by_one_metric(facts: Sequence[Facts], script: Script) -> None:
+    assert all(one["found"] == facts[0]["found"] and one["rates"] == facts[0]["rates"] for one in facts)
+    assert facts[0]["rates"][-1] < 0.05, "no plateau was met"
+
+
+@habit("`ReduceLROnPlateau`, stepped with `session.evaluate(..., everywhere=True)`", part=PART, check=_by_one_metric)
+def plateau_of_all(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    scheduler = ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+    session.register(scheduler=scheduler)
+    facts: Facts = {"found": [], "rates": []}
+    for _ in range(EPOCHS + 1):
+        script.train(session, model, loader())
+        found = session.evaluate(lambda: loss_of(model), goal="min", everywhere=True)
+        scheduler.step(found)
+        facts["found"].append(found)
+        facts["rates"].append(optimizer.param_groups[0]["lr"])
+    return facts
 
 
 def _two_epochs(facts: Sequence[Facts], script: Script) -> None:

@@ -166,6 +166,12 @@ def sgd_net(script: Script) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.05)
 
 
+def loss_of(model: nn.Module) -> float:
+    """The loss on all samples."""
+    data = Numbered()
+    return F.mse_loss(model(data.x), data.y).item()
+
+
 def numbers(model: nn.Module) -> list[float]:
     """All parameters and buffers of a model, in one list."""
     return torch.cat([tensor.detach().double().flatten() for tensor in model.state_dict().values()]).tolist()

@@ -57,6 +57,7 @@ from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
 from plesio.protocol.to_server import (
     BooksPage,
     Cut,
+    EvaluationRequest,
     Evaluations,
     Finish,
     FromWorker,
@@ -240,10 +241,8 @@ class Coordinator:
                 return self._sampling.finish(worker, plan=plan, block=block, num_samples=number, now_s=now_s)
             case Release():
                 return self._sampling.release(worker, now_s=now_s)
-            case Review():
-                return self._reviews.reviewed(message, running=running, now_s=now_s)
-            case Evaluations():
-                return self._reviews.evaluated(message, running=running, now_s=now_s)
+            case Review() | Evaluations() | EvaluationRequest():
+                return self._reviews.hear(worker, message, running=running, now_s=now_s)
             case Standing():
                 return self._changes.ready(worker, message, now_s=now_s) if running and self.is_live(worker) else []
             case Cut() | Regrouped() | Holding():
@@ -317,8 +316,8 @@ class Coordinator:
         return effects + [self._start(worker, clock=self._members[worker].clock, now_s=now_s) for worker in workers]
 
     def _start(self, worker: int, *, clock: int, now_s: float) -> Tell:
-        elapsed_s = now_s - self.started_s
-        return Tell(worker=worker, message=Start(clock=clock, elapsed_s=elapsed_s, workers=self.expected))
+        start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
+        return Tell(worker=worker, message=start)
 
     def _leave(self, worker: int, *, samples: int, now_s: float) -> list[Effect]:
         """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
@@ -375,7 +374,7 @@ class Coordinator:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
         member = self._members[worker]
         self._stage.standing.pop(worker, None)
-        effects: list[Effect] = [*self._updates.drop_parts(worker)]
+        effects: list[Effect] = [*self._updates.drop_parts(worker), *self._reviews.gone(worker)]
         if self.state == "running" and not member.left:
             member.resting = member.left = True
             effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)

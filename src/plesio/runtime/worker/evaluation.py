@@ -28,7 +28,9 @@ class Evaluator:
     exchange: Exchange
     sharing: Sharing
 
-    def evaluate(self, metric: Metric, goal: Goals, *, samples: int | None, at_s: float) -> Found:
+    def evaluate(
+        self, metric: Metric, goal: Goals, *, samples: int | None, at_s: float, number: int | None = None
+    ) -> Found:
         """Evaluate the snapshots and the present parameters, where this worker has them.
 
         Args:
@@ -36,18 +38,23 @@ class Evaluator:
             goal: What is better.
             samples: Trained on by all workers so far, if this worker knows.
             at_s: Training time of the run so far.
+            number: Of this worker's evaluation, where all workers are to have its result; None where some wait for it.
 
         Returns:
             As `plesio.Session.evaluate`.
         """
-        state = self.exchange.shared()
-        found: Found = None
-        if state is not None:
+
+        def find() -> Found:
+            state = self.exchange.shared()
+            if state is None:
+                return None
+            kept = self.exchange.snapshots() if number is None or self.world.rank == 0 else []
             present = SharedState(self._samples(samples), at_s, state)
-            points = [self._measure(metric, goal, shared) for shared in [*self.exchange.snapshots(), present]]
-            self.world.evaluated(points, parameters_sha256=None)
-            found = points[-1].found
-        return self.sharing.share_metric(found)
+            points = [self._measure(metric, goal, shared) for shared in [*kept, present]]
+            self.world.evaluated(points, parameters_sha256=None, number=number)
+            return points[-1].found
+
+        return self.sharing.share_metric(find, number=number)
 
     def finish(self, state: State, metric: Metric | None, goal: Goals, *, samples: int | None, at_s: float) -> None:
         """Evaluate what the run has ended with, ``state``, and leave it in the model."""

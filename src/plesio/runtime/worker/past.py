@@ -70,6 +70,11 @@ class Past:
             self._go_on = None
 
     @property
+    def num_evaluations(self) -> int:
+        """Evaluations that the program has come through."""
+        return len(self._metrics)
+
+    @property
     def knows_metric(self) -> bool:
         """Whether the next evaluation was done by then."""
         return len(self._metrics) < len(self._before)

@@ -171,7 +171,7 @@ class Schedules:
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ConfigError(
                 "ReduceLROnPlateau goes by a metric, not by the clock: step it yourself, on all workers with the "
-                "value that session.evaluate gives"
+                "value that session.evaluate(..., everywhere=True) gives"
             )
         if not isinstance(scheduler, LRScheduler):
             raise ConfigError(

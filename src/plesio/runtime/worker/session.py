@@ -22,7 +22,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from plesio.core.arguments import CALLABLE, check_arguments
+from plesio.core.arguments import CALLABLE, YES_OR_NO, check_arguments
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
@@ -265,7 +265,7 @@ class Session:
                     raise self._world.explain(error) or error from error
                 self._recovery.recover(plan=self._loops.plan, samples=self._timeline.meter.totals.samples)
 
-    def evaluate(self, metric: Callable[[], M], *, goal: Goals = None) -> M | None:
+    def evaluate(self, metric: Callable[[], M], *, goal: Goals = None, everywhere: bool = False) -> M | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
 
         Args:
@@ -273,22 +273,25 @@ class Session:
                 or several by name; the run is judged by the first, or by the one that `RunInfo` names.
             goal: ``"max"`` where more of it is better, ``"min"`` where less is, or one of them for each name. By
                 default a metric whose name says that it is a loss or an error has the goal ``"min"``.
+            everywhere: Whether all workers get the metric, also on the store; there the first to come evaluates.
 
         Returns:
-            The metric: on every worker of a collective run; on the worker that evaluates, rank 0, of a store run
-            (where the others go on at once and get None).
+            The metric: on every worker of a collective run, and with ``everywhere``; else on the worker that
+            evaluates, rank 0, of a store run (where the others go on at once and get None).
 
         Raises:
             ConfigError: What ``metric`` gives is no number, or the goal is of no metric.
         """
         self._ensure_open()
-        check_arguments("session.evaluate", {"metric": CALLABLE}, {"metric": metric})
+        wanted = {"metric": CALLABLE, "everywhere": YES_OR_NO}
+        check_arguments("session.evaluate", wanted, {"metric": metric, "everywhere": everywhere})
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
         with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
             try:
-                found = self._together(lambda: self._evaluated(metric, goal))
+                number = self._past.num_evaluations if everywhere else None
+                found = self._together(lambda: self._evaluated(metric, goal, number))
                 return cast("M | None", self._past.evaluated(found))
             finally:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
@@ -299,10 +302,11 @@ class Session:
             with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
                 self._together(self._equality.compare)
 
-    def _evaluated(self, metric: Metric, goal: Goals) -> Found:
+    def _evaluated(self, metric: Metric, goal: Goals, number: int | None) -> Found:
         if self._equality is not None:
             self._equality.compare()
-        return self._evaluator.evaluate(metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
+        samples, at_s = self._loops.global_samples, self._times.elapsed_s
+        return self._evaluator.evaluate(metric, goal, samples=samples, at_s=at_s, number=number)
 
     def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.

@@ -6,6 +6,7 @@ the one that evaluates. `plesio.runtime.worker.exchange.adaptive` is the third: 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -36,8 +37,13 @@ class Sharing(Protocol):
         """Where this worker's samples of the ``plan``-th loop come from."""
         ...
 
-    def share_metric(self, metric: Found) -> Found:
-        """The evaluating worker's metric, on the workers that wait for it; elsewhere ``metric`` itself."""
+    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
+        """The evaluating worker's metric, on the workers that wait for it; elsewhere what ``find`` gives there.
+
+        Args:
+            find: Evaluates, on the worker whose turn it is; gives None on others.
+            number: Of this worker's evaluation, where all workers wait for it.
+        """
         ...
 
 
@@ -77,9 +83,9 @@ class InRounds:
         """Batches that every rank computes by itself."""
         return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
-    def share_metric(self, metric: Found) -> Found:
+    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
         """Rank 0's."""
-        return metric if self.group is None else tell_metric(metric, self.group)
+        return find() if self.group is None else tell_metric(find(), self.group)
 
 
 class Leaser(Protocol):
@@ -109,6 +115,17 @@ class Leasing:
 
     client: StoreClient
     steps: StepClock
+
+    def share_metric(self, find: Callable[[], Found], *, number: int | None, rack: Rack | None) -> Found:
+        """Give the result of the first that came (a rack comes as one); without a number rank 0's, in its own rack."""
+        if number is None or (rack is not None and not rack.leads):
+            found = find()
+        else:
+            with self.client.turn(number) as known:
+                found = find() if known is None else known
+        if rack is None or (number is None and not rack.evaluates):
+            return found
+        return tell_metric(found, rack.group)
 
     def batches(
         self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None
@@ -170,8 +187,6 @@ class ByLeases:
         """Leased blocks."""
         return self.leasing.batches(figures, plan=plan, exchange=self.exchange, rack=self.rack)
 
-    def share_metric(self, metric: Found) -> Found:
-        """Rank 0's, in its own rack; elsewhere nobody waits for it."""
-        if self.rack is None or not self.rack.evaluates:
-            return metric
-        return tell_metric(metric, self.rack.group)
+    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
+        """See `Leasing.share_metric`."""
+        return self.leasing.share_metric(find, number=number, rack=self.rack)

@@ -51,8 +51,10 @@ class World(Protocol):
         """Names for the results."""
         ...
 
-    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Enter evaluations in the records."""
+    def evaluated(
+        self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
+    ) -> None:
+        """Enter evaluations in the records; the last one is of this ``number``, if all workers may ask for it."""
         ...
 
     def save_soon(self) -> None:

@@ -52,7 +52,9 @@ class AloneWorld:
         """Nobody to lose."""
         return None
 
-    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
+    def evaluated(
+        self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
+    ) -> None:
         """Enter evaluations in the records."""
         self._ledger.evaluations += evaluations
         self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256

@@ -308,9 +308,12 @@ class DistributedWorld:
         if self._without is not None:
             self._without.regrouped(regrouped)
 
-    def evaluated(self, evaluations: list[Evaluation], *, parameters_sha256: str | None) -> None:
+    def evaluated(
+        self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
+    ) -> None:
         """Enter evaluations in the records."""
-        self.client.tell(Evaluations(evaluations=tuple(evaluations), parameters_sha256=parameters_sha256))
+        points = tuple(evaluations)
+        self.client.tell(Evaluations(evaluations=points, parameters_sha256=parameters_sha256, number=number))
         if self._without is not None:
             self._without.evaluated(evaluations, parameters_sha256=parameters_sha256)
 

@@ -186,9 +186,10 @@ class AdaptiveExchange:
         )
         return self._batches
 
-    def share_metric(self, metric: Found) -> Found:
-        """Rank 0's, on all ranks of a collective; on the store nobody waits for it."""
-        return metric if self.on_store else tell_metric(metric, self._group)
+    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
+        """Rank 0's, on all ranks of a collective; on the store see `Leasing.share_metric`."""
+        share = self._leasing.share_metric
+        return share(find, number=number, rack=self._rack) if self.on_store else tell_metric(find(), self._group)
 
     @property
     def on_store(self) -> bool:
@@ -381,8 +382,7 @@ class AdaptiveExchange:
 
     def memory(self) -> dict[str, Any]:
         """What this worker's parts remember, and what the loop over the data deals out."""
-        figures = None if self._batches is None else to_values(self._batches.figures)
-        return {"own": self._own.memory(), "figures": figures}
+        return {"own": self._own.memory(), "figures": self._batches and to_values(self._batches.figures)}
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
         """Drop what was under way, and go on in the new group as is said; replicas are equal."""

@@ -1,7 +1,8 @@
 """A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,13 +11,24 @@ from numpy.typing import NDArray
 
 from plesio.core.clock import Clock
 from plesio.core.errors import PlesioError, TransportError
+from plesio.core.results import Found
 from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequest, Table
 from plesio.protocol.figures import Snapshot
 from plesio.protocol.message import Message, decode, encode
 from plesio.protocol.peers import server_identity
 from plesio.protocol.plans import Block, PlanFigures
-from plesio.protocol.to_server import Finish, Finished, LeaseRequest, Leave, NotFinite, Release, UpdateHead
-from plesio.protocol.to_worker import Failed, Lease, MayLeave, ToWorker, UpdateRefused
+from plesio.protocol.to_server import (
+    EvaluationRequest,
+    Evaluations,
+    Finish,
+    Finished,
+    LeaseRequest,
+    Leave,
+    NotFinite,
+    Release,
+    UpdateHead,
+)
+from plesio.protocol.to_worker import Failed, KnownEvaluation, Lease, MayLeave, ToWorker, UpdateRefused
 from plesio.runtime.transport import Bulk, Control, Header
 from plesio.runtime.transport.connection import ServerConnection
 
@@ -306,6 +318,20 @@ class StoreClient:
         """
         self.tell(Leave(samples=samples))
         self._evaluates = self.await_message(MayLeave, check=check).evaluates
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[Found]:
+        """Give the result that another worker finds in this evaluation; if it is None, this one evaluates in here."""
+        self.tell(EvaluationRequest(number=number))
+        known = self.await_message(KnownEvaluation).evaluation
+        before, self._evaluates = self._evaluates, known is None
+        try:
+            yield None if known is None else known.found
+        except BaseException:
+            self.tell(Evaluations(evaluations=(), parameters_sha256=None, number=number))
+            raise
+        finally:
+            self._evaluates = before
 
     def evaluates(self) -> bool:
         """Whether evaluating is this worker's: rank 0's, unless the server has decided otherwise."""
