@@ -1,8 +1,6 @@
 """A list of optimizers trains as one with as many groups does, under every policy; what none could do is refused."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,23 +167,3 @@ SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 def test_what_is_no_model_or_no_optimizer_is_refused_in_one_line(model: Any, optimizer: Any, message: str):
     with pytest.raises(TaskError, match=re.escape(message)):
         plesio.join(model, optimizer)
-
-
-TWO = """
-import torch, plesio
-def made():
-    model = torch.nn.Linear(2, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
-with plesio.join(*made(), policy="bsp"):
-    plesio.join(*made(), policy="bsp")
-"""
-
-
-def test_a_worker_is_in_one_session_at_a_time(tmp_path: Path):
-    script = tmp_path / "two.py"
-    script.write_text(TWO)
-    command = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode != 0
-    assert "close it before the second join" in ended.stdout + ended.stderr
-    exec(TWO, {})  # alone it may be in several

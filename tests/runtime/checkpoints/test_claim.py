@@ -111,7 +111,7 @@ def test_a_join_that_fails_lets_go(tmp_path: Path):
     with Job(place, meet_s=1.0) as job:
         options = plesio.JoinOptions(job=job)
         with pytest.raises(TransportError, match=r"workers \[1\] have not come") as kept:
-            plesio.join(model, optimizer, policy="asp", checkpoint=tmp_path / "new", options=options)
+            plesio.join(model, optimizer, policy="bsp", checkpoint=tmp_path / "new", options=options)
         Claim(tmp_path / "new").check()
     assert kept.tb is not None  # with all that the frames refer to
 
