@@ -344,7 +344,11 @@ def test_a_bad_flag_is_blamed_on_the_flag(tmp_path: Path):
             f"count = 4\n{fault()[:-1]}, {fault(at='2 s')[10:]}",
             "workers: worker 1 is lost twice; one that joins has the next free rank",
         ),
-        ("count = 4", 'count = 4\nfailures = { mtbf = "0 s" }', "workers.failures: mtbf is 0 s; write more than 0"),
+        (
+            "count = 4",
+            'count = 4\nfailures = { mtbf = "0 s" }',
+            "workers.failures: mtbf_s is 0; write a number",
+        ),
         ("count = 4", "count = 4\nfailures = { shape = 1.0 }", "workers.failures.mtbf is missing"),
         (
             'step_time = { kind = "constant", mean = "20 ms" }',

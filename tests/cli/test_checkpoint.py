@@ -160,7 +160,7 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
         ("checkpoint export run/step-00000020 --out x.pt", "step-00000020 is damaged: __0_0.distcp: No such file"),
         ("run --keep 2 train.py", "--keep is about checkpoints; add --checkpoint DIR"),
         ("run --checkpoint x --every soon train.py", 'checkpoints every "soon": write a time'),
-        ("run --checkpoint x --keep 0 train.py", "0 checkpoints are to be kept; write 1 or more"),
+        ("run --checkpoint x --keep 0 train.py", "keep is 0; write a whole number of 1 or more"),
         (
             "run --checkpoint x --resume nothere train.py",
             'resume "nothere": there is no checkpoint; write auto, no, or',

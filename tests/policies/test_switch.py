@@ -46,7 +46,7 @@ NUM_WORKERS = 3
         ("switch:bsp", "the step at which it begins"),
         ("switch:bsp/asp", "the step at which it begins"),
         ("switch:bsp/asp@soon", "write a whole number"),
-        ("switch:bsp/asp@1", "write a whole number of 2 or more"),
+        ("switch:bsp/asp@1", "a whole number of 2 or more"),
         ("switch:bsp/asp@9/bsp@9", "write them in their order"),
         ("switch:bsp/bsp@9", "write it once"),
         ("switch:bsp/delayed:1@9", "cannot be switched to"),

@@ -63,10 +63,7 @@ def test_workers_that_ask_for_different_racks_are_told():
 @pytest.mark.parametrize(
     ("racks", "message"),
     [
-        ("hosts", 'racks="hosts"; write "auto", "host", or the number'),
         ((0, 0, 1), "racks names the racks of 3 workers and there are 4; write a number for each rank"),
-        ((0, 0, 1, -1), "racks has -1; write a whole number from 0 on for each rank"),
-        ((0, 0, 1, 1.5), r"racks has 1\.5; write a whole number"),
     ],
 )
 def test_racks_that_cannot_be_are_refused(racks: Any, message: str):

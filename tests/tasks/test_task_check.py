@@ -87,11 +87,11 @@ def test_what_is_wrong_is_said_in_one_line(changes: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "batch_size = 0; write a whole number of 1 or more"),
-        ({"batch_size": 8.0}, "batch_size = 8.0; write a whole number"),
-        ({"num_epochs": -1}, "num_epochs = -1"),
-        ({"metric_goal": "up"}, 'metric_goal = \'up\'; write "max" or "min"'),
-        ({"loss": None}, "loss is of type NoneType; give a function"),
+        ({"batch_size": 0}, "batch_size is 0; write a whole number of 1 or more"),
+        ({"batch_size": 8.0}, "batch_size is 8; write a whole number"),
+        ({"num_epochs": -1}, "num_epochs is -1"),
+        ({"metric_goal": "up"}, 'metric_goal is "up"; known: max, min'),
+        ({"loss": None}, "loss is None; write a function"),
         ({"name": ""}, "a text that is not empty"),
     ],
 )

@@ -12,6 +12,7 @@ from plesio.bench.progress import PartOfAll, ProgressSink
 from plesio.bench.testbed_pool import check_for_testbed
 from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
+from plesio.core.arguments import checked
 from plesio.core.combination import Combination
 from plesio.core.results import RunResult
 from plesio.tasks.check import check_task
@@ -38,6 +39,7 @@ def check_plan(plan: Plan) -> None:
             checked.add(combination.model)
 
 
+@checked
 def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> dict[Combination, list[RunResult]]:
     """Do the runs of a plan, those of each combination in ``out / combination.slug``.
 

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 from plesio.bench.recipe import Recipe, make_recipe, read_toml
 from plesio.bench.recipe_errors import explain
 from plesio.bench.recipe_section import Section, as_finding
+from plesio.core.arguments import checked
 from plesio.core.combination import FACTORS, Combination, Part
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth
@@ -147,6 +148,7 @@ def load_characterise_recipe(path: Path) -> CharacteriseRecipe:
         raise ConfigError(explain(error, where=str(path), flags={})) from None
 
 
+@checked
 def plan_of(
     recipe: CharacteriseRecipe,
     path: Path,

@@ -18,6 +18,7 @@ from plesio.bench.testbed_pool import TestbedPool
 from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.bench.worker_pool import PoolRun, WorkerPool
+from plesio.core.arguments import checked
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.cost.calibration import Calibration
 from plesio.protocol.figures import RunFigures
@@ -48,6 +49,7 @@ class Workers(Protocol):
         ...
 
 
+@checked
 def run_comparison(
     recipe: Recipe,
     *,

@@ -16,6 +16,7 @@ from plesio.bench.recipe_checkpoint import CheckpointSection
 from plesio.bench.recipe_errors import explain
 from plesio.bench.recipe_section import Section, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
+from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
 from plesio.policies import Adaptive, Policy, parse_policy
@@ -180,6 +181,7 @@ class Recipe(Section):
         return max(1, round(self.run.epochs * samples_per_epoch))
 
 
+@checked
 def load_recipe(
     path: Path,
     *,
@@ -215,6 +217,7 @@ def load_recipe(
     return make_recipe(data, folder=path.parent, where=str(path), flags=flags)
 
 
+@checked
 def make_recipe(
     data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
 ) -> Recipe:

@@ -15,6 +15,7 @@ from plesio.bench.recipe import Recipe
 from plesio.bench.testbed_pool import check_for_testbed
 from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
+from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
@@ -25,6 +26,7 @@ from plesio.runtime.coordinator.ledger import World
 __all__ = ["check_sweep", "describe_network", "run_sweep"]
 
 
+@checked
 def run_sweep(
     recipe: Recipe,
     *,

@@ -15,13 +15,13 @@ import inspect
 import math
 import numbers
 import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
+from plesio.core.arguments import shown
 from plesio.core.errors import ArgumentError, ConfigError, nearest
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import (
@@ -60,7 +60,9 @@ _FORMAT: dict[Kind, Callable[[float], str]] = {
     "duration": format_seconds,
     "count": format_count,
 }
-_LONG = 10**20
+
+_SMALLEST = 1e-30
+"""The smallest number whose squares and cubes are sure to be no zero."""
 
 Asked = ParamSpec("Asked")
 Result = TypeVar("Result")
@@ -177,7 +179,7 @@ class Input:
             self._check_one(value)
             return
         if not isinstance(value, (tuple, list)):
-            raise ArgumentError(f"`{self.name}` is {_shown(value)}; write several, as in {self.default!r}")
+            raise ArgumentError(f"`{self.name}` is {shown(value)}; write several, as in {self.default!r}")
         refusal = self.within.refusal_of_length(len(value))
         if refusal:
             raise ArgumentError(f"`{self.name}` has {counted(len(value), 'value')}; {refusal}")
@@ -189,17 +191,19 @@ class Input:
             return
         if self.choices or self.kind == "text":
             if not isinstance(value, str):
-                raise ArgumentError(f"`{self.name}` is {_shown(value)}; write a text")
+                raise ArgumentError(f"`{self.name}` is {shown(value)}; write a text")
             if self.choices and value not in self.choices:
                 raise ArgumentError(f'`{self.name}` is "{value}"; {nearest(value, self.choices)}')
             return
         kind, noun = (numbers.Integral, "whole number") if self.kind == "whole number" else (numbers.Real, "number")
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ArgumentError(f"`{self.name}` is {_shown(value)}; write a {noun}")
+            raise ArgumentError(f"`{self.name}` is {shown(value)}; write a {noun}")
         if not (isinstance(value, float) and math.isinf(value) and self._may_be_infinite()):
             refusal = self.within.refusal(value)  # type: ignore[arg-type]
+            if isinstance(value, float) and 0 < abs(value) < _SMALLEST:
+                refusal = f"write {_SMALLEST:g} or more"
             if refusal:
-                raise ArgumentError(f"`{self.name}` is {_shown(value)}; {refusal}")
+                raise ArgumentError(f"`{self.name}` is {shown(value)}; {refusal}")
 
     def _may_be_infinite(self) -> bool:
         defaults = (self.default or ()) if self.many else (self.default,)
@@ -242,15 +246,6 @@ class FieldsOf:
     """
 
     inputs: tuple[Input, ...]
-
-
-def _shown(value: Any) -> str:
-    """A value that was refused, on part of a line."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG:
-        return f"a number of {int(math.log10(abs(value))) + 1} digits"
-    return textwrap.shorten(repr(value), width=60, placeholder="...")
 
 
 def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:

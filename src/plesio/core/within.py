@@ -5,11 +5,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "ABOVE_0",
+    "ABOVE_1",
     "ANY",
     "AT_LEAST_0",
+    "AT_LEAST_1",
     "BANDWIDTH",
     "DURATION",
     "DURATION_OR_0",
+    "PROPER_SHARE",
+    "SEED",
     "SHARE",
     "SIZE",
     "SIZE_OR_0",
@@ -20,7 +25,6 @@ _LARGEST = 1e30
 """The largest number whose squares and cubes are sure to be finite."""
 _LARGEST_WHOLE = 10**15
 """Up to here a float is exact."""
-_SMALLEST = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +53,32 @@ class Within:
         >>> Within(0).refusal(1e300), Within(0).refusal(float("nan"))
         ('write at most 1e+30', 'write a finite number')
         """
-        if value != value or abs(value) == math.inf:  # math.isfinite has no answer for whole numbers above 1e308
-            return "write a finite number"
+        if value != value or (abs(value) == math.inf and self.high != math.inf):
+            return "write a finite number"  # math.isfinite has no answer for whole numbers above 1e308
         above = value > self.low or (value == self.low and self.without not in ("low", "both"))
         below = value < self.high or (value == self.high and self.without not in ("high", "both"))
-        if above and below:
-            if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
-                return f"write at most {_LARGEST_WHOLE:.0e}"
-            return f"write {_SMALLEST:g} or more" if 0 < abs(value) < _SMALLEST else ""
-        if not above and self.high == _LARGEST:
-            return f"write more than {_text(self.low)}" if self.without else f"write {_text(self.low)} or more"
-        if _LARGEST in (-self.low, self.high):
-            return f"write at most {_text(self.high)}"
-        if not self.without:
-            return f"write {_text(self.low)} to {_text(self.high)}"
+        if not below and self.high == _LARGEST:
+            return f"write at most {_LARGEST:g}"
+        if not above or not below:
+            return f"write {self.words}"
+        if isinstance(value, int) and abs(value) > max(_LARGEST_WHOLE, self.high if self.high < _LARGEST else 0):
+            return f"write at most {_LARGEST_WHOLE:.0e}"
+        return ""
+
+    @property
+    def words(self) -> str:
+        """The numbers, after "a number of"; empty for any.
+
+        >>> Within(1).words, Within(0, 1, without="both").words
+        ('1 or more', 'more than 0, less than 1')
+        """
         first = f"more than {_text(self.low)}" if self.without in ("low", "both") else f"{_text(self.low)} or more"
         last = f"less than {_text(self.high)}" if self.without in ("high", "both") else f"at most {_text(self.high)}"
-        return f"write {first}, {last}"
+        if self.high >= _LARGEST:
+            return first if self.low > -_LARGEST else ""
+        if self.low == -_LARGEST:
+            return last
+        return f"{first}, {last}" if self.without else f"{_text(self.low)} to {_text(self.high)}"
 
     def refusal_of_length(self, length: int) -> str:
         """How many values to write instead of ``length``; empty if it is as many as there may be.
@@ -84,7 +97,12 @@ def _text(value: float) -> str:
 
 ANY = Within()
 AT_LEAST_0 = Within(0)
+AT_LEAST_1 = Within(1)
+ABOVE_0 = Within(0, without="low")
+ABOVE_1 = Within(1, without="low")
+SEED = Within(0, 2**64 - 1)
 SHARE = Within(0, 1)
+PROPER_SHARE = Within(0, 1, without="both")
 DURATION_OR_0 = Within(0, 1e9)
 """Seconds; 30 years, with nothing that is longer."""
 DURATION = Within(1e-12, 1e9)

@@ -11,17 +11,18 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.within import ABOVE_0, AT_LEAST_0, Within
 
 __all__ = ["Failures", "Fault", "faults_in_order"]
 
 _LIFETIME_STREAM = 2
 """Apart from the streams of steps (no spawn key) and of racks (1)."""
-_SHAPES = (0.1, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +35,12 @@ class Fault:
         worker: Which is lost; a new worker is given the next free rank.
     """
 
-    at_s: float
+    at_s: Annotated[float, AT_LEAST_0]
     kind: Literal["lose", "join"]
     worker: int = -1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.at_s < math.inf:
-            raise ConfigError(f"a fault at {self.at_s} s; write 0 s or more")
+        check_fields(self, "fault: ")
         if self.kind == "lose" and self.worker < 0:
             raise ConfigError("a fault that loses a worker needs its rank: worker = 2")
         if self.kind == "join" and self.worker != -1:
@@ -60,18 +60,12 @@ class Failures:
         rejoin_after_s: When a new worker joins in place of one that failed; None leaves it at that.
     """
 
-    mtbf_s: float
-    shape: float = 1.0
-    rejoin_after_s: float | None = None
+    mtbf_s: Annotated[float, ABOVE_0]
+    shape: Annotated[float, Within(0.1, 10.0)] = 1.0
+    rejoin_after_s: Annotated[float, AT_LEAST_0] | None = None
 
     def __post_init__(self) -> None:
-        least, most = _SHAPES
-        if not 0 < self.mtbf_s < math.inf:
-            raise ConfigError(f"mtbf is {self.mtbf_s:g} s; write more than 0")
-        if not least <= self.shape <= most:
-            raise ConfigError(f"shape is {self.shape:g}; write {least:g} to {most:g}")
-        if self.rejoin_after_s is not None and not 0 <= self.rejoin_after_s < math.inf:
-            raise ConfigError(f"rejoin_after is {self.rejoin_after_s:g} s; write 0 s or more")
+        check_fields(self, "")
 
     def lifetime_s(self, worker: int, *, seed: int) -> float:
         """How long after it began ``worker`` fails in the run of ``seed``; a function of the two alone."""

@@ -1,6 +1,10 @@
 """What training costs a host's processors beside the steps that a recipe or a distribution gives."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from plesio.core.arguments import check_fields
+from plesio.core.within import ABOVE_0, AT_LEAST_0
 
 __all__ = ["LEAST_SERVED_BYTES", "HostCosts"]
 
@@ -32,18 +36,21 @@ class HostCosts:
     0.0011
     """
 
-    pack_s: float = 200e-6
-    pack_bytes_per_s: float = 4e9
-    message_s: float = 200e-6
-    serve_s: float = 150e-6
-    serve_bytes_per_s: float = 2e9
-    step_s: float = 0.0
-    gradient_s: float = 0.0
-    memory_bytes: int = 0
-    cores: float | None = None
-    all_reduce_s: float | None = None
-    all_reduce_bytes_per_s: float | None = None
-    collective_s: float = 0.0
+    pack_s: Annotated[float, AT_LEAST_0] = 200e-6
+    pack_bytes_per_s: Annotated[float, ABOVE_0] = 4e9
+    message_s: Annotated[float, AT_LEAST_0] = 200e-6
+    serve_s: Annotated[float, AT_LEAST_0] = 150e-6
+    serve_bytes_per_s: Annotated[float, ABOVE_0] = 2e9
+    step_s: Annotated[float, AT_LEAST_0] = 0.0
+    gradient_s: Annotated[float, AT_LEAST_0] = 0.0
+    memory_bytes: Annotated[int, AT_LEAST_0] = 0
+    cores: Annotated[float, ABOVE_0] | None = None
+    all_reduce_s: Annotated[float, AT_LEAST_0] | None = None
+    all_reduce_bytes_per_s: Annotated[float, ABOVE_0] | None = None
+    collective_s: Annotated[float, AT_LEAST_0] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "HostCosts: ")
 
     def pack(self, num_bytes: int, *, further: bool = False) -> float:
         """Seconds that a worker takes to pack or unpack the ``num_bytes`` of the first, or of a further server."""

@@ -10,11 +10,12 @@ It is SSP without a bound, and runs the same machine.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from plesio.policies.asynchronous import RATES, AsynchronousMachine, RateKind
-from plesio.policies.fields import require_one_of, require_whole, write_spec
-from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
+from plesio.core.within import AT_LEAST_1
+from plesio.policies.asynchronous import AsynchronousMachine, RateKind
+from plesio.policies.fields import check_policy, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -45,15 +46,13 @@ class ASP(PeriodicSchedule):
     can_be_stage: ClassVar[bool] = True
     synchronous: ClassVar[bool] = False
 
-    period: int = 1
+    period: Annotated[int, AT_LEAST_1] = 1
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
 
     def __post_init__(self) -> None:
-        require_whole("asp", "period", self.period, minimum=1)
-        require_one_of("asp", "update", self.update, known=UPDATES)
-        require_one_of("asp", "rate", self.rate, known=RATES)
+        check_policy(self, "asp: ")
 
     @property
     def spec(self) -> str:

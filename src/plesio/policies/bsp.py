@@ -11,14 +11,15 @@ collective the gradients may be compressed (`plesio.policies.compression`), or s
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError
+from plesio.core.within import AT_LEAST_0
 from plesio.policies.backup import BackupMachine
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import require_one_of, require_sent_in_full, require_whole, write_spec
-from plesio.policies.policy import EXCHANGES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -53,17 +54,16 @@ class BSP(PeriodicSchedule):
     exchange: ExchangeKind = "collective"
     compression: Compression = NO_COMPRESSION
     hook: TorchHook | None = None
-    backup: int = 0
+    backup: Annotated[int, AT_LEAST_0] = 0
 
     def __post_init__(self) -> None:
-        require_one_of("bsp", "exchange", self.exchange, known=EXCHANGES)
+        check_policy(self, "bsp: ")
         if self.exchange == "store":
             require_sent_in_full("bsp", compress=self.compression.spec)
         if self.hook is not None and (self.exchange == "store" or self.compression != NO_COMPRESSION):
             raise PolicySpecError(
                 f"bsp: hook={self.hook.spec} is DDP's, which sends all gradients by it; leave compress and exchange out"
             )
-        require_whole("bsp", "backup", self.backup, minimum=0)
         if self.backup and self.exchange != "store":
             raise PolicySpecError("bsp: a collective waits for all workers; backup workers need exchange=store")
 

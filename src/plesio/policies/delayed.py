@@ -24,14 +24,15 @@ apart. For plain SGD and d = 1 this is ``local_sgd:1,delay=1``, which is there a
 
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec.structs import replace
 
+from plesio.core.within import AT_LEAST_0
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import Action, Apply
-from plesio.policies.fields import require_whole, write_spec
+from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -62,11 +63,11 @@ class Delayed(PeriodicSchedule):
     weighting: ClassVar[Weighting] = UNWEIGHTED
     synchronous: ClassVar[bool] = True
 
-    delay: int = 1
+    delay: Annotated[int, AT_LEAST_0] = 1
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
-        require_whole("delayed", "delay", self.delay, minimum=0)
+        check_policy(self, "delayed: ")
 
     @property
     def bound(self) -> float:

@@ -1,36 +1,21 @@
 """The fields of a policy: checked when it is made, written out as its spec."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from plesio.core.errors import PolicySpecError, nearest
+from plesio.core.arguments import check_fields
+from plesio.core.errors import PolicySpecError
 
-__all__ = ["MAX_STEPS", "require_one_of", "require_sent_in_full", "require_whole", "write_spec"]
-
-
-MAX_STEPS = 2**40
-"""More than any run has, and far from what a message can carry."""
+__all__ = ["check_policy", "require_sent_in_full", "write_spec"]
 
 
-def require_whole(owner: str, field: str, value: object, *, minimum: int) -> None:
-    """Return when ``value`` is a whole number of at least ``minimum`` and at most `MAX_STEPS`.
+def check_policy(policy: Any, owner: str) -> None:
+    """Return when every field is what its type takes.
 
     Raises:
-        PolicySpecError: It is not.
+        PolicySpecError: One is not.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise PolicySpecError(f"{owner}: {field} is {value!r}; write a whole number of {minimum} or more")
-    if value > MAX_STEPS:
-        raise PolicySpecError(f"{owner}: {field} is {value}, more steps than any run has; write less")
-
-
-def require_one_of(owner: str, field: str, value: str, *, known: Collection[str]) -> None:
-    """Return when ``value`` is one of the ``known`` words.
-
-    Raises:
-        PolicySpecError: It is not.
-    """
-    if value not in known:
-        raise PolicySpecError(f'{owner}: unknown {field} "{value}"; {nearest(str(value), known)}')
+    check_fields(policy, owner, error=PolicySpecError)
 
 
 def require_sent_in_full(owner: str, *, compress: str) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import write_spec
+from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -49,8 +49,9 @@ class FSDP(PeriodicSchedule):
     blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_policy(self, "fsdp: ")
         for block in self.blocks:
-            if not str(block).isidentifier():
+            if not block.isidentifier():
                 raise PolicySpecError(f"fsdp: {block!r} is no name of a class; write it as in blocks=encoderlayer+mlp")
         object.__setattr__(self, "blocks", tuple(sorted({block.lower() for block in self.blocks})))
 

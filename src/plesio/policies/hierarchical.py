@@ -36,6 +36,7 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import Compression
+from plesio.policies.fields import check_policy
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, Machine, MomentsKind, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
@@ -72,6 +73,7 @@ class Hierarchical(PeriodicSchedule):
     outer: Policy = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
+        check_policy(self, "hier: ")
         if self.inner != BSP():
             raise PolicySpecError(
                 f'hier: "{self.inner.spec}" cannot be run within a rack; write "bsp", as in "hier:bsp/local_sgd:8"'

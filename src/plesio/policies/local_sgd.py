@@ -22,13 +22,14 @@ On the collective the deltas may be compressed (`plesio.policies.compression`), 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import require_one_of, require_sent_in_full, require_whole, write_spec
-from plesio.policies.policy import EXCHANGES, MOMENTS, ExchangeKind, Machine, MomentsKind, UpdateKind
+from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, MomentsKind, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -62,28 +63,21 @@ class LocalSGD(PeriodicSchedule):
     weighting: ClassVar[Weighting] = UNWEIGHTED
     synchronous: ClassVar[bool] = True
 
-    period: int = 8
-    delay: int = 0
+    period: Annotated[int, AT_LEAST_1] = 8
+    delay: Annotated[int, AT_LEAST_0] = 0
     exchange: ExchangeKind = "collective"
-    inner_rate: float = 1.0
-    momentum: float = 0.0
+    inner_rate: Annotated[float, Within(0, 1, without="low")] = 1.0
+    momentum: Annotated[float, Within(0, 1, without="high")] = 0.0
     moments: MomentsKind = "own"
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
-        require_whole("local_sgd", "period", self.period, minimum=1)
-        require_whole("local_sgd", "delay", self.delay, minimum=0)
+        check_policy(self, "local_sgd: ")
         if self.delay > self.period:
             raise PolicySpecError(
                 f"local_sgd: delay {self.delay} is above period {self.period}, so two exchanges would be in flight; "
                 f"write a delay of {self.period} or less"
             )
-        require_one_of("local_sgd", "exchange", self.exchange, known=EXCHANGES)
-        if not 0 < self.inner_rate <= 1:
-            raise PolicySpecError(f"local_sgd: inner_rate is {self.inner_rate}; write a share above 0, at most 1")
-        if not 0 <= self.momentum < 1:
-            raise PolicySpecError(f"local_sgd: momentum is {self.momentum}; write a number from 0 to below 1")
-        require_one_of("local_sgd", "moments", self.moments, known=MOMENTS)
         if self.exchange == "store":
             if self.moments != "own":
                 raise PolicySpecError(

@@ -12,10 +12,11 @@ to the same schedule is ``switch:bsp/local_sgd:H@WARMUP``, which runs in every w
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from plesio.core.within import AT_LEAST_0, Within
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import require_whole, write_spec
+from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.torch_hook import TorchHook
@@ -47,12 +48,11 @@ class PostLocalSGD(PeriodicSchedule):
     weighting: ClassVar[Weighting] = UNWEIGHTED
     synchronous: ClassVar[bool] = True
 
-    period: int = 8
-    warmup: int = 0
+    period: Annotated[int, Within(2)] = 8
+    warmup: Annotated[int, AT_LEAST_0] = 0
 
     def __post_init__(self) -> None:
-        require_whole("post_local_sgd", "period", self.period, minimum=2)
-        require_whole("post_local_sgd", "warmup", self.warmup, minimum=0)
+        check_policy(self, "post_local_sgd: ")
 
     @property
     def bound(self) -> float:

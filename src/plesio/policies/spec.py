@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plesio.core.arguments import checked
 from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
@@ -158,6 +159,7 @@ POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for
 """One line on each policy, by name."""
 
 
+@checked
 def parse_policy(text: str) -> Policy:
     """The policy that ``text`` describes.
 

@@ -21,13 +21,14 @@ A bound of 0 is BSP on the store, by the same machine; an infinite one is ASP.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.asynchronous import RATES, AsynchronousMachine, RateKind
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
+from plesio.policies.asynchronous import AsynchronousMachine, RateKind
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import MAX_STEPS, require_one_of, require_whole, write_spec
-from plesio.policies.policy import UPDATES, ExchangeKind, Machine, UpdateKind
+from plesio.policies.fields import check_policy, write_spec
+from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -57,26 +58,22 @@ class SSP(PeriodicSchedule):
     delay: ClassVar[int] = 0
     can_be_stage: ClassVar[bool] = True
 
-    bound: float = 4
-    period: int = 1
+    bound: Annotated[
+        Annotated[int, AT_LEAST_0] | Annotated[float, Within(math.inf, math.inf)],
+        "a whole number of steps, 0 or more, or inf for no bound",
+    ] = 4
+    period: Annotated[int, AT_LEAST_1] = 1
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.bound, int) and not isinstance(self.bound, bool)
-        if not (self.bound == math.inf or (whole and 0 <= self.bound <= MAX_STEPS)):
-            raise PolicySpecError(
-                f"ssp: bound is {self.bound!r}; write a whole number of steps, 0 or more, or inf for no bound"
-            )
-        require_whole("ssp", "period", self.period, minimum=1)
+        check_policy(self, "ssp: ")
         if self.period > self.bound + 1:
             raise PolicySpecError(
                 f"ssp: period {self.period} with bound {self.bound} lets every worker stop and wait for the others' "
                 f"updates; write a period of {self.bound + 1} or less, or a bound of {self.period - 1} or more"
             )
-        require_one_of("ssp", "update", self.update, known=UPDATES)
-        require_one_of("ssp", "rate", self.rate, known=RATES)
         if self.bound == 0 and self.rate == "undivided":
             raise PolicySpecError("ssp: with a bound of 0 a round is a mean, whose rate is not divided; leave rate out")
 

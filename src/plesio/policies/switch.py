@@ -17,13 +17,14 @@ in `plesio.policies.steered`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError
+from plesio.core.within import Within
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
-from plesio.policies.fields import require_whole
+from plesio.policies.fields import check_policy
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.steered import LEAD, NEVER, Course, Director, SteeredMachine
@@ -60,9 +61,10 @@ class Switch(PeriodicSchedule):
     adapts: ClassVar[bool] = True
 
     policies: tuple[Policy, ...] = field(default=(BSP(), ASP()))
-    clocks: tuple[int, ...] = (200,)
+    clocks: tuple[Annotated[int, Within(_FIRST_CHANGE)], ...] = (200,)
 
     def __post_init__(self) -> None:
+        check_policy(self, "switch: ")
         if len(self.policies) < 2 or len(self.clocks) != len(self.policies) - 1:
             raise PolicySpecError(
                 f"switch: {len(self.policies)} policies and {len(self.clocks)} clocks; "
@@ -74,8 +76,6 @@ class Switch(PeriodicSchedule):
                     f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp, asp or hier, '
                     "and no exchange=store"
                 )
-        for clock in self.clocks:
-            require_whole("switch", "clock", clock, minimum=_FIRST_CHANGE)
         for before, after in pairwise(self.clocks):
             if after <= before:
                 raise PolicySpecError(f"switch: a change at {after} follows one at {before}; write them in their order")

@@ -7,10 +7,11 @@ compressions (`plesio.policies.compression`).
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from plesio.core.errors import PolicySpecError, nearest
-from plesio.policies.fields import require_one_of, require_whole
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1
+from plesio.policies.fields import check_policy
 
 __all__ = ["POWER_SGD_START", "TorchHook", "parse_torch_hook"]
 
@@ -39,14 +40,14 @@ class TorchHook:
     """
 
     form: HookForm
-    rank: int = 1
-    start: int = POWER_SGD_START
+    rank: Annotated[int, AT_LEAST_1] = 1
+    start: Annotated[int, AT_LEAST_0] = POWER_SGD_START
 
     def __post_init__(self) -> None:
-        require_one_of("hook", "form", self.form, known=(*_FORMS, "post_local_sgd"))
-        require_whole("hook", "rank", self.rank, minimum=1)
+        check_policy(self, "hook: ")
         # DDP arranges its buckets anew after the first step, and PowerSGD's state is by bucket
-        require_whole("hook", "start", self.start, minimum=2 if self.form == "powersgd" else 0)
+        if self.form == "powersgd" and self.start < 2:
+            raise PolicySpecError(f"hook: start is {self.start}; write a whole number of 2 or more")
         if self.form in ("fp16", "bf16") and (self.rank, self.start) != (1, POWER_SGD_START):
             raise PolicySpecError(f"hook: torch's {self.form} has no options; leave rank and start out")
 

@@ -22,9 +22,11 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 from plesio.core.errors import PolicySpecError, nearest
-from plesio.policies.fields import require_whole
+from plesio.core.within import AT_LEAST_0
+from plesio.policies.fields import check_policy
 
 __all__ = [
     "UNWEIGHTED",
@@ -100,11 +102,10 @@ class Exponential(Weighting):
     0.3679
     """
 
-    rate: float
+    rate: Annotated[float, AT_LEAST_0]
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise PolicySpecError(f'weighting exp: rate is {self.rate}; write a number of 0 or more, as in "exp:0.1"')
+        check_policy(self, "weighting exp: ")
 
     def __call__(self, tau: int) -> float:
         """``exp(-rate * tau)``."""
@@ -125,10 +126,10 @@ class Cap(Weighting):
         limit: The largest staleness that is still applied.
     """
 
-    limit: int
+    limit: Annotated[int, AT_LEAST_0]
 
     def __post_init__(self) -> None:
-        require_whole("weighting cap", "limit", self.limit, minimum=0)
+        check_policy(self, "weighting cap: ")
 
     def __call__(self, tau: int) -> float:
         """1 up to ``limit``, else 0."""
@@ -155,6 +156,7 @@ class Product(Weighting):
     factors: tuple[Weighting, ...]
 
     def __post_init__(self) -> None:
+        check_policy(self, "weighting: ")
         kinds = [type(factor) for factor in self.factors]
         if len(kinds) < 2 or len(set(kinds)) < len(kinds) or {Unweighted, Product} & set(kinds):
             raise PolicySpecError(

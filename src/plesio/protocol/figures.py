@@ -1,11 +1,13 @@
 """Figures of a run that travel: what a run is called, what a worker reports, where the run stands."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, UnsetType
 
+from plesio.core.arguments import check_fields
 from plesio.core.results import Goal, MemorySplit, Utilisation
+from plesio.core.within import SEED
 
 __all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
 
@@ -22,10 +24,13 @@ class RunInfo:
     """
 
     task: str = "train"
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     metric_name: str = "metric"
     metric_goal: Goal = "max"
     target: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "RunInfo: ")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
+from plesio.core.within import ABOVE_0
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.job_servers import JobServers
 from plesio.runtime.meeting import (
@@ -75,7 +77,8 @@ class Job:
 
     world: World = "process"
 
-    def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
+    @checked
+    def __init__(self, place: Place, *, meet_s: Annotated[float, ABOVE_0] = MEET_S) -> None:
         self.place = place
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()

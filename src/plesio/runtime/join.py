@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
-from plesio.core.arguments import CALLABLE, FOLDER, Wanted, check_arguments, instance, or_none, whole
+from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.logs import introduce
 from plesio.core.trace import TraceWriter
+from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.beginning import Checkpoints
@@ -50,40 +52,23 @@ __all__ = ["join"]
 _log = logging.getLogger(__name__)
 
 _PLAIN = JoinOptions()
-_ARGUMENTS = {
-    "policy": Wanted(
-        'a policy or its text, such as "ssp:4",', lambda policy: isinstance(policy, str) or hasattr(policy, "spec")
-    ),
-    "trace": or_none(FOLDER),
-    "total_samples": or_none(whole(1)),
-    "on_transition": or_none(CALLABLE),
-    "racks": Wanted(
-        '"auto", "host", or the number of each rank\'s rack, as in (0, 0, 1, 1),',
-        lambda racks: racks in ("auto", "host") if isinstance(racks, str) else isinstance(racks, Sequence),
-    ),
-    "scaler": or_none(instance(torch.amp.GradScaler, words="a torch.amp.GradScaler")),
-    "checkpoint": or_none(FOLDER),
-    "every": instance(str, int, float, words='a time or steps, as in "10 min" or "500 steps",'),
-    "keep": whole(1),
-    "resume": instance(str, words='"auto", "no" or the folder of a checkpoint'),
-    "options": instance(JoinOptions, words="plesio.JoinOptions(...)"),
-}
 _LOST_AT_START = "a worker was lost before the first step, while all took over rank 0's parameters; start the job again"
 
 
+@checked
 def join(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
-    policy: Policy | str = "adaptive",
+    policy: Annotated[Policy | str, 'a policy or its text, as in "ssp:4"'] = "adaptive",
     trace: Path | str | None = None,
-    total_samples: int | None = None,
+    total_samples: Annotated[int, AT_LEAST_1] | None = None,
     on_transition: OnTransition | None = None,
-    racks: Racks = "auto",
+    racks: Annotated[Racks, '"auto", "host", or the number of each rank\'s rack: (0, 0, 1, 1)'] = "auto",
     scaler: torch.amp.GradScaler | None = None,
     checkpoint: Path | str | None = None,
     every: str | float = "10 min",
-    keep: int = 3,
+    keep: Annotated[int, AT_LEAST_1] = 3,
     resume: str = "auto",
     options: JoinOptions = _PLAIN,
 ) -> Session:
@@ -129,7 +114,6 @@ def join(
     >>> session.report().steps
     1
     """
-    check_arguments("join", _ARGUMENTS, locals())
     around = _Around.of(options, policy=policy, trace=trace)
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()

@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from plesio.core.arguments import YES_OR_NO, Wanted, check_arguments, instance, number, or_none, whole
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.environment import REPLICAS_VARIABLE
@@ -12,22 +14,6 @@ from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["JoinOptions"]
-
-_OPTIONS = {
-    "num_servers": or_none(whole(1)),
-    "snapshot_every": or_none(whole(1)),
-    "info": instance(RunInfo, words="plesio.RunInfo(...)"),
-    "elastic": YES_OR_NO,
-    "log_bytes": whole(0),
-}
-_TEXT = instance(str, words="a text")
-_INFO = {
-    "task": _TEXT,
-    "seed": whole(0),
-    "metric_name": _TEXT,
-    "metric_goal": Wanted('"max" or "min"', lambda goal: goal in ("max", "min")),
-    "target": or_none(number("a number", holds=lambda target: target == target)),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +37,17 @@ class JoinOptions:
     True
     """
 
-    num_servers: int | None = None
-    snapshot_every: int | None = None
+    num_servers: Annotated[int, AT_LEAST_1] | None = None
+    snapshot_every: Annotated[int, AT_LEAST_1] | None = None
     pacer: Pacer | None = None
     info: RunInfo = field(default_factory=RunInfo)
     job: JobHandle | None = None
-    replicas: int | None = None
+    replicas: Annotated[int, Within(1, 2)] | None = None
     elastic: bool = True
-    log_bytes: int = LIMIT_BYTES
+    log_bytes: Annotated[int, AT_LEAST_0] = LIMIT_BYTES
 
     def __post_init__(self) -> None:
-        check_arguments("JoinOptions", _OPTIONS, {name: getattr(self, name) for name in _OPTIONS})
-        check_arguments("RunInfo", _INFO, {name: getattr(self.info, name) for name in _INFO})
-        if self.replicas not in (None, 1, 2):
-            raise ConfigError(f"replicas={self.replicas}: a server can be there once or twice; write 1 or 2")
+        check_fields(self, "JoinOptions: ")
         if (self.num_servers or 1) > 1 and self.num_replicas > 1:
             raise ConfigError("with replicas=2 there is one server and its backup; leave num_servers out")
 

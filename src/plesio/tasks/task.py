@@ -8,7 +8,7 @@ in evaluation mode without gradients and leaves the model's modes as they were.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from plesio.core.arguments import check_fields
 from plesio.core.errors import TaskError
+from plesio.core.within import AT_LEAST_1
 from plesio.tasks.chain import Chain
-from plesio.tasks.options import check_integer
 
 __all__ = ["Task", "evaluation_mode", "no_schedule", "seeded", "take_batch"]
 
@@ -63,8 +64,8 @@ class Task:
     metric: Callable[[nn.Module], float]
     metric_name: str
     metric_goal: Literal["max", "min"]
-    batch_size: int
-    num_epochs: int
+    batch_size: Annotated[int, AT_LEAST_1]
+    num_epochs: Annotated[int, AT_LEAST_1]
     target: float | None = None
     schedule: Callable[[Optimizer, int], LRScheduler | None] = no_schedule
     per_worker: "Callable[[int, int], Task] | None" = None
@@ -73,17 +74,7 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise TaskError(f"a task's name is a text that is not empty; this one is {self.name!r}")
-        for field in ("build", "train_set", "loss", "metric", "schedule"):
-            if not callable(getattr(self, field)):
-                given = type(getattr(self, field)).__name__
-                raise TaskError(f'task "{self.name}": {field} is of type {given}; give a function')
-        if self.chain is not None and not isinstance(self.chain, Chain):
-            given = type(self.chain).__name__
-            raise TaskError(f'task "{self.name}": chain is of type {given}; give a plesio.tasks.Chain')
-        check_integer(self.batch_size, task=self.name, option="batch_size")
-        check_integer(self.num_epochs, task=self.name, option="num_epochs")
-        if self.metric_goal not in ("max", "min"):
-            raise TaskError(f'task "{self.name}": metric_goal = {self.metric_goal!r}; write "max" or "min"')
+        check_fields(self, f'task "{self.name}": ', error=TaskError)
         # dataclasses.replace() comes here again with the guards already on; a second one would be harmless but slow.
         if not isinstance(self.build, _SeededBuild):
             object.__setattr__(self, "build", _SeededBuild(self.build))

@@ -150,7 +150,7 @@ def test_the_text_form_reads_back(text: str):
         ("adaptive,system=off", "always on"),
         ("adaptive,phase=off,phase.direction=last", "phase is off and has parameters"),
         ("adaptive,system.gain=much", "write a number"),
-        ("adaptive,system.gain=2", "above 0 and below 1"),
+        ("adaptive,system.gain=2", "more than 0, less than 1"),
         ("adaptive,phase.direction=lst", 'did you mean "last"'),
         ("adaptive,system.balance=yes", '"on" or "off"'),
         ("adaptive:4", "takes no"),

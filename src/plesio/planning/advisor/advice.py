@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from scipy import stats
 
+from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError
 from plesio.core.json_values import to_json
 from plesio.core.units import format_bytes
@@ -195,6 +196,7 @@ class Advice:
         return values
 
 
+@checked
 def advise(
     question: Question,
     rehearsal: Rehearsal,

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
-from plesio.policies.fields import write_spec
+from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW
 from plesio.policies.schedule import PeriodicSchedule
@@ -97,6 +97,9 @@ class Adaptive(Components, PeriodicSchedule):
     def goes_by_racks(self) -> bool:
         """Unless it is not to look at them."""
         return self.topology is not None
+
+    def __post_init__(self) -> None:
+        check_policy(self, "adaptive: ")
 
     def start(self, *, clock: int = 0) -> Machine:
         """A controller that has seen nothing; workers begin at ``clock``."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.compression.stage import Collective, Lossy, Shapes, num_elements
 
 __all__ = ["HalfPrecision"]
@@ -27,11 +26,6 @@ class HalfPrecision(Lossy):
     form: Literal["fp16", "bf16"] = "bf16"
     feedback: bool = False
     feedback_by_default: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.form not in _ROUNDOFF:
-            raise PolicySpecError(f'unknown 16-bit form "{self.form}"; {nearest(str(self.form), _ROUNDOFF)}')
-        self.check_guard()
 
     @property
     def head(self) -> str:

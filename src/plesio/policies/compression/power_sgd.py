@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from plesio.core.within import AT_LEAST_1
 from plesio.policies.compression.stage import FLOAT_BITS, FLOAT_BYTES, Collective, Lossy, Shapes
-from plesio.policies.fields import require_whole
 
 __all__ = ["PowerSgd"]
 
@@ -30,11 +30,7 @@ class PowerSgd(Lossy):
     cuts: ClassVar[bool] = False
     """A slice is no matrix."""
 
-    rank: int
-
-    def __post_init__(self) -> None:
-        require_whole("powersgd", "rank", self.rank, minimum=1)
-        self.check_guard()
+    rank: Annotated[int, AT_LEAST_1]
 
     @property
     def head(self) -> str:

@@ -9,9 +9,8 @@ as it is and may be used with feedback.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from plesio.core.errors import PolicySpecError
 from plesio.policies.compression.stage import FLOAT_BITS, Collective, Lossy, Shapes, num_elements
 
 __all__ = ["Qsgd"]
@@ -35,14 +34,9 @@ class Qsgd(Lossy):
     [4.25, 8.0625]
     """
 
-    bits: int
+    bits: Literal[4, 8]
     feedback: bool = False
     feedback_by_default: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.bits not in _BUCKETS:
-            raise PolicySpecError(f'qsgd: bits is {self.bits}; write 4 or 8, as in "qsgd:8"')
-        self.check_guard()
 
     @property
     def head(self) -> str:

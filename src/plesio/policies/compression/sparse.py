@@ -12,9 +12,9 @@ import math
 from abc import ABC
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from plesio.core.errors import PolicySpecError
+from plesio.core.within import Within
 from plesio.policies.compression.stage import (
     FLOAT_BITS,
     FLOAT_BYTES,
@@ -45,16 +45,8 @@ def place_bits(num_places: int, *, among: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sparse(Lossy, ABC):
-    density: float
+    density: Annotated[float, Within(0, 1, without="low")]
     name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise PolicySpecError(
-                f"{self.name}: density is {self.density:g}; write the share that is sent, above 0 and at most 1, "
-                f'as in "{self.name}:0.01"'
-            )
-        self.check_guard()
 
     @property
     def head(self) -> str:

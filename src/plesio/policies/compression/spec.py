@@ -68,7 +68,8 @@ def parse_compression(text: str) -> Compression:
     try:
         return form.make(**_argument(form, name=name, colon=colon, value=value), **_options(options))
     except PolicySpecError as error:
-        raise PolicySpecError(f'compression "{text}": {error}') from None
+        said = str(error).removeprefix(f"{form.make.__name__}: ")
+        raise PolicySpecError(f'compression "{text}": {said}') from None
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:

@@ -4,9 +4,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from plesio.core.errors import PolicySpecError
+from plesio.core.within import ABOVE_0
+from plesio.policies.fields import check_policy
 
 __all__ = [
     "FLOAT_BITS",
@@ -154,7 +156,7 @@ class Lossy(Compression):
     """
 
     feedback: bool = True
-    guard: float | None = None
+    guard: Annotated[float, ABOVE_0] | None = None
     feedback_by_default: ClassVar[bool] = True
 
     @property
@@ -181,18 +183,10 @@ class Lossy(Compression):
         """The guard, if there is one."""
         return Compression.residual_limit(self, shapes) if self.guard is None else self.guard
 
-    def check_guard(self) -> None:
-        """Return when the guard can be used.
-
-        Raises:
-            PolicySpecError: It cannot.
-        """
-        if self.guard is None:
-            return
-        if not self.feedback:
+    def __post_init__(self) -> None:
+        check_policy(self, f"{type(self).__name__}: ")
+        if self.guard is not None and not self.feedback:
             raise PolicySpecError(f"{self.head}: without feedback there is nothing to guard; leave the guard out")
-        if not 0 < self.guard < math.inf:
-            raise PolicySpecError(f'{self.head}: guard is {self.guard:g}; write a multiple above 0, as in "guard:20"')
 
 
 def write_number(value: float) -> str:

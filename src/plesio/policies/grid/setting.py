@@ -6,10 +6,12 @@ As text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,eve
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.mixing import GRAPHS, Mixing
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.fields import write_spec
 from plesio.policies.spec import parse_policy
@@ -28,7 +30,6 @@ __all__ = [
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Weights = Literal["stash", "recompute"]
-_WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 _PREFIX = "grid:"
 GRID_HELP = (
     "the network cut into K stages, in S groups: no pass waits for one of the whole network, and groups mix their "
@@ -107,25 +108,21 @@ class GridSetting:
     (6, 4, 2, 0)
     """
 
-    groups: int = 1
-    stages: int = 1
+    groups: Annotated[int, Within(1, _MOST)] = 1
+    stages: Annotated[int, Within(1, _MOST)] = 1
     schedule: ScheduleName = "decoupled"
-    delay: int = 2
-    micro_batches: int = 1
+    delay: Annotated[int, AT_LEAST_0] = 2
+    micro_batches: Annotated[int, AT_LEAST_1] = 1
     weights: Weights = "stash"
-    shrink: float = 1.0
-    compensation: float = 0.0
+    shrink: Annotated[float, Within(0, 1, without="low")] = 1.0
+    compensation: Annotated[float, AT_LEAST_0] = 0.0
     mixing: Mixing = _ALONE
-    every: int = 1
-    bound: int = 0
+    every: Annotated[int, AT_LEAST_1] = 1
+    bound: Annotated[int, AT_LEAST_0] = 0
     compress: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f'there is no schedule "{self.schedule}"; {nearest(str(self.schedule), SCHEDULES)}')
-        if self.weights not in _WEIGHTS:
-            raise ConfigError(f'weights = "{self.weights}"; {nearest(str(self.weights), _WEIGHTS)}')
+        check_fields(self, "grid: ")
         if self.mixing.size != self.groups:
             if self.mixing.name == "matrix":
                 raise ConfigError(
@@ -145,19 +142,6 @@ class GridSetting:
                 "compensation is for gradients at stashed weights; recomputed ones are at the present weights"
             )
         self._check_mixing()
-
-    def _check_numbers(self) -> None:
-        least = {"groups": 1, "stages": 1, "delay": 0, "micro_batches": 1, "every": 1, "bound": 0}
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-                raise ConfigError(f"grid: {name} is {value!r}; write a whole number of {minimum} or more")
-        if max(self.groups, self.stages) > _MOST:
-            raise ConfigError(f"grid: {self.groups}x{self.stages} is too large; {_MOST} groups or stages are the most")
-        if not 0 < self.shrink <= 1:
-            raise ConfigError(f"grid: shrink is {self.shrink:g}; write more than 0 and at most 1")
-        if not 0 <= self.compensation < float("inf"):
-            raise ConfigError(f"grid: compensation is {self.compensation:g}; write 0 or more")
 
     def _check_mixing(self) -> None:
         late = self.bound // self.every

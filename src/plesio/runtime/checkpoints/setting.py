@@ -5,8 +5,11 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.within import AT_LEAST_1
 from plesio.runtime.checkpoints.folder import MANIFEST
 
 __all__ = ["CheckpointSetting", "parse_every"]
@@ -59,7 +62,7 @@ class CheckpointSetting:
 
     folder: Path
     every: str | float = "10 min"
-    keep: int = 3
+    keep: Annotated[int, AT_LEAST_1] = 3
     resume: str = "auto"
 
     @classmethod
@@ -69,6 +72,12 @@ class CheckpointSetting:
             return cls(folder=Path(folder).absolute(), every=every, keep=keep, resume=resume)
         named = os.environ.get(VARIABLE)
         if not named:
+            parse_every(every)
+            if (every, keep) != ("10 min", 3):
+                raise ConfigError(
+                    f"every={every!r}, keep={keep}: there is no folder for checkpoints; write checkpoint=FOLDER, start "
+                    "it by plesio run --checkpoint FOLDER, or leave both out"
+                )
             return None
         number = os.environ.get(f"{VARIABLE}_KEEP", str(keep))
         if not number.isdecimal():
@@ -92,8 +101,7 @@ class CheckpointSetting:
 
     def __post_init__(self) -> None:
         parse_every(self.every)
-        if self.keep < 1:
-            raise ConfigError(f"{self.keep} checkpoints are to be kept; write 1 or more")
+        check_fields(self, "checkpoints: ")
         if self.resume not in ("auto", "no") and not (Path(self.resume) / MANIFEST).is_file():
             raise ConfigError(
                 f'resume "{self.resume}": there is no checkpoint; write auto, no, or the folder of one, such as '

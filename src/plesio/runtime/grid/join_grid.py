@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
+from plesio.core.within import ABOVE_0, AT_LEAST_1
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
 from plesio.runtime.checkpoints.claim import Claim
 from plesio.runtime.checkpoints.folder import Folder
@@ -57,21 +59,22 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler | None]
 
 
+@checked
 def grid(
     stages: nn.Sequential | Sequence[nn.Module],
     optimizer_factory: OptimizerFactory,
     loss: Loss,
     *,
-    setting: GridSetting | str | None = None,
-    groups: int | None = None,
-    cuts: Sequence[int] | None = None,
+    setting: Annotated[GridSetting | str | None, 'a grid or its text, as in "2x4,mixing=ring"'] = None,
+    groups: Annotated[int, AT_LEAST_1] | None = None,
+    cuts: Sequence[Annotated[int, AT_LEAST_1]] | None = None,
     balance: Balance = "time",
     scheduler_factory: SchedulerFactory | None = None,
-    clip: float | None = None,
+    clip: Annotated[float, ABOVE_0] | None = None,
     trace: Path | str | None = None,
     checkpoint: Path | str | None = None,
     every: str | float = "10 min",
-    keep: int = 3,
+    keep: Annotated[int, AT_LEAST_1] = 3,
     resume: str = "auto",
     options: JoinOptions = _PLAIN,
 ) -> Grid:
@@ -183,7 +186,7 @@ def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers
         )
     if told is None:
         groups = 1 if groups is None else groups
-        if groups < 1 or num_workers % groups:
+        if num_workers % groups:
             raise ConfigError(f"groups={groups}: {num_workers} workers cannot be divided so; write a divisor")
         chosen = GridSetting(groups=groups, stages=num_workers // groups)
     else:
@@ -211,7 +214,7 @@ class _Wishes:
     optimizer_factory: OptimizerFactory
     scheduler_factory: SchedulerFactory | None
     loss: Loss
-    clip: float | None
+    clip: Annotated[float, ABOVE_0] | None
     cut: Cut | None
     balance: Balance
     options: JoinOptions

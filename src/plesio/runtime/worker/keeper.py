@@ -44,6 +44,10 @@ def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> N
         ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients; or it cannot
             be saved.
     """
+    if not objects:
+        raise ConfigError(
+            "session.register(): write an object by its name, as in session.register(scheduler=scheduler)"
+        )
     for name, one in objects.items():
         if isinstance(one, GradScaler):
             raise ConfigError(

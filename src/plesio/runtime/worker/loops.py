@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
-from plesio.core.arguments import check_arguments, or_none, whole
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
@@ -132,7 +131,6 @@ class Loops:
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
         """This worker's part of a loader; see `plesio.Session.shard`."""
         _check(loader)
-        check_arguments("session.shard", {"samples": or_none(whole(1))}, {"samples": samples})
         if not self._deals and samples is None:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
         if is_stream(loader):

@@ -4,13 +4,14 @@ A pacer never makes a step shorter. Where the machine needs longer for the gradi
 *overrun*; the counts say so, and a result with many of them describes this machine and not the recipe.
 """
 
-import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
+from plesio.core.arguments import check_fields
 from plesio.core.clock import Clock, MonotonicClock
-from plesio.core.errors import ConfigError
+from plesio.core.within import ABOVE_0, AT_LEAST_0, SEED
 from plesio.cost.step_time import RackSlowdowns, StepTime
 
 __all__ = ["Overruns", "Pacer"]
@@ -48,17 +49,16 @@ class Pacer:
     """
 
     step_time: StepTime
-    speed: float = 1.0
+    speed: Annotated[float, ABOVE_0] = 1.0
     slowdowns: RackSlowdowns | None = None
-    seed: int
-    worker: int
+    seed: Annotated[int, SEED]
+    worker: Annotated[int, AT_LEAST_0]
     clock: Clock = field(default_factory=MonotonicClock)
     began_s: float | None = None
     overruns: Overruns = field(default_factory=Overruns, init=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.speed < math.inf:
-            raise ConfigError(f"the speed is {self.speed:g}; write more than 0")
+        check_fields(self, "Pacer: ")
 
     def draw_s(self, step: int, *, at_s: float = 0.0) -> float:
         """Seconds that step ``step`` of this worker takes if it begins ``at_s`` seconds after the run."""

@@ -12,15 +12,16 @@ All workers tell rank 0 what they ask for, and rank 0 decides; so all act on one
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from plesio.core.errors import ConfigError
+from plesio.core.within import AT_LEAST_0
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks, Way
 
 __all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose", "said_by_first"]
 
-Racks = Literal["auto", "host"] | Sequence[int]
+Racks = Literal["auto", "host"] | Sequence[Annotated[int, AT_LEAST_0]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,18 +138,11 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
         ConfigError: It cannot.
     """
     if isinstance(racks, str):
-        if racks not in ("auto", "host"):
-            raise ConfigError(
-                f'racks="{racks}"; write "auto", "host", or the number of each rank\'s rack: (0, 0, 1, 1)'
-            )
         return
     if len(racks) != num_workers:
         raise ConfigError(
             f"racks names the racks of {len(racks)} workers and there are {num_workers}; write a number for each rank"
         )
-    for rack in racks:
-        if type(rack) is not int or rack < 0:
-            raise ConfigError(f"racks has {rack!r}; write a whole number from 0 on for each rank")
 
 
 def said_by_first(texts: Sequence[str]) -> dict[str, Any]:

@@ -16,16 +16,17 @@ deals out samples, `StepTimes` takes down where the time went.
 import contextlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from plesio.core.arguments import CALLABLE, YES_OR_NO, check_arguments
+from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
+from plesio.core.within import AT_LEAST_1
 from plesio.policies import Policy
 from plesio.runtime.worker.evaluation import Evaluator
 from plesio.runtime.worker.exchange.equality import Equality
@@ -144,7 +145,8 @@ class Session:
         """Training time of the run so far: evaluation does not count."""
         return self._times.elapsed_s
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Shard:
+    @checked
+    def shard(self, loader: DataLoader[Any], *, samples: Annotated[int, AT_LEAST_1] | None = None) -> Shard:
         """This worker's batches: over all live workers, what the loader's sampler gives in an epoch.
 
         The order is the sampler's own, drawn once an epoch by the run's seed and the same on every worker. Under a
@@ -165,6 +167,7 @@ class Session:
         self._ensure_open()
         return self._loops.shard(loader, samples=samples)
 
+    @checked
     def steps_per_epoch(self, loader: DataLoader[Any]) -> int:
         """Rounds of an epoch: batches of each worker if all are equally quick, and as many as the run began with."""
         self._ensure_open()
@@ -265,6 +268,7 @@ class Session:
                     raise self._world.explain(error) or error from error
                 self._recovery.recover(plan=self._loops.plan, samples=self._timeline.meter.totals.samples)
 
+    @checked
     def evaluate(self, metric: Callable[[], M], *, goal: Goals = None, everywhere: bool = False) -> M | None:
         """Evaluate the shared parameters, with the training clock stopped. All workers call it at the same place.
 
@@ -283,8 +287,6 @@ class Session:
             ConfigError: What ``metric`` gives is no number, or the goal is of no metric.
         """
         self._ensure_open()
-        wanted = {"metric": CALLABLE, "everywhere": YES_OR_NO}
-        check_arguments("session.evaluate", wanted, {"metric": metric, "everywhere": everywhere})
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
@@ -308,6 +310,7 @@ class Session:
         samples, at_s = self._loops.global_samples, self._times.elapsed_s
         return self._evaluator.evaluate(metric, goal, samples=samples, at_s=at_s, number=number)
 
+    @checked
     def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
 
@@ -344,6 +347,7 @@ class Session:
         register(objects, self._keepers)
         self._registered += objects.values()
 
+    @checked
     def schedule(self, scheduler: LRScheduler) -> None:
         """Have the session step ``scheduler``, by the progress of all workers: leave ``scheduler.step()`` out.
 
@@ -368,6 +372,7 @@ class Session:
         with self._times.stopped(), self._replica.changes.ours():
             return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
 

@@ -1,9 +1,11 @@
 """How fast the slack grows, how large it becomes, and what counts as unstable."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.adaptive.config.numbers import RECENT, require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import ABOVE_0, ABOVE_1, AT_LEAST_0, AT_LEAST_1, Within
+from plesio.policies.adaptive.config.numbers import RECENT
+from plesio.policies.fields import check_policy
 
 __all__ = ["BoundTunerConfig"]
 
@@ -27,23 +29,15 @@ class BoundTunerConfig:
         PolicySpecError: A value out of its range.
     """
 
-    first_slack: int = 3
-    largest_slack: int = 7
-    patience: int = 3
-    back_off: int = 12
-    window: int = 24
-    noise_factor: float = 5.0
-    loss_rise: float = 0.05
-    metric_fall: float = 0.01
-    norm_jump: float = 3.0
+    first_slack: Annotated[int, AT_LEAST_0] = 3
+    largest_slack: Annotated[int, AT_LEAST_0] = 7
+    patience: Annotated[int, AT_LEAST_1] = 3
+    back_off: Annotated[int, AT_LEAST_1] = 12
+    window: Annotated[int, Within(2 * RECENT)] = 24
+    noise_factor: Annotated[float, ABOVE_0] = 5.0
+    loss_rise: Annotated[float, ABOVE_0] = 0.05
+    metric_fall: Annotated[float, ABOVE_0] = 0.01
+    norm_jump: Annotated[float, ABOVE_1] = 3.0
 
     def __post_init__(self) -> None:
-        require_whole("adaptive", "feedback.first_slack", self.first_slack, minimum=0)
-        require_whole("adaptive", "feedback.largest_slack", self.largest_slack, minimum=0)
-        require_whole("adaptive", "feedback.patience", self.patience, minimum=1)
-        require_whole("adaptive", "feedback.back_off", self.back_off, minimum=1)
-        require_whole("adaptive", "feedback.window", self.window, minimum=2 * RECENT)
-        require_number("adaptive", "feedback.noise_factor", self.noise_factor, above=0.0)
-        require_number("adaptive", "feedback.loss_rise", self.loss_rise, above=0.0)
-        require_number("adaptive", "feedback.metric_fall", self.metric_fall, above=0.0)
-        require_number("adaptive", "feedback.norm_jump", self.norm_jump, above=1.0)
+        check_policy(self, "adaptive: feedback.")

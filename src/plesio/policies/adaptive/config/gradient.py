@@ -1,10 +1,11 @@
 """When a gradient is out of the ordinary."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from plesio.core.errors import PolicySpecError
-from plesio.policies.adaptive.config.numbers import require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import ABOVE_0, ABOVE_1, AT_LEAST_0, AT_LEAST_1, Within
+from plesio.policies.fields import check_policy
 
 __all__ = ["GradientMonitorConfig"]
 
@@ -29,26 +30,22 @@ class GradientMonitorConfig:
         PolicySpecError: A value out of its range.
     """
 
-    trigger: float = 2.5
-    norm_trigger: float = 2.0
-    release: float = 1.5
-    window: int = 8
-    noise_factor: float = 3.0
-    hold_reviews: int = 4
-    regrow_reviews: int = 2
-    tight_slack: int = 3
-    largest_slack: int = 15
+    trigger: Annotated[float, ABOVE_1] = 2.5
+    norm_trigger: Annotated[float, ABOVE_1] = 2.0
+    release: Annotated[float, ABOVE_0] = 1.5
+    window: Annotated[int, Within(4)] = 8
+    noise_factor: Annotated[float, ABOVE_0] = 3.0
+    hold_reviews: Annotated[int, AT_LEAST_1] = 4
+    regrow_reviews: Annotated[int, AT_LEAST_1] = 2
+    tight_slack: Annotated[int, AT_LEAST_0] = 3
+    largest_slack: Annotated[int, AT_LEAST_1] = 15
 
     def __post_init__(self) -> None:
-        require_number("adaptive", "gradient.release", self.release, above=0.0)
-        require_number("adaptive", "gradient.trigger", self.trigger, above=1.0)
-        require_number("adaptive", "gradient.norm_trigger", self.norm_trigger, above=1.0)
-        require_number("adaptive", "gradient.noise_factor", self.noise_factor, above=0.0)
-        require_whole("adaptive", "gradient.window", self.window, minimum=4)
-        require_whole("adaptive", "gradient.hold_reviews", self.hold_reviews, minimum=1)
-        require_whole("adaptive", "gradient.regrow_reviews", self.regrow_reviews, minimum=1)
-        require_whole("adaptive", "gradient.tight_slack", self.tight_slack, minimum=0)
-        require_whole("adaptive", "gradient.largest_slack", self.largest_slack, minimum=max(1, self.tight_slack))
+        check_policy(self, "adaptive: gradient.")
+        if self.largest_slack < self.tight_slack:
+            raise PolicySpecError(
+                f"adaptive: gradient.largest_slack is {self.largest_slack}; write {self.tight_slack} or more"
+            )
         if self.release > min(self.trigger, self.norm_trigger**2):
             raise PolicySpecError(
                 f"adaptive: gradient.release is {self.release:g}, above what triggers "

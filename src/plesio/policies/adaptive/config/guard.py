@@ -1,9 +1,11 @@
 """What counts as divergence."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.adaptive.config.numbers import RECENT, require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import ABOVE_0, ABOVE_1, AT_LEAST_1, Within
+from plesio.policies.adaptive.config.numbers import RECENT
+from plesio.policies.fields import check_policy
 
 __all__ = ["GuardConfig"]
 
@@ -31,31 +33,19 @@ class GuardConfig:
         PolicySpecError: A value out of its range.
     """
 
-    window: int = 24
-    noise_factor: float = 6.0
-    loss_rise: float = 0.1
-    worst_rise: float = 0.5
-    speed_jump: float = 2.0
-    norm_jump: float = 3.0
-    early_rise: float = 2.0
-    refused_share: float = 0.25
-    rearm_reviews: int = 4
-    spike_jump: float = 2.0
-    spike_shift: float = 1.5
-    clipped_share: float = 0.25
-    rate_jump: float = 2.5
+    window: Annotated[int, Within(4 * RECENT)] = 24
+    noise_factor: Annotated[float, ABOVE_0] = 6.0
+    loss_rise: Annotated[float, ABOVE_0] = 0.1
+    worst_rise: Annotated[float, ABOVE_0] = 0.5
+    speed_jump: Annotated[float, ABOVE_1] = 2.0
+    norm_jump: Annotated[float, ABOVE_1] = 3.0
+    early_rise: Annotated[float, ABOVE_0] = 2.0
+    refused_share: Annotated[float, ABOVE_0] = 0.25
+    rearm_reviews: Annotated[int, AT_LEAST_1] = 4
+    spike_jump: Annotated[float, ABOVE_1] = 2.0
+    spike_shift: Annotated[float, ABOVE_1] = 1.5
+    clipped_share: Annotated[float, ABOVE_0] = 0.25
+    rate_jump: Annotated[float, ABOVE_1] = 2.5
 
     def __post_init__(self) -> None:
-        require_whole("adaptive", "guard.window", self.window, minimum=4 * RECENT)
-        require_number("adaptive", "guard.noise_factor", self.noise_factor, above=0.0)
-        require_number("adaptive", "guard.loss_rise", self.loss_rise, above=0.0)
-        require_number("adaptive", "guard.worst_rise", self.worst_rise, above=0.0)
-        require_number("adaptive", "guard.speed_jump", self.speed_jump, above=1.0)
-        require_number("adaptive", "guard.norm_jump", self.norm_jump, above=1.0)
-        require_number("adaptive", "guard.early_rise", self.early_rise, above=0.0)
-        require_number("adaptive", "guard.refused_share", self.refused_share, above=0.0)
-        require_whole("adaptive", "guard.rearm_reviews", self.rearm_reviews, minimum=1)
-        require_number("adaptive", "guard.spike_jump", self.spike_jump, above=1.0)
-        require_number("adaptive", "guard.spike_shift", self.spike_shift, above=1.0)
-        require_number("adaptive", "guard.clipped_share", self.clipped_share, above=0.0)
-        require_number("adaptive", "guard.rate_jump", self.rate_jump, above=1.0)
+        check_policy(self, "adaptive: guard.")

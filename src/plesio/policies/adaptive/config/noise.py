@@ -1,9 +1,10 @@
 """When noisy batches forbid slack."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.adaptive.config.numbers import require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import ABOVE_1, AT_LEAST_0, AT_LEAST_1, PROPER_SHARE
+from plesio.policies.fields import check_policy
 
 __all__ = ["NoiseConfig"]
 
@@ -30,21 +31,14 @@ class NoiseConfig:
         PolicySpecError: A value out of its range.
     """
 
-    least_efficiency: float = 0.5
-    noisy_slack: int = 3
-    noisy_from: float = 0.25
-    least_steps: int = 10
-    store_efficiency: float = 0.6
-    window: int = 2
-    largest_spread: float = 1.6
-    spread_slack: int = 1
+    least_efficiency: Annotated[float, PROPER_SHARE] = 0.5
+    noisy_slack: Annotated[int, AT_LEAST_0] = 3
+    noisy_from: Annotated[float, PROPER_SHARE] = 0.25
+    least_steps: Annotated[int, AT_LEAST_0] = 10
+    store_efficiency: Annotated[float, PROPER_SHARE] = 0.6
+    window: Annotated[int, AT_LEAST_1] = 2
+    largest_spread: Annotated[float, ABOVE_1] = 1.6
+    spread_slack: Annotated[int, AT_LEAST_0] = 1
 
     def __post_init__(self) -> None:
-        require_number("adaptive", "noise.least_efficiency", self.least_efficiency, above=0.0, below=1.0)
-        require_number("adaptive", "noise.store_efficiency", self.store_efficiency, above=0.0, below=1.0)
-        require_whole("adaptive", "noise.noisy_slack", self.noisy_slack, minimum=0)
-        require_number("adaptive", "noise.noisy_from", self.noisy_from, above=0.0, below=1.0)
-        require_whole("adaptive", "noise.least_steps", self.least_steps, minimum=0)
-        require_whole("adaptive", "noise.window", self.window, minimum=1)
-        require_number("adaptive", "noise.largest_spread", self.largest_spread, above=1.0)
-        require_whole("adaptive", "noise.spread_slack", self.spread_slack, minimum=0)
+        check_policy(self, "adaptive: noise.")

@@ -1,10 +1,10 @@
 """Which phases are strict, and where they begin and end."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from plesio.policies.adaptive.config.numbers import require_number
-from plesio.policies.fields import require_one_of, require_whole
+from plesio.core.within import ABOVE_0, ABOVE_1, AT_LEAST_0, AT_LEAST_1, PROPER_SHARE
+from plesio.policies.fields import check_policy
 
 __all__ = ["Direction", "PhaseConfig"]
 
@@ -38,37 +38,20 @@ class PhaseConfig:
     """
 
     direction: Direction = "last"
-    slack: int = 0
-    rise: float = 1.1
-    jump_budget: float = 0.05
-    final_share: float = 0.12
-    final_budget: float = 0.05
-    final_steps: float = 0.1
-    settled_loss: float = 0.25
-    settled_gradient: float = 0.5
-    least_fall: float = 0.15
-    straightness: float = 0.5
-    noise_share: float = 0.1
-    start_steps: int = 128
-    setback: float = 0.3
-    setback_noise: float = 6.0
+    slack: Annotated[int, AT_LEAST_0] = 0
+    rise: Annotated[float, ABOVE_1] = 1.1
+    jump_budget: Annotated[float, PROPER_SHARE] = 0.05
+    final_share: Annotated[float, PROPER_SHARE] = 0.12
+    final_budget: Annotated[float, PROPER_SHARE] = 0.05
+    final_steps: Annotated[float, PROPER_SHARE] = 0.1
+    settled_loss: Annotated[float, PROPER_SHARE] = 0.25
+    settled_gradient: Annotated[float, PROPER_SHARE] = 0.5
+    least_fall: Annotated[float, PROPER_SHARE] = 0.15
+    straightness: Annotated[float, PROPER_SHARE] = 0.5
+    noise_share: Annotated[float, PROPER_SHARE] = 0.1
+    start_steps: Annotated[int, AT_LEAST_1] = 128
+    setback: Annotated[float, ABOVE_0] = 0.3
+    setback_noise: Annotated[float, ABOVE_0] = 6.0
 
     def __post_init__(self) -> None:
-        require_one_of("adaptive", "phase.direction", self.direction, known=get_args(Direction))
-        require_whole("adaptive", "phase.slack", self.slack, minimum=0)
-        require_whole("adaptive", "phase.start_steps", self.start_steps, minimum=1)
-        require_number("adaptive", "phase.rise", self.rise, above=1.0)
-        require_number("adaptive", "phase.setback", self.setback, above=0.0)
-        require_number("adaptive", "phase.setback_noise", self.setback_noise, above=0.0)
-        for share in (
-            "jump_budget",
-            "final_share",
-            "final_budget",
-            "final_steps",
-            "settled_loss",
-            "settled_gradient",
-            "least_fall",
-            "straightness",
-            "noise_share",
-        ):
-            require_number("adaptive", f"phase.{share}", getattr(self, share), above=0.0, below=1.0)
+        check_policy(self, "adaptive: phase.")

@@ -1,9 +1,10 @@
 """How long a change is on trial, and what it must keep up."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.adaptive.config.numbers import require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, PROPER_SHARE, Within
+from plesio.policies.fields import check_policy
 
 __all__ = ["ProgressConfig"]
 
@@ -28,23 +29,15 @@ class ProgressConfig:
         PolicySpecError: A value out of its range.
     """
 
-    warm_up: int = 3
-    window: int = 4
-    trial: int = 3
-    keeps: float = 0.5
-    most_kept: float = 0.8
-    noise_factor: float = 3.0
-    least_rise: float = 0.01
-    back_off: int = 8
-    rest: int = 2
+    warm_up: Annotated[int, AT_LEAST_0] = 3
+    window: Annotated[int, Within(2)] = 4
+    trial: Annotated[int, AT_LEAST_1] = 3
+    keeps: Annotated[float, PROPER_SHARE] = 0.5
+    most_kept: Annotated[float, PROPER_SHARE] = 0.8
+    noise_factor: Annotated[float, ABOVE_0] = 3.0
+    least_rise: Annotated[float, ABOVE_0] = 0.01
+    back_off: Annotated[int, AT_LEAST_1] = 8
+    rest: Annotated[int, AT_LEAST_0] = 2
 
     def __post_init__(self) -> None:
-        require_whole("adaptive", "progress.warm_up", self.warm_up, minimum=0)
-        require_whole("adaptive", "progress.window", self.window, minimum=2)
-        require_whole("adaptive", "progress.trial", self.trial, minimum=1)
-        require_whole("adaptive", "progress.back_off", self.back_off, minimum=1)
-        require_whole("adaptive", "progress.rest", self.rest, minimum=0)
-        require_number("adaptive", "progress.keeps", self.keeps, above=0.0, below=1.0)
-        require_number("adaptive", "progress.most_kept", self.most_kept, above=0.0, below=1.0)
-        require_number("adaptive", "progress.noise_factor", self.noise_factor, above=0.0)
-        require_number("adaptive", "progress.least_rise", self.least_rise, above=0.0)
+        check_policy(self, "adaptive: progress.")

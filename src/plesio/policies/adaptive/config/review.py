@@ -1,8 +1,10 @@
 """How often workers report, and which steps are sampled."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.fields import require_whole
+from plesio.core.within import Within
+from plesio.policies.fields import check_policy
 
 __all__ = ["ReviewConfig"]
 
@@ -25,14 +27,12 @@ class ReviewConfig:
         PolicySpecError: A value out of its range.
     """
 
-    every: int = 16
-    sample_every: int = 32
-    sketch: int = 64
+    every: Annotated[int, Within(4)] = 16
+    sample_every: Annotated[int, Within(2)] = 32
+    sketch: Annotated[int, Within(8)] = 64
 
     def __post_init__(self) -> None:
-        require_whole("adaptive", "review.every", self.every, minimum=4)
-        require_whole("adaptive", "review.sample_every", self.sample_every, minimum=2)
-        require_whole("adaptive", "review.sketch", self.sketch, minimum=8)
+        check_policy(self, "adaptive: review.")
 
     def interval(self, since: int, *, trial: bool) -> int:
         """Steps to the next review after ``since`` steps, at least; half as many while a change is on trial.

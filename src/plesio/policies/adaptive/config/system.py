@@ -1,9 +1,10 @@
 """The parameters of the system side, and of its settings by racks."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.policies.adaptive.config.numbers import require_number
-from plesio.policies.fields import require_whole
+from plesio.core.within import AT_LEAST_1, PROPER_SHARE, Within
+from plesio.policies.fields import check_policy
 
 __all__ = ["SystemConfig", "TopologyConfig"]
 
@@ -29,21 +30,17 @@ class SystemConfig:
         PolicySpecError: A value out of its range.
     """
 
-    gain: float = 0.1
-    tolerance: float = 0.1
-    price: float = 0.15
-    memory: int = 32
-    largest_period: int = 32
+    gain: Annotated[float, PROPER_SHARE] = 0.1
+    tolerance: Annotated[float, PROPER_SHARE] = 0.1
+    price: Annotated[float, PROPER_SHARE] = 0.15
+    memory: Annotated[int, Within(8)] = 32
+    largest_period: Annotated[int, AT_LEAST_1] = 32
     balance: bool = True
     compress: bool = True
     store: bool = True
 
     def __post_init__(self) -> None:
-        require_number("adaptive", "system.gain", self.gain, above=0.0, below=1.0)
-        require_number("adaptive", "system.tolerance", self.tolerance, above=0.0, below=1.0)
-        require_number("adaptive", "system.price", self.price, above=0.0, below=1.0)
-        require_whole("adaptive", "system.memory", self.memory, minimum=8)
-        require_whole("adaptive", "system.largest_period", self.largest_period, minimum=1)
+        check_policy(self, "adaptive: system.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +55,8 @@ class TopologyConfig:
         PolicySpecError: A value out of its range.
     """
 
-    tolerance: float = 0.1
-    largest_period: int = 32
+    tolerance: Annotated[float, PROPER_SHARE] = 0.1
+    largest_period: Annotated[int, Within(2)] = 32
 
     def __post_init__(self) -> None:
-        require_number("adaptive", "topology.tolerance", self.tolerance, above=0.0, below=1.0)
-        require_whole("adaptive", "topology.largest_period", self.largest_period, minimum=2)
+        check_policy(self, "adaptive: topology.")

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import torch
 
+from plesio.core.arguments import checked
 from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.core.results import RunResult
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.host_costs import HostCosts
@@ -149,14 +151,15 @@ class _Stage(Generic[T]):
             self.deployment.scheduler.end(turn)
 
 
+@checked
 def simulate(
     main: Callable[[VirtualJob], T],
     *,
-    num_workers: int,
+    num_workers: Annotated[int, AT_LEAST_1],
     cluster: Cluster,
     costs: HostCosts | None = None,
     faults: Iterable[Fault] = (),
-    seed: int = 0,
+    seed: Annotated[int, AT_LEAST_0] = 0,
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[Progress], bool] | None = None,
 ) -> Simulation[T]:
