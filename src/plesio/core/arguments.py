@@ -1,4 +1,4 @@
-"""What arguments and fields may be is said by their types, and looked through before anything begins.
+"""Arguments and fields are looked through before anything begins, by their types.
 
 A type is one of Python's, a class, a protocol, a Literal, or a union, tuple or sequence of these. Which numbers it may
 be is beside it (`plesio.core.within`), and so are words for it, where its own name does not say what to write:
@@ -199,7 +199,7 @@ def _members(protocol: type) -> tuple[str, ...]:
 
 
 def _words(hint: Any) -> str:
-    """What to write where this type is taken."""
+    """Say what to write where this type is taken."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         plain = _words(parts[0])

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
-from plesio.core.within import ABOVE_0
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.job_servers import JobServers
 from plesio.runtime.meeting import (
@@ -78,7 +77,7 @@ class Job:
     world: World = "process"
 
     @checked
-    def __init__(self, place: Place, *, meet_s: Annotated[float, ABOVE_0] = MEET_S) -> None:
+    def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
         self.place = place
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()
@@ -104,8 +103,7 @@ class Job:
             if place.rank == 0:
                 self._store.set("job", uuid.uuid4().hex)
             self._job = self._get("job")
-            secret = given or self._agree_on_secret()
-            self._secret = secret
+            secret = self._secret = given or self._agree_on_secret()
             self._check_secret(secret)
             self._job_servers = JobServers(place, store=self._store, get=self._get, job=self._job, secret=secret)
         except BaseException:

@@ -347,7 +347,6 @@ class Session:
         register(objects, self._keepers)
         self._registered += objects.values()
 
-    @checked
     def schedule(self, scheduler: LRScheduler) -> None:
         """Have the session step ``scheduler``, by the progress of all workers: leave ``scheduler.step()`` out.
 
@@ -372,7 +371,6 @@ class Session:
         with self._times.stopped(), self._replica.changes.ours():
             return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
-    @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
 
@@ -427,13 +425,11 @@ class Session:
         self._watch.close()
         self._exchange.close()
         self._timeline.trace.close()
-        in_rack = self._sharing.in_rack
-        if error is None:
-            self._world.close(status="finished", error=None, in_rack=in_rack)
-        elif isinstance(error, KeyboardInterrupt):
+        said, in_rack = None if error is None else f"{type(error).__name__}: {error}", self._sharing.in_rack
+        if isinstance(error, KeyboardInterrupt):
             self._world.close(status="interrupted", error="interrupted", in_rack=in_rack)
         else:
-            self._world.close(status="failed", error=f"{type(error).__name__}: {error}", in_rack=in_rack)
+            self._world.close(status="finished" if error is None else "failed", error=said, in_rack=in_rack)
 
     def __enter__(self) -> Self:
         return self
