@@ -448,10 +448,10 @@ def test_whoever_waits_for_a_worker_that_has_ended_hears_of_it(tmp_path: Path, c
     script = write_script(
         tmp_path,
         """
-        from plesio.runtime.job import Job
-        from plesio.runtime.worker.environment import Place
         if rank == 0:
             sys.exit(0)
+        from plesio.runtime.job import Job
+        from plesio.runtime.worker.environment import Place
         Job(Place.from_environment(), meet_s=3600)
         """,
     )
@@ -464,11 +464,11 @@ def test_only_a_member_says_that_others_have_finished_the_run(tmp_path: Path, fo
     script = write_script(
         tmp_path,
         f"""
+        if rank == 1:
+            sys.exit(3)
         from torch.distributed import TCPStore
         from plesio.runtime.worker.environment import FINISHED_WITHOUT_KEY, NAME_KEY
         from plesio.runtime.transport.job_secret import signed
-        if rank == 1:
-            sys.exit(3)
         store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         secret = "a stranger's" if {forged} else os.environ["PLESIO_SECRET"]
         store.set(FINISHED_WITHOUT_KEY, signed("1", secret=secret, job=store.get(NAME_KEY).decode()))
