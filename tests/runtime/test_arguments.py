@@ -93,6 +93,17 @@ def test_checkpoints_without_a_folder_and_nothing_to_register_are_refused():
         session.register()
 
 
+@pytest.mark.parametrize("argument", ["trace", "checkpoint"])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_begins(argument: str, tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder, why in ((Path("/proc/none"), "No such file"), (tmp_path / "file", "a file is in its place")):
+        with pytest.raises(ConfigError, match=f"s cannot be written to {folder}: {why}"):
+            joined(**{argument: folder})
+    if argument == "trace":
+        with pytest.raises(ConfigError, match="traces cannot be written to"):
+            plesio.grid(**SURFACE["grid"][1](), trace="/proc/none")
+
+
 def test_what_can_be_is_taken():
     with joined(policy="bsp", total_samples=np.int64(8)) as session:
         session.step(torch.ones(1, 1))

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
-from plesio.core.errors import DataError
+from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["reason_of", "write_whole"]
+__all__ = ["prepare_folder", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
@@ -16,6 +17,27 @@ def reason_of(error: Exception) -> str:
     ('No such file or directory', 'it ends early')
     """
     return getattr(error, "strerror", None) or str(error)
+
+
+def prepare_folder(folder: Path | None, what: str) -> None:
+    """Make the folder, so that a run that could not write to it does not begin.
+
+    Args:
+        folder: With those that it is in; None is none.
+        what: Is to be written there.
+
+    Raises:
+        ConfigError: It cannot be made, or not be written to.
+    """
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{what} cannot be written to {folder}: a file is in its place") from None
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be written to {folder}: {error.strerror}") from None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -14,6 +14,7 @@ import torch
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
+from plesio.core.files import prepare_folder
 from plesio.core.logs import introduce
 from plesio.core.trace import TraceWriter
 from plesio.core.within import AT_LEAST_1
@@ -115,6 +116,7 @@ def join(
     1
     """
     around = _Around.of(options, policy=policy, trace=trace)
+    prepare_folder(around.folder, "traces")
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()
     chosen = _policy_of(around, setting, place=place)

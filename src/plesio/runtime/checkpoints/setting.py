@@ -2,13 +2,13 @@
 
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.files import prepare_folder
 from plesio.core.within import AT_LEAST_1
 from plesio.runtime.checkpoints.folder import MANIFEST
 
@@ -114,10 +114,4 @@ class CheckpointSetting:
         Raises:
             ConfigError: It cannot be made, or not be written to.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
-        except (FileExistsError, NotADirectoryError):
-            raise ConfigError(f"checkpoints cannot be written to {self.folder}: a file is in its place") from None
-        except OSError as error:
-            raise ConfigError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None
+        prepare_folder(self.folder, "checkpoints")

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError
+from plesio.core.files import prepare_folder
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
@@ -128,6 +129,7 @@ def grid(
     place = Place.from_environment() if options.job is None else options.job.place
     layers, cut = layers_of(stages)
     cut = cut if cuts is None else Cut(tuple(cuts))
+    prepare_folder(folder := None if trace is None else Path(trace), "traces")
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
     wishes = _Wishes(
         optimizer_factory=optimizer_factory,
@@ -139,7 +141,7 @@ def grid(
         options=options,
         saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
     )
-    return _begin(layers, wishes, chosen, job=options.job, place=place, folder=None if trace is None else Path(trace))
+    return _begin(layers, wishes, chosen, job=options.job, place=place, folder=folder)
 
 
 def _within(around: Ambient, options: JoinOptions) -> JoinOptions:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.worker.exchange.replica import Replica
 
@@ -32,6 +33,7 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
     return {"model": model, "optimizer": optimizer, **scaler, "plesio": run}
 
 
+@checked
 def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resumed: bool) -> None:
     """Begin from what `state_of_run` gave.
 

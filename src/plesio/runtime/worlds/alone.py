@@ -94,5 +94,4 @@ class AloneWorld:
         self._ledger.report(0, self._meter.take())
         self._result = self._ledger.result(status=status, error=error)
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
             write_results(self._folder / "results.json", [self._result])
