@@ -20,7 +20,7 @@ from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime import supervisor
 from plesio.runtime.launcher import launch
 from plesio.runtime.supervisor import WorkerCommand, supervise
-from plesio.runtime.worker_output import Output
+from plesio.runtime.worker_output import Output, Screen
 
 DEADLINE_S = 60.0
 
@@ -397,6 +397,19 @@ def test_returns_are_passed_on_at_once_with_the_rank_behind_each(chunks: list[by
             worker.write(chunk)
             assert output.forward()
         assert written == shown
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError: own"])
+def test_a_traceback_of_ctrl_c_in_an_import_is_not_shown_and_another_is(error: str):
+    reader, writer = os.pipe()
+    shown = io.BytesIO()
+    shown.isatty = lambda: False  # type: ignore[method-assign]
+    trace = f"before\nTraceback (most recent call last):\n  File\n    import torch\n{error}\nafter\n"
+    with os.fdopen(reader, "rb", 0) as pipe, os.fdopen(writer, "wb", 0) as worker:
+        worker.write(trace.encode())
+        worker.close()
+        assert not Output(pipe, b"", shown, Screen(stopping=True)).forward()
+    assert shown.getvalue().decode() == ("before\nafter\n" if error == "KeyboardInterrupt" else trace)
 
 
 MISTAKEN = """

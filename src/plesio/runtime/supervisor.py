@@ -337,6 +337,7 @@ class _Supervisor:
     def _stop(self, number: int) -> None:
         if number not in _STOP_SIGNALS:
             return
+        self._screen.stopping = True
         if self._stopped_by is None:
             self._stopped_by = number
             self._next_signals.extend(dict.fromkeys((number, signal.SIGTERM, signal.SIGKILL)))

@@ -20,6 +20,8 @@ class Screen:
 
     open: "Output | None" = None
     """The stream whose line is not ended."""
+    stopping: bool = False
+    """True once workers were asked to stop: tracebacks of a bare KeyboardInterrupt are then not shown."""
 
     def write(self, output: "Output", data: bytes, *, ends: bool) -> None:
         """Write a stream's lines, or a line of it that does not end yet."""
@@ -40,6 +42,7 @@ class Output:
     sink: IO[bytes]
     screen: Screen = field(default_factory=Screen)
     _rest: bytes = b""
+    _trace: list[bytes] = field(default_factory=list)
 
     def forward(self) -> bool:
         """Pass on what has arrived; False at the end of the stream."""
@@ -64,9 +67,24 @@ class Output:
         if self._rest.strip(b"\r"):
             self._write([self._rest])
         self._rest = b""
+        if self._trace:
+            trace, self._trace = self._trace, []
+            self.screen.write(self, b"".join(self._shown(line) + b"\n" for line in trace), ends=True)
 
     def _write(self, lines: list[bytes]) -> None:
+        if self.screen.stopping:
+            lines = [shown for line in lines for shown in self._but_interrupts(line)]
         self.screen.write(self, b"".join(self._shown(line) + b"\n" for line in lines), ends=True)
+
+    def _but_interrupts(self, line: bytes) -> list[bytes]:
+        """Hold a traceback back until its error, and drop it if that is Ctrl-C, which met the script in its imports."""
+        if not self._trace and not line.startswith(b"Traceback (most recent call last)"):
+            return [line]
+        self._trace.append(line)
+        if len(self._trace) == 1 or not line or line.startswith(b" "):
+            return []
+        trace, self._trace = self._trace, []
+        return [] if line.startswith(b"KeyboardInterrupt") else trace
 
     def _update(self) -> None:
         """Show a line that goes on; only what comes after its last return can still change."""
