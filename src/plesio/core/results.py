@@ -27,6 +27,7 @@ __all__ = [
     "LossPoint",
     "MemorySplit",
     "RunResult",
+    "RunStatus",
     "Staleness",
     "Utilisation",
     "WorkerTimes",
@@ -39,6 +40,9 @@ SCHEMA_VERSION = 1
 
 Goal = Literal["max", "min"]
 """``max`` if more of a metric is better, ``min`` if less is."""
+
+RunStatus = Literal["running", "finished", "interrupted", "failed"]
+"""``running`` is in no file: of figures up to now."""
 
 Found = float | dict[str, float] | None
 """Result of an evaluation: one number, several by name, or None on a worker that does not evaluate."""
@@ -256,7 +260,8 @@ class RunResult:
     """One run. See `docs/results.md` for each field; times in seconds, sizes in bytes.
 
     Attributes:
-        status: ``finished``; ``interrupted`` (Ctrl-C); or ``failed`` (figures up to then; ``error`` says why).
+        status: ``finished``; ``interrupted`` (Ctrl-C); ``failed`` (figures up to then; ``error`` says why); or
+            ``running`` (figures up to now, which no file has).
         wall_s: Training time: from the first step to the last worker's last, without evaluation.
         virtual_s: The same in virtual time; None outside the virtual world.
         steps: Optimizer steps, summed over workers.
@@ -276,7 +281,7 @@ class RunResult:
     world: Literal["process", "virtual", "testbed"]
     seed: int
     num_workers: int
-    status: Literal["finished", "interrupted", "failed"]
+    status: RunStatus
     steps: int
     samples: int
     wall_s: float

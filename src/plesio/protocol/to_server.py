@@ -209,7 +209,15 @@ class EvaluationRequest(Message, frozen=True, kw_only=True, tag=47):
 
 
 class ResultRequest(Message, frozen=True, kw_only=True, tag=17):
-    """From anyone: the run's figures, please. Answered with `Result`."""
+    """From anyone: the run's figures, please. Answered with `Result`.
+
+    Attributes:
+        report: A worker's own up to now.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("report",)
+
+    report: Report | None = None
 
 
 class ProgressRequest(Message, frozen=True, kw_only=True, tag=18):

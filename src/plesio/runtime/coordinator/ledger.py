@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, Staleness, WorkerTimes
+from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
-from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
+from plesio.protocol.figures import Report, RunFigures, RunInfo
 from plesio.runtime.coordinator.loss_curve import LossCurve
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
@@ -292,7 +292,7 @@ class Ledger:
             staleness=sum(tau * n for tau, n in self._staleness.items()) / total if total else 0.0,
         )
 
-    def result(self, *, status: Status, error: str | None = None) -> RunResult:
+    def result(self, *, status: RunStatus, error: str | None = None) -> RunResult:
         """The run's figures as they stand."""
         for met in list(self._blocked):
             self._split(met)

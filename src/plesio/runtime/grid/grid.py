@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader
 
 from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
-from plesio.core.results import Evaluation, Found, RunResult
+from plesio.core.results import Evaluation, Found, RunResult, RunStatus
 from plesio.policies.grid import GridSetting
-from plesio.protocol.figures import Report, Status
+from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.worker import random_states, set_random_states
 from plesio.runtime.grid.column import GridPlace, lost
 from plesio.runtime.grid.feed import Feed, FeedState
@@ -105,6 +105,8 @@ class Grid:
         self._metrics_before: list[Found] = [] if past is None else list(past["metrics"])
         """What evaluations gave before the checkpoint."""
         self._result: RunResult | None = None
+        self._broken: RunResult | None = None
+        """Figures of a run that ends with an error here."""
         self._final: dict[str, Tensor] | None = None
         self._finished = self._closed = False
         self._take_up()
@@ -308,11 +310,9 @@ class Grid:
 
     def report(self) -> RunResult:
         """The run's figures: after `finish` or `close` of the whole run; before, what this worker has done."""
-        if self._result is not None:
-            return self._result
-        return self._so_far()
+        return self._result or self._broken or self._so_far()
 
-    def _so_far(self, *, status: Status = "finished", error: str | None = None) -> RunResult:
+    def _so_far(self, *, status: RunStatus = "running", error: str | None = None) -> RunResult:
         """What this worker alone knows."""
         figures = [self._figures([])]
         result = self._books.result(figures, evaluations=self._evaluations, sha256=None, status=status, error=error)
@@ -409,8 +409,8 @@ class Grid:
     def _shut(self, error: BaseException | None = None) -> None:
         if not self._closed:
             self._closed = True
-            if error is not None and self._result is None and self._collector.collects:
-                self._keep_failed(error)
+            if error is not None and self._result is None:
+                self._keep_broken(error)
             if self._result is not None and self._result.lost_workers and self._collector.collects:
                 self._finished_without(self._result.lost_workers)
             if self._composed is not None and (self._result is not None or self.setting.groups == 1):
@@ -421,12 +421,14 @@ class Grid:
             self._collector.watch.close()
             self._release()
 
-    def _keep_failed(self, error: BaseException) -> None:
-        """Write what this worker knows of a run that ends here: its own figures."""
+    def _keep_broken(self, error: BaseException) -> None:
+        """Keep what this worker knows of a run that ends here, its own figures; the one that collects writes them."""
         if isinstance(error, KeyboardInterrupt):
-            self._books.keep(self._so_far(status="interrupted", error="interrupted"))
+            self._broken = self._so_far(status="interrupted", error="interrupted")
         else:
-            self._books.keep(self._so_far(status="failed", error=f"{type(error).__name__}: {error}"))
+            self._broken = self._so_far(status="failed", error=f"{type(error).__name__}: {error}")
+        if self._collector.collects:
+            self._books.keep(self._broken)
 
     def __enter__(self) -> Self:
         return self

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from plesio.core.errors import WorkerLostError
 from plesio.core.records import Record, from_values, to_values
-from plesio.core.results import Evaluation, RunResult, Staleness, write_results
+from plesio.core.results import Evaluation, RunResult, RunStatus, Staleness, write_results
 from plesio.policies.grid import GridSetting
-from plesio.protocol.figures import Report, RunInfo, Status
+from plesio.protocol.figures import Report, RunInfo
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.grid.formation import Formation
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
@@ -335,7 +335,7 @@ class Books:
         *,
         evaluations: Sequence[Evaluation],
         sha256: str | None,
-        status: Status = "finished",
+        status: RunStatus = "finished",
         error: str | None = None,
     ) -> RunResult:
         """The result of what workers have told."""

@@ -88,9 +88,13 @@ class CurrentRun:
         """Where it stands; None where there is none."""
         return None if self._coordinator is None else self._coordinator.ledger.progress()
 
-    def result(self) -> RunResult | None:
-        """Its figures so far; None where there is none."""
-        return None if self._coordinator is None else self._ending.result(self._coordinator)
+    def result(self, peer: bytes, report: Report | None) -> RunResult | None:
+        """Its figures so far, with those that the peer brings; None where there is no run."""
+        if self._coordinator is None:
+            return None
+        if report is not None and (worker := worker_of(peer)) is not None and self._coordinator.is_live(worker):
+            self._coordinator.ledger.report(worker, report)
+        return self._ending.result(self._coordinator)
 
     def enter(self, worker: int, report: Report) -> None:
         """Take in a worker's figures that come without a message (in a simulation)."""

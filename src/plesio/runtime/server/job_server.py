@@ -136,8 +136,8 @@ class JobServer:
                 self._end.ended_at(control.peer, message)
             case ProgressRequest():
                 self._carrier.tell(control.peer, Progress(figures=self.run.progress()))
-            case ResultRequest():
-                self._carrier.tell(control.peer, Result(result=self.run.result()))
+            case ResultRequest(report=report):
+                self._carrier.tell(control.peer, Result(result=self.run.result(control.peer, report)))
             case _:
                 self.run.hear(control.peer, message)
 

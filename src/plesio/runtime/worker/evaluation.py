@@ -48,8 +48,8 @@ class Evaluator:
             state = self.exchange.shared()
             if state is None:
                 return None
-            kept = self.exchange.snapshots() if number is None or self.world.rank == 0 else []
             present = SharedState(self._samples(samples), at_s, state)
+            kept = self.exchange.snapshots() if number is None or self.world.rank == 0 else []
             points = [self._measure(metric, goal, shared) for shared in [*kept, present]]
             self.world.evaluated(points, parameters_sha256=None, number=number)
             return points[-1].found
@@ -69,7 +69,7 @@ class Evaluator:
         self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica, state))
 
     def _samples(self, samples: int | None) -> int:
-        return samples if samples is not None else self.world.result().samples
+        return samples if samples is not None else self.world.result(tells=False).samples
 
     def _measure(self, metric: Metric, goal: Goals, shared: SharedState) -> Evaluation:
         with self.replica.loaded(shared.state), evaluation_mode(self.replica.model):

@@ -1,6 +1,7 @@
 """A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`)."""
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ FIRST_LOSSES = 3
 
 
 class Meter:
-    """A worker's own records; the training thread writes, the heartbeat thread takes what is new.
+    """A worker's own records; the training thread writes, it and the heartbeat thread take what is new.
 
-    Lists are handed over by swapping them, which needs no lock.
+    Lists are handed over by swapping them, so only those who take need a lock.
 
     Args:
         bytes_sent: Tells the bytes sent so far, by class of link.
@@ -55,6 +56,7 @@ class Meter:
         self.latest: tuple[int, float, float] | None = None
         """Clock, seconds of training and loss of the latest step that had one."""
         self._history = history
+        self._taking = threading.RLock()
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
         """A step is finished."""
@@ -126,6 +128,10 @@ class Meter:
 
     def take(self) -> Report:
         """The totals, with the lists' news since the last call."""
+        with self._taking:
+            return self._take()
+
+    def _take(self) -> Report:
         totals = self.totals
         losses, totals.losses = totals.losses, []
         blocked, totals.blocked = totals.blocked, []

@@ -401,7 +401,7 @@ class Session:
         return self._exchange.shared()
 
     def report(self) -> RunResult:
-        """The run's figures so far; after `close`, on rank 0, those of the whole run."""
+        """The run's figures so far, with the status ``running``; after `close` those of the whole run."""
         return self._world.result()
 
     def close(self) -> None:

@@ -65,8 +65,8 @@ class World(Protocol):
         """This worker has ended its part; where it evaluates, wait until all have."""
         ...
 
-    def result(self) -> RunResult:
-        """The run's figures as far as this process knows them."""
+    def result(self, *, tells: bool = True) -> RunResult:
+        """The run's figures as far as this process knows them, once it has told its own if it ``tells`` them."""
         ...
 
     def close(

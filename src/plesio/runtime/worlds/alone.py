@@ -80,12 +80,12 @@ class AloneWorld:
     def leave(self) -> None:
         """Nobody to wait for."""
 
-    def result(self) -> RunResult:
+    def result(self, *, tells: bool = True) -> RunResult:
         """The figures so far, or those of the whole run."""
         if self._result is not None:
             return self._result
         self._ledger.report(0, self._meter.take())
-        return self._ledger.result(status="finished")
+        return self._ledger.result(status="running")
 
     def close(
         self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -328,18 +329,18 @@ class DistributedWorld:
         except TransportError as error:
             self._goes_on_without(error)  # in a collective all have trained as far
 
-    def result(self) -> RunResult:
+    def result(self, *, tells: bool = True) -> RunResult:
         """The figures that the server has; after `close` those of the whole run."""
         if self._result is not None:
             return self._result
         try:
-            self.client.tell(ResultRequest())
+            self.client.tell(ResultRequest(report=self._meter.take() if tells else None))
             result = self.client.await_message(Result).result
         except TransportError as error:
             return self._goes_on_without(error).so_far()
         if result is None:
             raise TransportError("the job's server has no run under way")
-        return result
+        return replace(result, status="running") if result.status == "finished" else result
 
     def withdraw(self) -> None:
         """Go as one that is lost: whoever could not join has no part in how the run ends."""

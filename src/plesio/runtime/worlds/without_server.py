@@ -97,7 +97,7 @@ class WithoutServer:
     def so_far(self) -> RunResult:
         """What this worker knows of the run."""
         figures = _Figures(worker=self._worker, rack=self._rack, report=self._meter.whole())
-        return self._ledger([figures], members=[self._worker]).result(status="finished")
+        return self._ledger([figures], members=[self._worker]).result(status="running")
 
     def finish(self, group: Group, members: Sequence[int]) -> tuple[RunResult, str | None]:
         """The run's figures, which the first worker has written, or why it could not; all of ``group`` call it.
