@@ -49,3 +49,9 @@ def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, 
     line = f"worker 1 evaluates after step 10 while worker 0 is in step {step}"
     told = [one.message for one in endings.values()]
     assert all(line in message and "session.shard(loader)" in message for message in told), told
+
+
+def test_another_session_begins_in_a_job_in_which_one_has_failed():
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "train_again", timeout_s=60, policy="bsp")
+    assert [(one.error, one.value) for one in endings.values()] == [(None, ("finished", 8))] * 2, endings

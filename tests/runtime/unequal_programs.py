@@ -8,6 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+from plesio.core.errors import WorkerLostError
+from plesio.runtime.worker.environment import Place
 
 
 def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
@@ -34,3 +36,24 @@ def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
         "samples": result.samples,
         "own": sum(worker.samples for worker in result.workers),
     }
+
+
+def train_again(*, policy: str) -> tuple[str, int]:
+    """Train twice in a job; worker 1 raises in the first session."""
+    place = Place.from_environment()
+    assert place is not None
+    with plesio.Job(place) as job:
+        for again in (False, True):
+            model = nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            try:
+                options = plesio.JoinOptions(job=job)
+                with plesio.join(model, optimizer, policy=policy, options=options) as session:
+                    for step in range(4):
+                        model(torch.randn(4, 3)).square().mean().backward()
+                        if step == 2 and place.rank == 1 and not again:
+                            raise ValueError
+                        session.step(samples=4)
+            except (ValueError, WorkerLostError):
+                assert not again
+    return session.report().status, session.report().steps

@@ -92,7 +92,9 @@ class Job:
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
         """Where the present group's members met, if this worker is the first of them."""
-        self._num_groups = self._num_choices = 0
+        self._num_groups = self._num_choices = self._run = self._agreed_run = 0
+        self._whole = True
+        """The group is that of all workers, and nobody has called it off."""
         self._num_watches: Counter[int] = Counter()
         """By generation of the group: one run after the other is watched."""
         self._found: HostRacks | None = None
@@ -227,6 +229,8 @@ class Job:
 
     def group(self, device_type: str) -> TorchGroup:
         """The group of all ranks that the job began with, made at the first call (all of them call it)."""
+        if self._agreed_run < self._run:
+            self._agree_on_group()
         if self._group is None or not dist.is_initialized():
             if not dist.is_initialized():
                 self._make_group(device_type)
@@ -234,6 +238,15 @@ class Job:
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=self.rack, connecting=self._connecting)
         return self._group
+
+    def _agree_on_group(self) -> None:
+        """Keep the group of the run before, if all workers have it whole."""
+        self._agreed_run, at = self._run, f"whole/{self._run}"
+        self._store.set(f"{at}/{self.place.rank}", "whole" if self._whole else "broken")
+        if {self._get(f"{at}/{rank}") for rank in range(self.place.num_workers)} != {"whole"}:
+            self._destroy_process_group()
+            self._group, self._whole = None, True
+            self._members, self._generation = range(self.place.num_workers), 0
 
     def _make_group(self, device_type: str) -> None:
         """Make torch's group when all have come: it would wait half an hour for one that has stopped.
@@ -300,20 +313,9 @@ class Job:
     def regroup(
         self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
     ) -> TorchGroup:
-        """Form a new group in place of the present one; all its members call it.
-
-        Args:
-            members: In ascending order.
-            at: Where they meet: the primary one's `meeting`.
-            generation: The group's number.
-            device_type: Of the parameters.
-            called_off: Says whether there is to be yet another group.
-
-        Raises:
-            RuntimeError: Not all of them came.
-        """
+        """Form a new group in place of the present one; all its members call it. See `JobHandle.regroup`."""
         rank = members.index(self.place.rank)
-        self._members, self._generation = members, generation
+        self._members, self._generation, self._whole = members, generation, False
         self._destroy_process_group()
         self._exit.callback(self._destroy_process_group)
         self._group = None
@@ -333,13 +335,6 @@ class Job:
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
         """Agree with the other workers on who is in which rack; all workers that the job began with call it.
-
-        Args:
-            wish: What this worker asks for.
-            device_type: Of the parameters, as for `group`.
-
-        Returns:
-            What was decided; None if this worker's policy does not go by racks.
 
         Raises:
             ConfigError: The workers ask for different racks.
@@ -384,6 +379,7 @@ class Job:
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
+        self._whole = False
         if self._group is not None:
             self._group.abort()
         self._group_traffic.shut()  # Gloo's own abort wakes nobody
@@ -415,6 +411,7 @@ class Job:
 
     def next_run(self) -> None:
         """A run has ended; what is sent from now on belongs to the next."""
+        self._run += 1
         for endpoint in self._servers.connections:
             endpoint.generation += 1
         if self._heartbeat is not None:
