@@ -1,5 +1,6 @@
 """A script's use of its optimizer and parameters after a step, where the store's servers step."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,25 @@ from torch import nn
 import plesio
 from plesio.core.errors import ExchangeError, TaskError
 from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
 STEPS = 9
 SERVED = ["asp", "ssp:2", "bsp,exchange=store", "asp,period=2"]
 LIMIT = 0.02
+UNDONE = [
+    "delayed:1",
+    "bsp,compress=topk:0.5",
+    "local_sgd:2,compress=topk:0.5",
+    "local_sgd:2,inner_rate=0.5,momentum=0.4",
+    "local_sgd:2,moments=mean",
+]
+"""Policies on collectives that make something else of what the script writes."""
+ONE_HOST = Cluster.one_host(2)
+SLOW = Cluster(
+    name="slow", hosts=2, workers_per_host=1, cores_per_host=1, nic=Link(latency_s=0.2, bytes_per_s=1e6, shared=True)
+)
 
 Optimizer = torch.optim.Optimizer
 Act = Callable[[nn.Module, Optimizer, int], Any]
@@ -68,7 +82,9 @@ class Script:
     policy: str
     after: Act = keep
     hooked: bool = False
+    hook: Act | None = None
     optimizer: Callable[..., Optimizer] = torch.optim.Adam
+    steps: int = STEPS
 
     def __call__(self, job: VirtualJob) -> dict[str, Any]:
         torch.manual_seed(job.place.rank)
@@ -81,12 +97,14 @@ class Script:
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
 
+        if self.hook is not None:
+            optimizer.register_step_post_hook(lambda *_: self.hook(model, optimizer, 0))
         if self.hooked:
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(lambda *_: calls.append("after"))
         with plesio.join(model, optimizer, policy=self.policy) as session:
             started = model.weight.detach().clone()
-            for step in range(STEPS):
+            for step in range(self.steps):
                 x = torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + session.rank))
                 loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
                 loss.backward()
@@ -100,11 +118,12 @@ class Script:
             "told": next(filter(None, told), None),
             "calls": calls,
             "fallbacks": report.fallbacks,
+            "policies": [decision["policy"] for decision in report.decisions],
         }
 
 
-def run(script: Script) -> list[dict[str, Any]]:
-    return [value for value in simulate(script, num_workers=2, cluster=Cluster.one_host(2)).values() if value]
+def run(script: Script, cluster: Cluster = ONE_HOST) -> list[dict[str, Any]]:
+    return [value for value in simulate(script, num_workers=2, cluster=cluster).values() if value]
 
 
 @pytest.mark.parametrize("act", [clamp, shrink_late, reload])
@@ -135,9 +154,52 @@ def test_where_workers_step_a_clamp_holds(policy: str):
         assert one["fallbacks"] == ()
 
 
+@pytest.mark.parametrize("policy", UNDONE)
+def test_what_a_policy_would_count_again_or_step_upon_is_refused(policy: str):
+    with pytest.raises(TaskError, match=rf'changed "weight" outside of session.step.*but under {re.escape(policy)} '):
+        run(Script(policy, clamp))
+    assert run(Script(policy, swap))[0]["moved"]
+
+
+@pytest.mark.parametrize("policy", [*SERVED, "local_sgd:2,inner_rate=0.5,momentum=0.4", "local_sgd:2,moments=mean"])
+def test_what_a_hook_writes_is_refused_where_something_else_follows_it(policy: str):
+    with pytest.raises(TaskError, match=r'changed "weight" outside of session.step'):
+        run(Script(policy, hook=clamp))
+    assert run(Script(policy, hook=swap))[0]["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "delayed:1", "bsp,compress=topk:0.5"])
+def test_what_a_hook_writes_holds_where_nothing_follows_it(policy: str):
+    found = run(Script(policy, hook=clamp))[0]
+    assert found["largest"] <= LIMIT
+    assert found["fallbacks"] == ()
+
+
+def normalise(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    for parameter in model.parameters():
+        parameter.data.div_(parameter.data.norm())
+
+
+@pytest.mark.parametrize("policy", ["local_sgd:4", "local_sgd:4,delay=2", "local_sgd:4,exchange=store"])
+def test_what_the_last_exchange_changes_is_told(policy: str):
+    lines = run(Script(policy, normalise))[0]["fallbacks"]
+    assert any(f"the last exchange of {policy} came after what the script wrote" in line for line in lines)
+    assert run(Script(policy, swap))[0]["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_adaptive_goes_to_no_policy_that_counts_a_clamp_twice(optimizer: Callable[..., Optimizer]):
+    tried = run(Script("adaptive", optimizer=optimizer, steps=150), SLOW)[0]["policies"]
+    assert any("inner_rate" in policy or "moments" in policy for policy in tried)
+    found = run(Script("adaptive", clamp, optimizer=optimizer, steps=150), SLOW)
+    assert len(set(found[0]["policies"])) > 1
+    assert not any("inner_rate" in policy or "moments" in policy for policy in found[0]["policies"])
+    assert all(one["largest"] <= LIMIT + 1e-8 for one in found)
+
+
 def test_with_deltas_a_clamp_is_a_part_of_the_next_one_and_the_end_is_told():
     found = run(Script("asp,update=delta", clamp))
-    assert any("after its last step" in line for line in found[0]["fallbacks"])
+    assert any("came after what the script wrote" in line for line in found[0]["fallbacks"])
     assert run(Script("asp,update=delta"))[0]["fallbacks"] == ()
 
 

@@ -79,7 +79,8 @@ def train(
             before_step(session, model)
             session.step(loss)
             if session.clock == settle_at:
-                session._exchange.settle()  # type: ignore[attr-defined]  # collective exchanges have it
+                with session._replica.changes.ours():
+                    session._exchange.settle()  # type: ignore[attr-defined]  # collective exchanges have it
             saw.after.append(flat_of(model))
     saw.final = flat_of(model)
     saw.buffers = [buffer.clone() for buffer in model.buffers()]

@@ -140,6 +140,8 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
             gradients are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
         low_rank_share: Bytes of the dense gradients in low rank (`adaptive.system.setting.Sent`), as a share
             of those in full; left out of logs where it is 1, as in those of before low rank.
+        writes: Whether the script writes into parameters by itself, so that what they come to must count once; left out
+            of logs where it does not.
     """
 
     omits: ClassVar[tuple[str, ...]] = (
@@ -150,6 +152,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         "sparse_bytes",
         "low_rank_share",
         "shares_moments",
+        "writes",
     )
 
     worker: int
@@ -173,6 +176,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     summed_rate: float = 0.0
     sparse_bytes: tuple[float, ...] = ()
     low_rank_share: float = 1.0
+    writes: bool = False
 
 
 class Evaluated(_Tagged, frozen=True, kw_only=True):

@@ -141,6 +141,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def undoes_writes(self) -> str | None:
+        """Says how the policy undoes what a script writes into parameters after a step; None where it does not."""
+        ...
+
+    @property
     def inner(self) -> "Policy | None":
         """The policy within a rack; None where racks have none of their own."""
         ...

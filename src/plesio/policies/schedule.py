@@ -94,6 +94,19 @@ class PeriodicSchedule:
         return self.inner_rate != 1 or self.momentum != 0
 
     @property
+    def undoes_writes(self) -> str | None:
+        """Says how the policy undoes what a script writes into parameters after a step; None where it does not."""
+        if self.exchange == "store":
+            return "the servers step and never see it" if self.update == "gradient" else None
+        if self.update == "gradient" and self.delay > 0:
+            return "gradients of steps before are applied after it"
+        if self.compression.keeps_residual:
+            return "what was left out of an exchange is added after it"
+        if self.has_outer_step:
+            return "it counts as a local step, and is taken several times"
+        return "it counts as a local step, and goes into the moments" if self.moments == "mean" else None
+
+    @property
     def inner(self) -> Policy | None:
         """Racks have no policy of their own."""
         return None

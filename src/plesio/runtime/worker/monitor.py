@@ -287,7 +287,7 @@ class StepMonitor:
         momentum: float = 0.0,
         normalises: bool = False,
         shares_moments: bool = False,
-        steps_alone: bool = False,
+        writes: bool = False,
         parameters: Sequence[torch.Tensor] = (),
     ) -> Reviewed:
         """The review, and begin the next one."""
@@ -302,18 +302,19 @@ class StepMonitor:
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,
-            shares_moments=shares_moments,
+            shares_moments=shares_moments and not writes,
             num_refused=self._num_refused,
             num_clipped=self._num_clipped - self._num_clipped_before,
             gradients=tuple(self._gradients),
             exchanges=tuple(self._exchanges),
             progress=self._progress,
             rack=self._rack,
-            can_push=self._can_push and not steps_alone,
+            can_push=self._can_push and not writes,
+            writes=writes,
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
             summed_rate=self._summed_rate,
             sparse_bytes=tuple(map(statistics.fmean, zip(*self._sparse_bytes, strict=True))),
-            low_rank_share=self._low_rank_share,
+            low_rank_share=1.0 if writes else self._low_rank_share,
         )
         self.forget()
         self._num_clipped_before, self._num_refused = self._num_clipped, 0

@@ -3,15 +3,28 @@
 A write in place moves a parameter's version, which costs nothing to read, but says not whether the value is another
 now: averaged weights that are swapped in for an evaluation, and out again, leave everything as it was. And one through
 ``parameter.data`` moves none. So values are compared too: with a copy that is kept after step 1, 2, 4, 8 ..., and after
-every step once a version has moved.
+every step once a version has moved, or a value was another.
+
+A policy says what becomes of it (`Policy.undoes_writes`). Where it would be lost it is refused at the next step. Under
+any policy the run's last exchange may follow the script's last write: the user is told if that was changed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from torch.optim import Optimizer
+
+from plesio.core.errors import TaskError
+from plesio.policies import Policy
 
 __all__ = ["OwnChanges"]
+
+_INSTEAD = (
+    "train under plain bsp or local_sgd, whose workers step by themselves; load states before plesio.join, or by "
+    "session.load_state_dict"
+)
 
 
 class OwnChanges:
@@ -31,12 +44,37 @@ class OwnChanges:
         self._found: str | None = None
         self.seen = False
         """True once the script has changed a parameter."""
-        self.unsure = False
+        self._unsure = False
         """True once the script has written to a parameter with no copy left to compare with."""
+        self._lost: tuple[str, bool] | None = None
+        """Says what becomes of the changes, and whether that is an error."""
+        self._sums: torch.Tensor | None = None
+        """Sums of the parameters as the script left them when it last changed them; None once a step has followed."""
+        self._warn: Callable[[str], None] = lambda line: None
+        self._elsewhere = False
+        self._hooks_count = False
+        """True where something follows a hook after a step before it runs again."""
 
     def watch(self) -> None:
         """Somebody has to know of them, now or later."""
         self._watches = True
+
+    def lost_under(
+        self, policy: Policy | None, *, warn: Callable[[str], None], refuses: bool, elsewhere: bool = False
+    ) -> None:
+        """From here on they are lost, if they are under ``policy``.
+
+        Args:
+            policy: In force; None where one has ended.
+            warn: Tells the user.
+            refuses: Whether what is lost is an error; else the user is told.
+            elsewhere: Whether the parameters are evaluated elsewhere too, so that none can be swapped in for it.
+        """
+        why = None if policy is None else policy.undoes_writes
+        self._lost = None if policy is None or why is None else (f"under {policy.spec} {why}", refuses)
+        self._warn, self._elsewhere = warn, elsewhere
+        self._hooks_count = elsewhere or (policy is not None and policy.bound > 0 and policy.update == "delta")
+        self._watches |= policy is not None and (why is not None or policy.bound > 0)
 
     def begin(self) -> None:
         """From here on it is the script that writes, but for `ours`."""
@@ -52,18 +90,91 @@ class OwnChanges:
         found, self._found = self._found, None
         return found
 
+    def check(self) -> None:
+        """Tell what the script has changed since the last step, where that is lost.
+
+        Raises:
+            TaskError: It is, and no other policy will be gone to.
+        """
+        found, self._sums = self.take(), None
+        if self._lost is None:
+            return
+        why, refuses = self._lost
+        if found is not None:
+            line = f"the script changed {found} outside of session.step(), but {why}; {_INSTEAD}"
+            if refuses:
+                raise TaskError(line)
+            self._warn(line)
+        elif self._unsure:
+            self._warn(
+                "the script wrote to parameters outside of session.step(): if it did not put them back as they were, "
+                f"{why}; {_INSTEAD}"
+            )
+
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Within, it is the session that writes."""
-        if not self._watches:
-            yield
-            return
         self._look()
         try:
             yield
         finally:
-            if self._written() != self._version or self._copies is None:
+            if self._watches and (self._written() != self._version or self._copies is None):
                 self._leave()
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Within, the session writes, and leaves all as it was: also what the script has swapped in for a while."""
+        if self._elsewhere:
+            self._look()
+        before = self._written() if self._watches else 0
+        try:
+            yield
+        finally:
+            self._version += self._written() - before if self._watches else 0
+
+    def at_end(
+        self, final: dict[str, torch.Tensor] | None, policy: Policy, *, warn: Callable[[str], None]
+    ) -> dict[str, torch.Tensor] | None:
+        """Tell the user if the run's last exchange has changed what the script had just written.
+
+        Args:
+            final: The final parameters; None where the model has them.
+            policy: The run's.
+            warn: Tells the user.
+
+        Returns:
+            ``final``.
+        """
+        if self._sums is not None and not _equal(self._sums, self._sum_up(final or {})):
+            warn(
+                f"the last exchange of {policy.spec} came after what the script wrote into {self._found} at the end, "
+                "and changed it: what is clamped, scaled or set there, write once more after session.close()"
+            )
+        return final
+
+    def _sum_up(self, final: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        own = {name: p.detach() for name, p in self._parameters().items()}
+        return torch.stack([final.get(name, p).to(p.device).sum(dtype=torch.float64) for name, p in own.items()])
+
+    @contextmanager
+    def by_hooks(self, optimizers: Iterable[Optimizer]) -> Iterator[None]:
+        """Within, what hooks after a step of these optimizers write is the script's."""
+        kept = [(one, one._optimizer_step_post_hooks) for one in optimizers if one._optimizer_step_post_hooks]
+        for one, hooks in kept if self._watches else ():
+            around = [(-1, lambda *_: self._leave()), *hooks.items(), (-2, lambda *_: self._look_at_hooks())]
+            one._optimizer_step_post_hooks = OrderedDict(around)
+        try:
+            yield
+        finally:
+            for one, hooks in kept:
+                one._optimizer_step_post_hooks = hooks
+
+    def _look_at_hooks(self) -> None:
+        before = self._found, self._sums
+        self._look()
+        if not self._hooks_count:
+            self._found, self._sums = before
+        self._leave()
 
     def _written(self) -> int:
         return sum(parameter._version for parameter in self._parameters().values())
@@ -75,14 +186,17 @@ class OwnChanges:
         self._copies = {name: p.detach().clone() for name, p in self._parameters().items()} if keeps else None
 
     def _look(self) -> None:
+        if not self._num_left:
+            return
         moved, self._version = self._written() != self._version, self._written()
         if self._copies is not None:
             for name, copy in self._copies.items():
                 if not _equal(copy, self._parameters()[name].detach()):
                     self.found(f'"{name}"')
+                    self._sums, self._moved = self._sum_up({}), True
                     break
         elif moved:
-            self.unsure = True
+            self._unsure = True
         self._moved |= moved
 
 

@@ -217,6 +217,7 @@ class Recovery:
             PlesioError: There can be no other group, or this worker was counted lost.
         """
         self._regroup(plan=plan, samples=samples, agreed=False)
+        self._replica.changes.begin()
 
     def _regroup(self, *, plan: int, samples: int, agreed: bool) -> Regroup:
         begun_s = self._timeline.now_s()

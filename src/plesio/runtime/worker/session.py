@@ -196,8 +196,7 @@ class Session:
 
         Raises:
             WorkerLostError: A worker is gone that the exchange cannot do without.
-            TaskError: A parameter has been unfrozen, or added to the optimizer, since `plesio.join`; or the script has
-                changed one by itself where the servers step.
+            TaskError: Not what `plesio.join` was given is trained now, or what the script wrote itself would be lost.
         """
         self._ensure_open()
         with self._replica.changes.ours():
@@ -290,7 +289,7 @@ class Session:
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._now_s()
-        with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
+        with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
             try:
                 number = self._past.num_evaluations if everywhere else None
                 found = self._together(lambda: self._evaluated(metric, goal, number))
@@ -301,7 +300,7 @@ class Session:
     def _compare(self) -> None:
         """Find out a replica that has become another one, where all workers stand together."""
         if self._equality is not None:
-            with self._times.stopped(), self._replica.changes.ours(), self._timeline.meter.within("evaluation"):
+            with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
                 self._together(self._equality.compare)
 
     def _evaluated(self, metric: Metric, goal: Goals, number: int | None) -> Found:
@@ -368,7 +367,7 @@ class Session:
             under ``local_sgd`` is that of all after an averaging.
         """
         self._ensure_open()
-        with self._times.stopped(), self._replica.changes.ours():
+        with self._times.stopped(), self._replica.changes.put_back():
             return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -398,7 +397,7 @@ class Session:
         if self._equality is not None:
             self._timeline.meter.totals.replica = self._equality.at_end()
         self._world.leave()
-        return self._exchange.shared()
+        return self._replica.changes.at_end(self._exchange.shared(), self.policy, warn=self._timeline.meter.warn)
 
     def report(self) -> RunResult:
         """The run's figures so far, with the status ``running``; after `close` those of the whole run."""

@@ -152,6 +152,7 @@ class Parts:
                 return Made(built, in_rounds, equality=self._equality(group, built))
             elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
             return self._regroupable(Made(elastic, in_rounds, equality=self._equality(group, elastic)), group, elastic)
+        self.replica.changes.watch()
         stores = None
         if can_push:
             stores = StoreExchanges(

@@ -146,7 +146,7 @@ class SystemMonitor:
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in what the workers saw while ``setting`` was in force."""
-        memory = max(1 / (1 - min(review.momentum, 0.999)) for review in reviews.values())
+        memory = max(math.inf if it.writes else 1 / (1 - min(it.momentum, 0.999)) for it in reviews.values())
         moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
         longest, rounded = self._config.largest_period, self._config.compress
         self._ladder = ladder(longest, memory=memory, rounded=rounded, moments=moments)

@@ -246,7 +246,7 @@ class AdaptiveExchange:
             momentum=replica.momentum,
             normalises=replica.normalises,
             shares_moments=replica.can_share_moments,
-            steps_alone=replica.changes.seen,
+            writes=replica.changes.seen,
             parameters=list(replica.parameters.values()),
         )
 

@@ -175,6 +175,11 @@ class CollectiveExchanges:
 
     def build(self, policy: Policy) -> CollectiveExchange:
         """The exchange of ``policy``."""
+        changes, warn = self._replica.changes, self._timeline.meter.warn
+        changes.lost_under(policy, warn=warn, refuses=self._gauge is None)  # else there will be another policy
+        return self._build(policy)
+
+    def _build(self, policy: Policy) -> CollectiveExchange:
         if policy.inner is not None:
             self._outer_made_as = None  # what it moved on is no longer what is trained
             return self._build_levels(policy, policy.inner)
@@ -381,7 +386,7 @@ class CollectiveExchanges:
             make_reducer=_reducers_of(between, policy, seed=self._seed),
             moments=self._moments(policy, num_replicas=len(racks.members)),
         )
-        return HierarchicalExchange(self._inside(between.inside).build(inner), outer, racks=racks.members)
+        return HierarchicalExchange(self._inside(between.inside)._build(inner), outer, racks=racks.members)
 
 
 def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:

@@ -132,7 +132,8 @@ class Replica:
         """Within, steps of the optimizer are the session's."""
         self.is_stepping = True
         try:
-            yield
+            with self.changes.by_hooks(self.optimizers):
+                yield
         finally:
             self.is_stepping = False
 
@@ -184,8 +185,10 @@ class Replica:
         """What is trained must be what was when the workers agreed on it.
 
         Raises:
-            TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone.
+            TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone. Or
+                the script has changed one by itself, and that would be lost.
         """
+        self.changes.check()
         for name, parameter in self._held_still:
             if parameter.requires_grad:
                 raise TaskError(

@@ -14,16 +14,10 @@ from typing import Any
 
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from plesio.core.errors import TaskError
 from plesio.policies import Policy
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["ServerSteps"]
-
-_INSTEAD = (
-    "train under bsp or local_sgd, whose workers step by themselves; load states before plesio.join, or by "
-    "session.load_state_dict"
-)
 
 
 class ServerSteps:
@@ -48,12 +42,10 @@ class ServerSteps:
     ) -> None:
         self._replica = replica
         self._fetch = fetch
-        self._policy = policy
         self._warn = warn
-        self._refuses = refuses
         self._keeps = False
         self._handles = []
-        replica.changes.watch()
+        replica.changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=True)
         replica.takes_steps_elsewhere()
         if policy.update == "gradient":
             for optimizer in replica.optimizers:
@@ -78,39 +70,6 @@ class ServerSteps:
         finally:
             self._keeps = False
 
-    def check(self) -> None:
-        """See what the script has changed by itself.
-
-        Raises:
-            TaskError: It would be lost.
-        """
-        changes = self._replica.changes
-        found = changes.take()
-        if self._policy.update == "delta":
-            return  # it is a part of the next one
-        if found is None:
-            if changes.unsure:
-                self._warn(
-                    f"the script wrote to parameters outside of session.step(): if it did not put them back as they "
-                    f"were, the servers of {self._policy.spec} never see it; {_INSTEAD}"
-                )
-            return
-        line = (
-            f"the script changed {found} outside of session.step(), but under {self._policy.spec} the servers step and "
-            f"never see it; {_INSTEAD}"
-        )
-        if self._refuses:
-            raise TaskError(line)
-        self._warn(line)
-
-    def ended(self) -> None:
-        """No step follows."""
-        if self._replica.changes.seen:
-            self._warn(
-                f"what the script writes into parameters after its last step is not in the final ones of "
-                f"{self._policy.spec}, which are the servers'; write it once more after session.close()"
-            )
-
     @contextmanager
     def before(self, *, servers: bool) -> Iterator[None]:
         """Run the hooks before a step; they run no second time within.
@@ -130,14 +89,16 @@ class ServerSteps:
 
     def after(self) -> None:
         """Run the hooks after a step of the servers, whose parameters the replica has."""
-        for optimizer in self._replica.optimizers:
-            _run(optimizer, chain(optimizer._optimizer_step_post_hooks.values(), _global_optimizer_post_hooks.values()))
+        with self._replica.changes.by_hooks(self._replica.optimizers):
+            for one in self._replica.optimizers:
+                _run(one, chain(one._optimizer_step_post_hooks.values(), _global_optimizer_post_hooks.values()))
 
     def close(self) -> None:
         """Let go of the optimizer."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._replica.changes.lost_under(None, warn=self._warn, refuses=False)
 
 
 def _run(optimizer: Optimizer, hooks: Iterator[Any]) -> None:

@@ -214,12 +214,7 @@ class StoreExchange:
         self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
 
     def step(self, progress: Progress) -> None:
-        """Add this step to the update under way; exchange if it is time.
-
-        Raises:
-            TaskError: The script has changed what the servers step.
-        """
-        self.check_changes()
+        """Add this step to the update under way; exchange if it is time."""
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
         finite = self._replica.gradients_finite()
@@ -231,14 +226,6 @@ class StoreExchange:
             self.exchange()
             self.stepped(finite=finite)
         self._replica.optimizer.zero_grad(set_to_none=True)
-
-    def check_changes(self) -> None:
-        """See what the script has changed by itself.
-
-        Raises:
-            TaskError: It would be lost.
-        """
-        self._steps.check()
 
     def stepped(self, *, finite: bool) -> None:
         """An exchange is over that this step was a part of, if it is finite."""
@@ -405,7 +392,6 @@ class StoreExchange:
         """Hand in what is held back."""
         self._ended = True
         self.flush()
-        self._steps.ended()
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots that the servers have taken since the last call."""

@@ -47,7 +47,6 @@ class StoreExchanges:
         self._refuse = refuse
         self._gauge = gauge
         self._exchanges = exchanges
-        replica.changes.watch()
 
     def begin(self, policy: Policy, *, clock: int, leads: bool, enter: Callable[[], None]) -> StageExchange:
         """The exchange of ``policy``, from ``clock`` on.
