@@ -11,10 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check docs format bench stress clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): packages/plesio/pyproject.toml packages/plesio-planning/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet -c constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet -c constraints.txt --editable "packages/plesio[dev]" --editable packages/plesio-planning
 	touch $@
 
 demo: $(STAMP)
@@ -25,14 +25,14 @@ test: $(STAMP)
 	@.ci/packages
 	status=0; \
 	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
-	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" tests || status=1; \
+	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" packages || status=1; \
 	exit $$status
 
 test-all: $(STAMP)
 	@.ci/packages
 	status=0; \
 	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
-	$(BIN)/pytest -W error -m alone tests || status=1; \
+	$(BIN)/pytest -W error -m alone packages || status=1; \
 	exit $$status
 
 check: $(STAMP)

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from plesio.planning.estimate import Layout, Machine, Model, estimate_memory, estimate_step, find_model, parse_machine
+from plesio_planning.estimate import Layout, Machine, Model, estimate_memory, estimate_step, find_model, parse_machine
 from record import Spread, print_table, print_verdict, save
 
 LIMIT_S = 0.2e-3

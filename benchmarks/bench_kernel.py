@@ -5,7 +5,7 @@
   is how a program is written there (the ratio is to that), and for comparison a callback on timeouts. An event is a
   ring. Building and starting the timers is not counted; the engines take turns, each round in another order; what
   counts is the processor's time, so that other programs on the machine say little.
-- Compiled: a server that takes the updates of asynchronous workers (`plesio.sim.store`), one event an update.
+- Compiled: a server that takes the updates of asynchronous workers (`plesio_planning.sim.store`), one event an update.
 - A sweep: 1,024 workers of 1,000 lognormal steps with stragglers, under BSP, local SGD, SSP with five bounds, and ASP;
   random numbers included, compiling not.
 - A ring all-reduce of 1,024 ranks, 2 x 1,023 x 1,024 sends.
@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import simpy
 
-from plesio.sim.all_reduce import ring_all_reduce_s
 from plesio.sim.kernel import Kernel
-from plesio.sim.recurrences import simulate_barrier, simulate_bound
-from plesio.sim.store import simulate_store
+from plesio_planning.sim.all_reduce import ring_all_reduce_s
+from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
+from plesio_planning.sim.store import simulate_store
 from record import Spread, print_table, print_verdict, save
 
 NUM_TIMERS = (1, 100, 1_000)

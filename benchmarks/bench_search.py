@@ -14,9 +14,9 @@ import argparse
 import time
 from typing import Any
 
-from plesio.planning.estimate import Layout, find_model, parse_machine
-from plesio.planning.estimate.search import search_layouts
-from plesio.planning.estimate.training import estimate_training
+from plesio_planning.estimate import Layout, find_model, parse_machine
+from plesio_planning.estimate.search import search_layouts
+from plesio_planning.estimate.training import estimate_training
 from record import Spread, print_table, print_verdict, save
 
 ESTIMATE_LIMIT_S = 1e-3

@@ -21,11 +21,11 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # the hosts' addresses have no name
 
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
-from plesio.planning.measured.collectives import all_reduce_times
-from plesio.planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import in_namespace
 from plesio.testbed.testbed import Testbed
+from plesio_planning.measured.collectives import all_reduce_times
+from plesio_planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s
 from record import Spread, print_table, print_verdict, save
 
 NUM_HOSTS, GIGABIT = 4, 125e6

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "plesio" / "tests"))
 
 from plesio.core.results import RunResult, read_results
 from plesio.policies import Apply, Arrived, Refuse, parse_policy, read_log, verify

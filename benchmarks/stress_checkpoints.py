@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "plesio" / "tests"))
 
 from arguments import at_least
 from plesio.runtime.server.shard_server import warm_up

@@ -29,7 +29,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "plesio" / "tests"))
 
 from arguments import at_least, policy_texts
 from record import RESULTS, print_table, print_verdict, save

@@ -27,7 +27,7 @@ import torch
 from rich.progress import track
 from torch.utils.data import DataLoader
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "plesio" / "tests"))
 
 import plesio
 from arguments import at_least, policy_texts

@@ -6,9 +6,9 @@ layouts. Sources: Touvron et al. 2023a, table 15; 2023b, table 2; the model card
     python benchmarks/whole_runs.py
 """
 
-from plesio.planning.estimate import Model, find_model, parse_machine
-from plesio.planning.estimate.search import search_layouts
-from plesio.planning.estimate.training import estimate_training
+from plesio_planning.estimate import Model, find_model, parse_machine
+from plesio_planning.estimate.search import search_layouts
+from plesio_planning.estimate.training import estimate_training
 from record import print_table
 
 BATCH_TOKENS = 2**22

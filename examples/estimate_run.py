@@ -2,11 +2,11 @@
 
     python examples/estimate_run.py
 
-`plesio estimate` says the same on the command line; `docs/planning.md` has the model, its sources and its limits.
+`plesio estimate` says the same on the command line; `docs/planning/index.md` has the model, its sources and its limits.
 """
 
-from plesio.planning.estimate import Conditions, Layout, estimate_training, find_model, parse_machine, search_layouts
-from plesio.planning.estimate.sensitivity import best_upgrade, bottleneck, tornado
+from plesio_planning.estimate import Conditions, Layout, estimate_training, find_model, parse_machine, search_layouts
+from plesio_planning.estimate.sensitivity import best_upgrade, bottleneck, tornado
 
 GLOBAL_BATCH = 512
 TOKENS = 300e9
@@ -33,7 +33,8 @@ def main() -> None:
     upgrade = best_upgrade(tornado(run))
     print(f"most of it is {part} ({share:.0%}); of all inputs, 20 % better, {upgrade.name} helps most")
 
-    # Or the fastest layout of all that divide and fit. A search promises too much: docs/planning.md says how much.
+    # Or the fastest layout of all that divide and fit. A search promises too much: docs/planning/index.md says how
+    # much.
     search = search_layouts(model, machine, global_batch=GLOBAL_BATCH)
     best, step = search.best.layout, search.best.step
     print(f"{search.num_tried} layouts tried, {len(search.candidates)} work; the fastest has")

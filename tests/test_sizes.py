@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "plesio"
+PACKAGES = ROOT / "packages"
 
 MOST_FILE_LINES = 450
 MOST_FUNCTION_LINES = 80
@@ -29,15 +29,15 @@ def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def functions() -> Iterator[tuple[str, int]]:
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted(PACKAGES.glob("*/src/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{path.relative_to(SOURCE).as_posix()}: {node.name}", function_lines(node)
+                yield f"{path.relative_to(PACKAGES).as_posix()}: {node.name}", function_lines(node)
 
 
 def docstrings() -> Iterator[str]:
     """Yield all docstrings in the repository's code, those of attributes too."""
-    for folder in ("src", "tests", "benchmarks", "examples"):
+    for folder in ("packages", "tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 match node:
@@ -52,8 +52,8 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 def test_no_file_is_too_long():
     lines = {
-        path.relative_to(SOURCE).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for path in SOURCE.rglob("*.py")
+        path.relative_to(PACKAGES).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PACKAGES.glob("*/src/**/*.py")
     }
     assert {name for name, number in lines.items() if number > MOST_FILE_LINES} == set()
 

@@ -20,24 +20,26 @@ def run(*command: str, folder: Path, environment: dict[str, str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_plesio_works_from_its_wheel_outside_the_checkout(tmp_path: Path):
+def test_both_packages_work_from_their_wheels_outside_the_checkout(tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     wheels, site, elsewhere = tmp_path / "wheels", tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    # Built from a copy: setuptools leaves a folder `build` behind, whose old files would be in the next wheel.
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
     pip = (sys.executable, "-m", "pip")
+    for name in ("plesio", "plesio-planning"):
+        # Built from a copy: setuptools leaves a folder `build` behind, whose old files would be in the next wheel.
+        source = tmp_path / name
+        shutil.copytree(
+            ROOT / "packages" / name,
+            source,
+            ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "tests", "docs"),
+        )
+        run(
+            *(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(source)),
+            folder=elsewhere,
+            environment=environment,
+        )
     run(
-        *(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(source)),
-        folder=elsewhere,
-        environment=environment,
-    )
-    (wheel,) = wheels.glob("plesio-*.whl")
-    run(
-        *(*pip, "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)),
+        *(*pip, "install", "--quiet", "--no-deps", "--target", str(site), *map(str, wheels.glob("*.whl"))),
         folder=elsewhere,
         environment=environment,
     )
@@ -48,9 +50,13 @@ def test_plesio_works_from_its_wheel_outside_the_checkout(tmp_path: Path):
     )
     assert Path(where.strip()).is_relative_to(site)
     assert (site / "plesio" / "py.typed").exists()
+    assert (site / "plesio_planning" / "py.typed").exists()
     plesio = str(site / "bin" / "plesio")
     assert "compare" in run(plesio, "--help", folder=elsewhere, environment=environment)
     assert "digits" in run(plesio, "tasks", folder=elsewhere, environment=environment)
+    study = ("study", "stragglers", "--workers", "8", "--steps", "50")
+    assert "barrier" in run(plesio, *study, folder=elsewhere, environment=environment)
+    assert "resnet50" in run(plesio, "estimate", "--help", folder=elsewhere, environment=environment)
     output = run(
         *(plesio, "run", "--workers", "2", str(ROOT / "examples" / "train_digits.py")),
         *("--policy", "asp", "--epochs", "1"),

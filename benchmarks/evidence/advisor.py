@@ -31,13 +31,13 @@ from advisor_task import OUT, make, scenario_of, tuned_of
 from scenario import Scenario
 from trial import cluster_of
 
+from plesio.advisor import ModelSizes, Question, Situation, advise
+from plesio.advisor.advice import Advice
+from plesio.advisor.price import price
+from plesio.advisor.runs import Run
 from plesio.bench.advise import TaskRehearsal, situation_of
 from plesio.bench.advise_probe import probe_task
 from plesio.core.files import write_whole
-from plesio.planning.advisor import ModelSizes, Question, Situation, advise
-from plesio.planning.advisor.advice import Advice
-from plesio.planning.advisor.price import price
-from plesio.planning.advisor.runs import Run
 
 LEFT_OUT = ("bandit",)
 """Families whose seeds come to a target at times that differ by a factor of two: no ranking is measured there."""

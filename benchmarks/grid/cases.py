@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from plesio.sim.pipeline_schedules import Schedule
+from plesio_planning.sim.pipeline_schedules import Schedule
 
 Runner = Literal["plesio", "torch"]
 

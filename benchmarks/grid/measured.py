@@ -12,8 +12,8 @@ from ours import run_grid
 from rivals import run_torch
 
 from plesio.cost.cluster import Cluster
-from plesio.planning.measured.ranks import Ranks
 from plesio.testbed.testbed import Testbed
+from plesio_planning.measured.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

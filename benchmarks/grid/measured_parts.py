@@ -21,14 +21,14 @@ from cases import (
     Case,
 )
 from learning import MICRO_BATCH, TARGET, learn_all
-from measured import Timing, hosts_of, measure_in_turns
 from memory import held_by_case, network_bytes
 from modelled import NO_LINK, between_hosts, virtual_timing
 from networks import Shape
 
+from measured import Timing, hosts_of, measure_in_turns
 from plesio.cost.link import Link
-from plesio.planning.measured.ranks import Ranks
 from plesio.testbed.namespaces import why_no_namespaces
+from plesio_planning.measured.ranks import Ranks
 
 __all__ = ["PARTS", "Plan"]
 

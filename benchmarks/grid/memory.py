@@ -5,9 +5,9 @@ from networks import Shape
 from ours import run_grid
 from rivals import run_torch
 
-from plesio.planning.measured.ranks import Ranks
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.memory import ProcessMemory
+from plesio_planning.measured.ranks import Ranks
 
 MICRO_BATCHES = 32
 

@@ -1,4 +1,4 @@
-"""A schedule's time in the virtual world: a grid's by running it there, torch's by `plesio.sim.pipeline_schedules`."""
+"""Time of a schedule in the virtual world: a grid's by a run, torch's by `plesio_planning.sim.pipeline_schedules`."""
 
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from io import StringIO
 from typing import Any
 
 from cases import Case
-from measured import Timing, spans, steady
 from networks import Shape, loss, optimizer
 from rivals import devices_of
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+from measured import Timing, spans, steady
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
-from plesio.sim.pipeline_schedules import SPLIT, execute, operations
+from plesio_planning.sim.pipeline_schedules import SPLIT, execute, operations
 
 NO_LINK = Link(latency_s=0.0, bytes_per_s=1e12)
 """Between stages, where messages are of no account."""

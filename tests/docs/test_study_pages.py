@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from plesio.cli.main import app
-from plesio.planning.studies import STUDIES, Study
+from plesio_planning.studies import STUDIES, Study
 
-PAGES = Path(__file__).parents[2] / "docs" / "studies"
+PAGES = Path(__file__).parents[2] / "docs" / "planning" / "studies"
 COMMAND = re.compile(r"\bplesio ((?:[a-z][a-z-]* )+)([^`\n]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 MEASURED = re.compile(r"^\| ([a-z][a-z-]+) \|(.*)$", flags=re.MULTILINE)

@@ -1,0 +1,232 @@
+"""A test leaves nothing behind: process, thread, socket, pipe, open file, environment variable or temporary folder."""
+
+import os
+
+# Before torch and numpy are loaded: their threads spin while they wait for a core, and two tests have two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import ctypes
+import gc
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from support.browser import CHROMIUM
+
+_PATIENCE_S = 10.0
+"""How long what a test has ended already may take to be gone."""
+_LOOK_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
+_ALONE = (
+    "bench/test_probe",
+    "bench/test_progress",
+    "bench/test_validate",
+    "cli/test_calibrate",
+    "cli/test_probe",
+    "measured/test_measured",
+    "measured/test_ranks",
+    "runtime/test_hosts",
+    "runtime/worker/test_pacing",
+    "runtime/transport/test_transport_memory",
+)
+"""Folders and files whose tests measure real time, or what depends on it: `make test` runs them one after another.
+
+Starting processes and waiting for them is no reason: two tests at a time have a core each. Nor is a socket: what was
+sent has no time.
+"""
+_MEMORY = Path("/dev/shm")
+_LEAST_BYTES = 4 * 2**30
+_NO_BROWSER = "they need Debian's chromium; as root: apt-get install chromium"
+_OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
+"""Set by pytest itself, and by OpenMP and torch when they are loaded."""
+
+# How long an example takes is the machine's affair.
+settings.register_profile("plesio", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("plesio")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Orphans become children of this process, so a server whose starter was killed is not overlooked.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # xdist's processes have their starter's
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = _temporary_root(config)
+    # A folder of its own: other Plesio jobs on this machine put theirs into the common one.
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="plt-")
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    # After multiprocessing has removed its own folder from it, which it does at priority -100.
+    multiprocessing.util.Finalize(
+        None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=-200
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is alone and what is not are two runs: neither imports the other's tests."""
+    if collection_path.suffix != ".py" or not config.option.markexpr.startswith(("alone", "not alone")):
+        return None
+    return True if _is_alone(collection_path) != config.option.markexpr.startswith("alone") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_alone(item.path):
+            item.add_marker(pytest.mark.alone)
+    _mark_further_cases(items)
+    for item in items:
+        # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
+        if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
+            item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(_NO_BROWSER in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{count} TESTS OF REPORT PAGES WERE SKIPPED: {_NO_BROWSER}", red=True, bold=True)
+
+
+def _temporary_root(config: pytest.Config) -> str:
+    """Memory where there is enough: tests flush some thousand files to the disk, which takes a minute in all.
+
+    What measures real time measures that of a disk.
+    """
+    if not config.option.markexpr.startswith("not alone") or not _MEMORY.is_dir():
+        return tempfile.gettempdir()
+    return str(_MEMORY) if shutil.disk_usage(_MEMORY).free > _LEAST_BYTES else tempfile.gettempdir()
+
+
+def _mark_further_cases(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked so, the first is quick and every n-th after it; the others are slow."""
+    places: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is None or "slow" in item.keywords:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if places[test] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        places[test] += 1
+
+
+def _is_alone(path: Path) -> bool:
+    return path.as_posix().partition("/tests/")[2].startswith(_ALONE)
+
+
+@dataclass(frozen=True)
+class Belongings:
+    processes: dict[int, str]
+    threads: dict[int, str]
+    descriptors: dict[str, str]
+    variables: dict[str, str]
+    folders: dict[str, str]
+
+    @classmethod
+    def now(cls) -> "Belongings":
+        return cls(
+            processes=dict(_processes()),
+            threads={id(thread): thread.name for thread in threading.enumerate() if not _is_collector(thread)},
+            descriptors=dict(_descriptors()),
+            variables={key: value for key, value in os.environ.items() if not key.startswith(_OWN_VARIABLES)},
+            folders={str(path): "temporary" for path in Path(tempfile.gettempdir()).glob("plesio-*")},
+        )
+
+    def new_since(self, before: "Belongings") -> dict[str, list[str]]:
+        found = {
+            what: [f"{key} {value}" for key, value in now.items() if then.get(key) != value]
+            for what, now, then in (
+                ("processes", self.processes, before.processes),
+                ("threads", self.threads, before.threads),
+                ("descriptors", self.descriptors, before.descriptors),
+                ("variables", self.variables, before.variables),
+                ("folders", self.folders, before.folders),
+            )
+        }
+        found["variables"] += [f"{key} is gone" for key in before.variables.keys() - self.variables.keys()]
+        return {what: names for what, names in found.items() if names}
+
+
+def _processes() -> Iterator[tuple[int, str]]:
+    for number in _descendants(os.getpid()):
+        try:
+            process = psutil.Process(number)
+            command = process.cmdline()
+            if process.status() == psutil.STATUS_ZOMBIE or _serves_multiprocessing(command) or _serves_browser(command):
+                continue
+            yield process.pid, " ".join(command)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _descendants(process: int) -> Iterator[int]:
+    """As the kernel lists them: psutil reads the parent of every process of the machine, twice in each test."""
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has ended
+    for child in map(int, " ".join(texts).split()):
+        yield child
+        yield from _descendants(child)
+
+
+def _serves_browser(command: list[str]) -> bool:
+    """A browser starts these when it likes, and they end with it; it is itself that must not be left behind."""
+    return len(command) > 1 and "chromium" in command[0] and command[1].startswith("--type=")
+
+
+def _serves_multiprocessing(command: list[str]) -> bool:
+    """The fork server and the resource tracker are started once and live as long as their starter."""
+    mains = ("from multiprocessing.forkserver import main", "from multiprocessing.resource_tracker import main")
+    return any(argument.startswith(mains) for argument in command)
+
+
+def _is_collector(thread: threading.Thread) -> bool:
+    """pyzmq has one thread that tells Python which sent messages are done with; it never ends."""
+    return type(thread).__name__ == "GarbageCollectorThread"
+
+
+def _descriptors() -> Iterator[tuple[str, str]]:
+    kept = (
+        multiprocessing.forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+        multiprocessing.resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
+    )
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue  # the listing's own
+        if target.startswith(("socket:", "pipe:", tempfile.gettempdir())) and int(name) not in kept:
+            yield target, f"(descriptor {name})"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libuv() -> None:
+    """Its first loop (in torch's store) opens a pipe that lives as long as the process, so no test is to blame."""
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = Belongings.now()
+    yield
+    deadline_s = time.monotonic() + _PATIENCE_S
+    left = Belongings.now().new_since(before)
+    while left and time.monotonic() < deadline_s:
+        gc.collect()
+        time.sleep(_LOOK_S)
+        left = Belongings.now().new_since(before)
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,45 @@
+"""What a training run takes on given hardware: time, memory, money, energy."""
+
+from plesio_planning.estimate.capacity import check_memory
+from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.hardware import ACCELERATORS, Accelerator, Machine, find_accelerator, parse_machine
+from plesio_planning.estimate.hugging_face import read_hugging_face
+from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, check_layout
+from plesio_planning.estimate.memory import Memory, estimate_memory
+from plesio_planning.estimate.model import Convolutional, Model, Transformer
+from plesio_planning.estimate.named_models import MODELS, find_model
+from plesio_planning.estimate.search import Search, search_layouts
+from plesio_planning.estimate.step import Step, estimate_step
+from plesio_planning.estimate.training import Conditions, Training, estimate_training
+from plesio_planning.estimate.validation import validate_estimator
+
+__all__ = [
+    "ACCELERATORS",
+    "CONSTANTS",
+    "MODELS",
+    "SOFTWARE",
+    "Accelerator",
+    "Conditions",
+    "Constants",
+    "Convolutional",
+    "Layout",
+    "Machine",
+    "Memory",
+    "Model",
+    "Search",
+    "Software",
+    "Step",
+    "Training",
+    "Transformer",
+    "check_layout",
+    "check_memory",
+    "estimate_memory",
+    "estimate_step",
+    "estimate_training",
+    "find_accelerator",
+    "find_model",
+    "parse_machine",
+    "read_hugging_face",
+    "search_layouts",
+    "validate_estimator",
+]

@@ -1,0 +1,97 @@
+"""Whether a layout fits into the devices' memory, and which layout would.
+
+Programs do not all keep the same. The usual 18 bytes a parameter (`plesio_planning.estimate.memory`) are 14 in one that
+keeps gradients in BF16 and of master weights only what BF16 leaves of them. Who does not say what the program keeps
+gets the estimate of that one where the usual one does not fit (`that_fits`), and is told so; what does not fit even so
+is refused.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from plesio.core.errors import ArgumentError
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import Layout, lean
+from plesio_planning.estimate.memory import Memory, estimate_memory
+from plesio_planning.estimate.model import Convolutional, Model
+from plesio_planning.estimate.search import (
+    Candidate,
+    layouts_of,
+    of_sequences,
+    or_shorter_sequences,
+    working_layouts,
+)
+
+__all__ = ["check_memory", "that_fits"]
+
+_GIB = 2**30
+_WORTH_NEW_DEGREES = 1.1
+"""Other degrees are advised if a step is so many times as fast with them."""
+_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "recomputation")
+
+
+def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
+    """Make sure that it fits, and return the memory of the device that needs the most.
+
+    Raises:
+        ConfigError: It does not fit, or cannot be laid out so. One line, with what makes it fit: a program that keeps
+            less, or the fastest layout that fits, of the same degrees, or of others if those are faster by a tenth.
+    """
+    memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+    if memory.fits:
+        return memory
+    needs = (
+        f"{model.name}{of_sequences(model)} needs {memory.total_bytes / _GIB:.4g} GiB on each "
+        f"{machine.accelerator.name}, which has {memory.capacity_bytes / _GIB:.4g} GiB"
+    )
+    leaner = estimate_memory(model, lean(layout), machine, global_batch=global_batch)
+    if leaner.fits:
+        raise ArgumentError(
+            f"{needs}; write `gradients = bf16` and `master_weight_remainders`, with which it needs "
+            f"{leaner.total_bytes / _GIB:.4g} GiB"
+        )
+    best = None
+    for fixed in _fixed(model, layout):
+        layouts = layouts_of(
+            model,
+            machine,
+            global_batch=global_batch,
+            precision=layout.precision,
+            software=layout.software,
+            fixed=fixed,
+        )
+        found = min(working_layouts(model, layouts, machine, global_batch=global_batch), key=_step_s, default=None)
+        if found is not None and (best is None or _step_s(best) > _WORTH_NEW_DEGREES * _step_s(found)):
+            best = found
+    if best is None:
+        raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
+    changes = {name: getattr(best.layout, name) for name in _FIELDS}
+    helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value != getattr(layout, name))
+    raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
+
+
+def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Layout:
+    """The layout itself, or the lean one if only that fits.
+
+    Raises:
+        ConfigError: The model cannot be laid out so.
+    """
+    if estimate_memory(model, layout, machine, global_batch=global_batch).fits:
+        return layout
+    leaner = lean(layout)
+    return leaner if estimate_memory(model, leaner, machine, global_batch=global_batch).fits else layout
+
+
+def _step_s(candidate: Candidate) -> float:
+    return candidate.step.total_s
+
+
+def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
+    """What is kept of the layout: its degrees, and then only those that few change."""
+    kept = {} if layout.micro_batch > 1 else {"micro_batch": 1}
+    if isinstance(model, Convolutional):
+        yield kept
+        return
+    few = {"cp": layout.cp, "ep": layout.ep}
+    yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
+    yield {**kept, **few, "vpp": 1}

@@ -1,0 +1,130 @@
+"""Seconds that devices exchange, by which of them take part.
+
+The devices of a group are ``stride`` ranks apart. Those of one host reach each other over its NVLink; between hosts all
+groups that have a member in a host share its adapters, so a group of k members a host gets k shares of them
+(`plesio_planning.estimate.layout` has the order of ranks).
+"""
+
+from dataclasses import dataclass
+
+from plesio.cost.all_reduce import nccl_all_reduce_s
+from plesio.cost.link import Link
+from plesio_planning.estimate.constants import Constants
+from plesio_planning.estimate.hardware import Machine
+
+__all__ = ["Group", "exposed_in_parts_s", "exposed_in_turn_s", "send_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that exchange with each other.
+
+    Attributes:
+        size: How many.
+        num_hosts: Hosts that they are on.
+        per_host: How many of them are on one host.
+        local_latency_s: Seconds of a message inside.
+        link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
+    """
+
+    size: int
+    num_hosts: int
+    per_host: int
+    local_latency_s: float
+    link: Link
+
+    @classmethod
+    def of(
+        cls, machine: Machine, *, size: int, stride: int, constants: Constants, one_adapter: bool = False
+    ) -> "Group":
+        """Groups of this size whose members are ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
+        per_host = min(max(machine.devices_per_host // stride, 1), size)
+        num_hosts = -(-size // per_host)
+        bytes_per_s = machine.local.bytes_per_s
+        if num_hosts > 1:
+            share = (1 if one_adapter else per_host) / machine.devices_per_host
+            bytes_per_s = min(bytes_per_s, machine.nic.bytes_per_s * constants.network_efficiency * share)
+        link = Link(latency_s=machine.nic.latency_s, bytes_per_s=bytes_per_s)
+        return cls(size, num_hosts, per_host, machine.local.latency_s, link)
+
+    def all_reduce_s(self, num_bytes: float) -> float:
+        """Seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
+        if self.size == 1:
+            return 0.0
+        ring_s, tree_s = (
+            nccl_all_reduce_s(
+                num_bytes,
+                num_hosts=self.num_hosts,
+                ranks_per_host=self.per_host,
+                algorithm=algorithm,
+                local_latency_s=self.local_latency_s,
+                link=self.link,
+            )
+            for algorithm in ("ring", "tree")
+        )
+        return min(ring_s, tree_s)
+
+    def all_gather_s(self, num_bytes: float) -> float:
+        """Seconds of an all-gather of so many bytes in all, or of a reduce-scatter: half a ring's all-reduce."""
+        if self.size == 1:
+            return 0.0
+        return (
+            nccl_all_reduce_s(
+                num_bytes,
+                num_hosts=self.num_hosts,
+                ranks_per_host=self.per_host,
+                algorithm="ring",
+                local_latency_s=self.local_latency_s,
+                link=self.link,
+            )
+            / 2
+        )
+
+    def all_to_all_s(self, num_bytes: float, machine: Machine, constants: Constants) -> float:
+        """Seconds until everyone has a part of everyone's so many bytes.
+
+        The parts for other hosts leave by a device's share of the adapters, those for its own host by NVLink, at the
+        same time.
+        """
+        if self.size == 1:
+            return 0.0
+        part = num_bytes / self.size
+        local_s = (self.per_host - 1) * (part / machine.local.bytes_per_s + self.local_latency_s)
+        if self.num_hosts == 1:
+            return local_s
+        adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
+        return max(local_s, (self.size - self.per_host) * part / adapter + self.num_hosts * self.link.latency_s)
+
+
+def send_s(num_bytes: float, machine: Machine, *, stride: int, constants: Constants) -> float:
+    """Seconds to send so many bytes to the device ``stride`` ranks further, as all devices of a host do."""
+    if stride < machine.devices_per_host:
+        return machine.local.latency_s + num_bytes / machine.local.bytes_per_s
+    adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
+    return machine.nic.latency_s + num_bytes / adapter
+
+
+def exposed_in_parts_s(exchange_s: float, *, beside_s: float, parts: int) -> float:
+    """Seconds exposed of an exchange in parts beside a product in parts: the first part, and what takes longer.
+
+    >>> exposed_in_parts_s(0.8, beside_s=1.0, parts=8)
+    0.1
+    """
+    return exchange_s / parts + max(exchange_s - beside_s, 0.0) * (parts - 1) / parts
+
+
+def exposed_in_turn_s(exchange_s: float, *, beside_s: float, parts: int) -> float:
+    """Seconds exposed of equal exchanges on one link, each ready when a part has been computed: at least the last's.
+
+    Part i of L is ready at ``i b`` and takes r: the link is done at ``max(L b + r, b + L r)``, computing at ``L b``.
+
+    >>> exposed_in_turn_s(0.8, beside_s=0.2, parts=8)
+    0.1
+
+    Args:
+        exchange_s: ``L r``, of all exchanges.
+        beside_s: b, seconds to compute a part.
+        parts: L.
+    """
+    once_s = exchange_s / parts
+    return once_s + max((parts - 1) * (once_s - beside_s), 0.0)

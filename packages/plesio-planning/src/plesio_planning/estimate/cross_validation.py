@@ -1,0 +1,163 @@
+"""How far the estimate is off on runs that its constants have never seen.
+
+Published steps are left out by groups: all of a model's family (every GPT, of whatever software, size and hardware), or
+all of a program. Constants are fitted on the rest, and the steps left out are predicted with them. Beside the estimate
+stands a *constant utilisation*: the mean MFU of the other groups' steps on the same architecture and at the same
+precision (of all others if there are none).
+
+An interval of the estimate comes from the same errors. `covering_error` is the error that a share of them does not
+exceed, and `groups_of` counts how often a group is within the error of the other groups alone.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from plesio_planning.estimate.calibrate import fit_constants, predicted_s
+from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.published import PublishedStep
+
+__all__ = [
+    "CONFIDENCE",
+    "Group",
+    "HeldOut",
+    "constant_utilisation",
+    "covering_error",
+    "cross_validate",
+    "groups_of",
+    "reach",
+]
+
+CONFIDENCE = 0.9
+"""Confidence of the intervals whose coverage is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """A published step, predicted with constants of other groups.
+
+    Attributes:
+        step: The step.
+        group: Its group, which was left out.
+        predicted_s: Seconds of the estimate.
+        baseline_s: Seconds at a constant utilisation.
+    """
+
+    step: PublishedStep
+    group: str
+    predicted_s: float
+    baseline_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the estimate, as a share of what was reported."""
+        return self.predicted_s / self.step.step_s - 1
+
+    @property
+    def baseline_error(self) -> float:
+        """The same of the constant utilisation."""
+        return self.baseline_s / self.step.step_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The errors of a group that was left out, as shares without their signs.
+
+    Attributes:
+        name: Its name.
+        num_steps: Its steps.
+        bias: Mean of the errors with their signs.
+        mean_error: Mean error.
+        worst_error: Worst error.
+        baseline_error: Mean error of a constant utilisation.
+        num_covered: Steps within the interval that the other groups' errors give.
+    """
+
+    name: str
+    num_steps: int
+    bias: float
+    mean_error: float
+    worst_error: float
+    baseline_error: float
+    num_covered: int
+
+
+def cross_validate(
+    steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str], begin: Constants = CONSTANTS
+) -> tuple[HeldOut, ...]:
+    """Every step, predicted with constants fitted on the groups to which it does not belong.
+
+    Args:
+        steps: Steps of two groups or more.
+        by: The group of a step.
+        begin: The constants that are not fitted.
+    """
+    found = []
+    for group in dict.fromkeys(map(by, steps)):
+        others = [step for step in steps if by(step) != group]
+        constants = fit_constants(others, begin=begin)
+        for step in steps:
+            if by(step) == group:
+                found.append(
+                    HeldOut(
+                        step=step,
+                        group=group,
+                        predicted_s=predicted_s(step, constants),
+                        baseline_s=constant_utilisation(step, others),
+                    )
+                )
+    return tuple(found)
+
+
+def constant_utilisation(step: PublishedStep, others: Sequence[PublishedStep]) -> float:
+    """Seconds of a step at the mean MFU of those others that share its architecture and precision, else of all."""
+
+    def kind(one: PublishedStep) -> tuple[str, bool]:
+        return one.machine.accelerator.architecture, one.layout.precision == "fp8"
+
+    alike = [other for other in others if kind(other) == kind(step)] or others
+    return _ideal_s(step) / statistics.fmean(_ideal_s(other) / other.step_s for other in alike)
+
+
+def _ideal_s(step: PublishedStep) -> float:
+    peak = step.machine.accelerator.peak(step.layout.precision) * step.machine.num_devices
+    return step.global_batch * step.model.model_flops / peak
+
+
+def covering_error(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
+    """Relative standard deviation whose interval at this confidence covers as large a share of the rows.
+
+    The interval is ``T e^(±zσ)``; one row more than the share is taken, as for a new row that is like these.
+    """
+    return reach(rows, confidence=confidence) / NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def reach(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
+    """The logarithm of predicted over reported that this share of the rows does not exceed, to either side."""
+    errors = sorted(abs(math.log1p(row.error)) for row in rows)
+    return errors[min(math.ceil(confidence * (len(errors) + 1)), len(errors)) - 1]
+
+
+def groups_of(rows: Sequence[HeldOut]) -> tuple[Group, ...]:
+    """The errors of each group, the worst first."""
+    by_name: Mapping[str, list[HeldOut]] = {row.group: [] for row in rows}
+    for row in rows:
+        by_name[row.group].append(row)
+    groups = []
+    for name, own in by_name.items():
+        errors = [abs(row.error) for row in own]
+        within = reach([row for row in rows if row.group != name])
+        groups.append(
+            Group(
+                name=name,
+                num_steps=len(own),
+                bias=statistics.fmean(row.error for row in own),
+                mean_error=statistics.fmean(errors),
+                worst_error=max(errors),
+                baseline_error=statistics.fmean(abs(row.baseline_error) for row in own),
+                num_covered=sum(abs(math.log1p(row.error)) <= within for row in own),
+            )
+        )
+    return tuple(sorted(groups, key=lambda group: -group.mean_error))

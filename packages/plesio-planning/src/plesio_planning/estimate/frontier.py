@@ -1,0 +1,116 @@
+"""Which machines are worth their money: the Pareto front of a run's time and cost."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from plesio.core.errors import ConfigError
+from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import SOFTWARE, Software
+from plesio_planning.estimate.model import Model
+from plesio_planning.estimate.search import Search, search_layouts
+from plesio_planning.estimate.training import Conditions, Training, estimate_training
+
+__all__ = ["Frontier", "find_frontier", "pareto_front"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The same run on some machines, each laid out in its fastest way.
+
+    Attributes:
+        trainings: A run for each machine that the model fits on, the fastest first.
+        searches: What was tried on each of them, by the machine's name.
+        refused: Why not, by the machine's name.
+    """
+
+    trainings: tuple[Training, ...]
+    searches: Mapping[str, Search]
+    refused: Mapping[str, str]
+
+    @property
+    def front(self) -> tuple[Training, ...]:
+        """Runs than which no other is both faster and cheaper."""
+        return pareto_front(self.trainings)
+
+    def on(self, machine: Machine) -> Training:
+        """The run on this machine, which the model fits on."""
+        return next(training for training in self.trainings if training.machine == machine)
+
+
+def pareto_front(trainings: Sequence[Training]) -> tuple[Training, ...]:
+    """The runs that no other beats: none is as fast and as cheap, and better in one of them. Fastest first."""
+    front: list[Training] = []
+    for training in sorted(trainings, key=lambda one: (one.total_s, one.cost)):
+        if not front or training.cost < front[-1].cost:
+            front.append(training)
+    return tuple(front)
+
+
+def find_frontier(
+    model: Model,
+    machines: Sequence[Machine],
+    *,
+    global_batch: int,
+    tokens: float,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
+    may_be_lean: bool = False,
+    fixed: Mapping[str, Any] | None = None,
+    conditions: Conditions | None = None,
+    constants: Constants = CONSTANTS,
+    on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
+) -> Frontier:
+    """The fastest layout of each machine, and what the run takes with it.
+
+    Args:
+        model: What is trained.
+        machines: What it runs on; the first is the one that must do.
+        global_batch: Sequences (or images) of a step, the same everywhere.
+        tokens: Tokens of all steps (or images).
+        precision: Everywhere.
+        software: Everywhere.
+        may_be_lean: Whether a layout that does not fit may keep less of a parameter instead.
+        fixed: Attributes of `plesio_planning.estimate.layout.Layout` that are not searched, with their values.
+        conditions: Failures, storage, prices; None is the defaults.
+        constants: How close devices come to their data sheets.
+        on_progress: Called now and then with a machine's name, the layouts tried on it, and all of them.
+
+    Raises:
+        ConfigError: The model cannot be trained on the first.
+    """
+    trainings, searches, refused = [], {}, {}
+    for machine in machines:
+        try:
+            found = search_layouts(
+                model,
+                machine,
+                global_batch=global_batch,
+                precision=precision,
+                software=software,
+                may_be_lean=may_be_lean,
+                fixed=fixed,
+                constants=constants,
+                on_progress=partial(on_progress, machine.name),
+            )
+            training = estimate_training(
+                model,
+                found.best.layout,
+                machine,
+                global_batch=global_batch,
+                tokens=tokens,
+                conditions=conditions,
+                constants=constants,
+            )
+        except ConfigError as error:
+            if machine == machines[0]:
+                raise
+            refused[machine.name] = str(error)
+            continue
+        searches[machine.name] = found
+        trainings.append(training)
+    return Frontier(
+        trainings=tuple(sorted(trainings, key=lambda training: training.total_s)), searches=searches, refused=refused
+    )

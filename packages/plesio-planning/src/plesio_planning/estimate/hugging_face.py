@@ -1,0 +1,257 @@
+"""Models that a Hugging Face ``config.json`` describes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.files import reason_of
+from plesio_planning.estimate.model import Transformer
+
+__all__ = ["read_hugging_face"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """What a ``model_type`` of transformers says about a model beside its sizes.
+
+    Attributes:
+        gated: As in `Transformer`.
+        biases: As in `Transformer`, where they are one with learnt positions. Of a family with biases and without such
+            positions they are left out: under 0.1 % of its parameters, and positions would be more.
+        tied: The output matrix is the embedding's, if the file does not say.
+        kv_heads: Heads of keys and values, if the file does not say; None is those of queries.
+        multi_query: All heads share keys and values, unless the file says otherwise.
+        head_size: If the file does not say; None is ``h / a``.
+        experts: The name under which the file must say how many, and theirs alone is ``moe_intermediate_size``.
+        latent: Attention is latent.
+        parallel: The name under which the file may say that blocks are not parallel; empty where they never are.
+        query_key_norms: As in `Transformer`.
+        dropout: As in `Transformer`, if the file does not say.
+    """
+
+    gated: bool = False
+    biases: bool = False
+    tied: bool = False
+    kv_heads: int | None = None
+    multi_query: bool = False
+    head_size: int | None = None
+    experts: str = ""
+    latent: bool = False
+    parallel: str = ""
+    query_key_norms: bool = False
+    dropout: bool = False
+
+
+# the defaults of transformers' configurations
+_FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(gated=True),
+    "mistral": _Family(gated=True, kv_heads=8),
+    "mixtral": _Family(gated=True, kv_heads=8, experts="num_local_experts"),
+    "olmo2": _Family(gated=True, query_key_norms=True),
+    "nemotron": _Family(),
+    "qwen2": _Family(gated=True, kv_heads=32),
+    "qwen2_moe": _Family(gated=True, kv_heads=16, experts="num_experts"),
+    "qwen3": _Family(gated=True, kv_heads=32, head_size=128, query_key_norms=True),
+    "qwen3_moe": _Family(gated=True, kv_heads=4, head_size=128, experts="num_experts", query_key_norms=True),
+    "deepseek_v2": _Family(gated=True, experts="n_routed_experts", latent=True),
+    "deepseek_v3": _Family(gated=True, experts="n_routed_experts", latent=True),
+    "gemma": _Family(gated=True, kv_heads=16, head_size=256, tied=True),
+    "phi": _Family(parallel="parallel_blocks"),
+    "phi3": _Family(gated=True),
+    "gpt2": _Family(biases=True, tied=True, dropout=True),
+    "gpt_bigcode": _Family(biases=True, tied=True, multi_query=True, dropout=True),
+    "gpt_neo": _Family(biases=True, tied=True),
+    "gpt_neox": _Family(parallel="use_parallel_residual"),
+    "gptj": _Family(parallel="parallel_blocks"),
+    "opt": _Family(biases=True, tied=True, dropout=True),
+    "bloom": _Family(tied=True),
+    "falcon": _Family(tied=True, multi_query=True, parallel="parallel_attn"),
+}
+"""Readers by ``model_type``."""
+
+_NOT_EVERYWHERE = {
+    "kv_lora_rank": "latent attention",
+    "n_shared_experts": "shared experts",
+    "shared_expert_intermediate_size": "shared experts",
+}
+"""Keys of some families; in a file of another one they mean what nobody here knows."""
+
+
+def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Transformer:
+    """The transformer of a ``config.json`` as Hugging Face's transformers writes it.
+
+    Args:
+        path: Path of the file.
+        sequence_length: Instead of the longest that the file allows, which need not be there then.
+
+    Raises:
+        ConfigError: The file cannot be read, lacks a size, or is of a family that is not modelled. One line.
+    """
+    config = _Config.read(path)
+    family = config.family()
+    hidden = config.size("hidden_size", "n_embd", "n_embed")
+    heads = config.size("num_attention_heads", "n_head", "num_heads")
+    num_layers = config.size("num_hidden_layers", "n_layer", "num_layers")
+    if sequence_length is None:
+        sequence_length = config.size(
+            "max_position_embeddings",
+            "n_positions",
+            "seq_length",
+            instead="write how long sequences are for `sequence_length`",
+        )
+    values = config.values
+    return Transformer(
+        name=path.parent.name or path.stem,
+        num_layers=num_layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        vocabulary_size=config.size("vocab_size"),
+        sequence_length=sequence_length,
+        gated=family.gated,
+        biases=family.biases,
+        dropout=config.has_dropout(family),
+        tied_embeddings=bool(values.get("tie_word_embeddings", family.tied)),
+        parallel_blocks=bool(family.parallel and values.get(family.parallel, True)),
+        query_key_norms=family.query_key_norms,
+        **config.attention(family, heads=heads),
+        **config.window(num_layers=num_layers),
+        **config.networks(family, hidden=hidden),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """The values of a file, read as sizes."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "_Config":
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"there is no model file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the model {path}: {reason_of(error)}") from None
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{path} is no JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} has no sizes; write a config.json of transformers")
+        return cls(path, values)
+
+    def family(self) -> _Family:
+        path, values = self.path, self.values
+        name = values.get("model_type")
+        if not isinstance(name, str):
+            raise ConfigError(f'{path} has no "model_type"; write one of {", ".join(_FAMILIES)}')
+        if name not in _FAMILIES:
+            raise ConfigError(
+                f'{path} has "model_type": "{name}", which is not modelled; these are: {", ".join(_FAMILIES)}'
+            )
+        family = _FAMILIES[name]
+        for unknown, what in _NOT_EVERYWHERE.items():
+            if values.get(unknown) and not family.latent and name != "qwen2_moe":
+                raise ConfigError(
+                    f'{path} has "{unknown}": {what} of the family "{name}" are not modelled; '
+                    "write a model of the DeepSeek or Qwen 2 family"
+                )
+        if values.get("word_embed_proj_dim", values.get("hidden_size")) != values.get("hidden_size"):
+            raise ConfigError(
+                f'{path} has a "word_embed_proj_dim" that is not its "hidden_size", which is not modelled'
+            )
+        return family
+
+    def given(self, *names: str) -> int | None:
+        """The first of these that is a whole number."""
+        return next((self.values[name] for name in names if type(self.values.get(name)) is int), None)
+
+    def size(self, *names: str, instead: str = "write a config.json of a decoder-only transformer") -> int:
+        found = self.given(*names)
+        if found is None:
+            name = next((name for name in names if name in self.values), names[0])
+            lack = f'"{name}": {json.dumps(self.values[name])}, no size' if name in self.values else f'no "{name}"'
+            raise ArgumentError(f"{self.path} has {lack}; {instead}")
+        return found
+
+    def has_dropout(self, family: _Family) -> bool:
+        names = ("resid_pdrop", "resid_dropout", "hidden_dropout", "dropout", "attn_pdrop", "attention_dropout")
+        said = [self.values[name] for name in names if isinstance(self.values.get(name), (int, float))]
+        return any(said) if said else family.dropout
+
+    def attention(self, family: _Family, *, heads: int) -> dict[str, Any]:
+        """Heads, and what they are compressed to."""
+        if not family.latent:
+            return {
+                "num_kv_heads": self._kv_heads(family, heads=heads),
+                "head_size": self.given("head_dim") or family.head_size,
+            }
+        head_size, value_size = self.size("qk_nope_head_dim"), self.size("v_head_dim")
+        if head_size != value_size:
+            raise ConfigError(
+                f"{self.path} has values of {value_size} and keys of {head_size} a head, which is not modelled; "
+                "write as much for both"
+            )
+        return {
+            "num_kv_heads": heads,
+            "head_size": head_size,
+            "kv_rank": self.size("kv_lora_rank"),
+            "query_rank": self.given("q_lora_rank"),
+            "rope_size": self.size("qk_rope_head_dim"),
+        }
+
+    def _kv_heads(self, family: _Family, *, heads: int) -> int:
+        """As written; null is all heads. Falcon's newer layers have groups, whatever ``multi_query`` says."""
+        if family.multi_query and not self.values.get("new_decoder_architecture"):
+            return 1 if self.values.get("multi_query", True) else heads
+        for name in ("num_key_value_heads", "num_kv_heads"):
+            if name in self.values:
+                return self.values[name] if type(self.values[name]) is int else heads
+        return family.kv_heads or heads
+
+    def window(self, *, num_layers: int) -> dict[str, Any]:
+        """The sliding window, and how many layers have it: as listed, or (Qwen 2) those above some."""
+        window = self.given("sliding_window")
+        if window is None or not self.values.get("use_sliding_window", True):
+            return {}
+        kinds = self.values.get("layer_types")
+        if isinstance(kinds, list):
+            windows = kinds.count("sliding_attention")
+        else:
+            windows = num_layers - min(self.given("max_window_layers") or 0, num_layers)
+        return {"window": window, "num_window_layers": windows}
+
+    def networks(self, family: _Family, *, hidden: int) -> dict[str, Any]:
+        """Feed-forward networks: one, or experts and what is beside them."""
+        if not family.gated:
+            return {"ffn_size": self.given("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner") or 4 * hidden}
+        ffn = self.size("intermediate_size", instead="write the width of the gated feed-forward networks")
+        if not family.experts:
+            return {
+                "ffn_size": ffn,
+                "num_experts": self.given("num_local_experts", "num_experts") or 1,
+                "experts_per_token": self.given("num_experts_per_tok") or 1,
+            }
+        self._check_all_have_experts()
+        expert = self.given("moe_intermediate_size") or ffn
+        dense = self.given("first_k_dense_replace") or 0
+        shared = self.given("shared_expert_intermediate_size") or (self.given("n_shared_experts") or 0) * expert
+        return {
+            "ffn_size": expert,
+            "num_experts": self.size(family.experts),
+            "experts_per_token": self.size("num_experts_per_tok"),
+            "shared_ffn_size": shared,
+            "num_dense_layers": dense,
+            "dense_ffn_size": ffn if dense else 0,
+        }
+
+    def _check_all_have_experts(self) -> None:
+        for name, usual in (("moe_layer_freq", 1), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
+            if self.values.get(name, usual) not in (usual, None):
+                raise ConfigError(
+                    f'{self.path} has "{name}": {json.dumps(self.values[name])}, layers with and without experts in '
+                    f"turn, which are not modelled; write {json.dumps(usual)}"
+                )

@@ -1,0 +1,250 @@
+"""How a model is laid out over devices, and whether it can be.
+
+Ranks are numbered as Megatron does: tensor parallelism varies fastest, then context, data, and pipeline parallelism
+(Narayanan et al. 2021, section 3), so the devices of a tensor-parallel group are neighbours. Expert parallelism takes
+its groups from those of data (and context) parallelism and needs no devices of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from plesio.core.errors import ArgumentError, nearest
+from plesio_planning.activations import Recomputation
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.model import Convolutional, Model, Transformer
+
+__all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout", "lean"]
+
+SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021", "fsdp-2023", "deepspeed-2021"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What a training program fuses and does at the same time.
+
+    Attributes:
+        fused_attention: Scores stay in the chip, and the backward pass computes them anew (Dao et al. 2022).
+        flash_attention_1: It does so with FlashAttention's first version, which also lacks Hopper's instructions.
+        eager: Operations on elements run one by one, none fused with another, as PyTorch does without compiling.
+        fused_gradient_addition: A matrix product adds to the gradient of earlier micro-batches.
+        overlaps_tensor: The backward pass reduces a tensor-parallel gradient while it computes that of the weights.
+        splits_tensor: Tensor-parallel exchanges go on, in as many parts as there are devices, beside their products.
+        overlaps_gradients: Data-parallel exchanges go on beside the computing: gradients during the last micro-batch's
+            backward pass, and what ZeRO 3 gathers one layer ahead.
+        overlaps_pipeline: Stages exchange while they compute.
+        gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
+        one_adapter: Data-parallel exchanges use one adapter of a host at a time.
+        gradient_bytes: Bytes of a gradient that is kept and exchanged.
+        master_weight_remainders: Of a master weight only the 2 bytes are kept that its BF16 weight lacks.
+    """
+
+    fused_attention: bool = True
+    flash_attention_1: bool = False
+    eager: bool = False
+    fused_gradient_addition: bool = True
+    overlaps_tensor: bool = True
+    splits_tensor: bool = False
+    overlaps_gradients: bool = True
+    overlaps_pipeline: bool = True
+    gathers_to_recompute: bool = False
+    one_adapter: bool = False
+    gradient_bytes: int = 4
+    master_weight_remainders: bool = False
+
+
+SOFTWARE: Mapping[SoftwareName, Software] = {
+    "current": Software(),
+    # NVIDIA's own runs of 2024, with every overlap of Megatron-Core switched on
+    "megatron-core": Software(splits_tensor=True),
+    # Korthikanti et al. 2022
+    "megatron-2022": Software(fused_attention=False, overlaps_gradients=False, overlaps_pipeline=False),
+    # Narayanan et al. 2021, FP16
+    "megatron-2021": Software(
+        fused_attention=False,
+        fused_gradient_addition=False,
+        overlaps_tensor=False,
+        overlaps_gradients=False,
+        overlaps_pipeline=False,
+        gradient_bytes=2,
+    ),
+    # MosaicML's llm-foundry with PyTorch's FSDP, everything in BF16
+    "fsdp-2023": Software(flash_attention_1=True, eager=True, fused_gradient_addition=False, gradient_bytes=2),
+    # ZeRO 3 in Narayanan et al. 2021, FP16. One adapter of eight and three gathers are what its times say
+    "deepspeed-2021": Software(
+        fused_attention=False,
+        fused_gradient_addition=False,
+        gathers_to_recompute=True,
+        one_adapter=True,
+        gradient_bytes=2,
+    ),
+}
+"""By name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism, and what else decides time and memory.
+
+    Attributes:
+        tp: Tensor parallelism: devices that share every layer.
+        pp: Pipeline parallelism: stages.
+        vpp: Parts of a stage's layers in an interleaved pipeline; 1 is none.
+        dp: Data parallelism: replicas.
+        ep: Expert parallelism: replicas that share the experts.
+        cp: Context parallelism: devices that share every sequence.
+        zero: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
+        sequence_parallel: What tensor parallelism leaves whole is shared along the sequence.
+        recomputation: What the backward pass computes again instead of keeping it.
+        micro_batch: Sequences of a replica at a time.
+        precision: What matrices are multiplied in: fp32, tf32, fp16, bf16, fp8.
+        software: As in `SOFTWARE`.
+
+    >>> Layout(tp=8, pp=4, dp=2).num_devices
+    64
+    """
+
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    ep: int = 1
+    cp: int = 1
+    zero: int = 0
+    sequence_parallel: bool = False
+    recomputation: Recomputation = "none"
+    micro_batch: int = 1
+    precision: str = "bf16"
+    software: Software = SOFTWARE["current"]
+
+    def __post_init__(self) -> None:
+        for what in ("tp", "pp", "vpp", "dp", "ep", "cp", "micro_batch"):
+            if getattr(self, what) < 1:
+                raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
+        if self.zero not in range(4):
+            raise ArgumentError(f"`zero` is {self.zero}; write 0, 1, 2 or 3")
+        if self.recomputation not in get_args(Recomputation):
+            known = nearest(self.recomputation, get_args(Recomputation))
+            raise ArgumentError(f'unknown `recomputation` "{self.recomputation}"; {known}')
+
+    @property
+    def num_devices(self) -> int:
+        """``tp cp dp pp``."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def full_precision(self) -> bool:
+        """Whether weights and gradients are in FP32."""
+        return self.precision in ("fp32", "tf32")
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a gradient: the software's in mixed precision."""
+        return 4 if self.full_precision else self.software.gradient_bytes
+
+    @property
+    def keeps_remainders(self) -> bool:
+        """Whether of a master weight only what its BF16 weight lacks is kept."""
+        return self.software.master_weight_remainders and not self.full_precision
+
+
+def lean(layout: Layout) -> Layout:
+    """The same with a program that keeps gradients in BF16 and master weights as remainders."""
+    return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
+
+
+def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> int:
+    """Make sure that the model can be trained so, and return the micro-batches of a replica in a step.
+
+    Raises:
+        ConfigError: It cannot. One line that says what can.
+    """
+    machine.accelerator.peak(layout.precision)
+    if isinstance(model, Convolutional):
+        _check_convolutional(model, layout)
+    else:
+        _check_transformer(model, layout)
+    if layout.num_devices != machine.num_devices:
+        raise ArgumentError(
+            f"`tp` {layout.tp} x `cp` {layout.cp} x `pp` {layout.pp} x `dp` {layout.dp} are {layout.num_devices} "
+            f"devices, and {machine.name} has {machine.num_devices}; {_dp_that_fits(layout, machine)}"
+        )
+    per_step = layout.dp * layout.micro_batch
+    if global_batch < 1 or global_batch % per_step:
+        below = max(global_batch // per_step, 1) * per_step
+        raise ArgumentError(
+            f"`global_batch` is {global_batch}, no multiple of `dp` {layout.dp} x `micro_batch` {layout.micro_batch}; "
+            f"write {below} or {below + per_step}"
+        )
+    num_micro_batches = global_batch // per_step
+    if layout.vpp > 1 and num_micro_batches % layout.pp:
+        raise ArgumentError(
+            f"an interleaved pipeline of {layout.pp} stages takes as many micro-batches at a time, and a step has "
+            f"{num_micro_batches}; write `vpp = 1`, or for `global_batch` a multiple of {layout.pp * per_step}"
+        )
+    return num_micro_batches
+
+
+def _dp_that_fits(layout: Layout, machine: Machine) -> str:
+    replica = layout.tp * layout.cp * layout.pp
+    if machine.num_devices % replica == 0:
+        return f"write `dp = {machine.num_devices // replica}`"
+    return f"write degrees whose product is {machine.num_devices}"
+
+
+def _check_convolutional(model: Convolutional, layout: Layout) -> None:
+    if (layout.tp, layout.pp, layout.vpp, layout.ep, layout.cp) != (1, 1, 1, 1, 1):
+        raise ArgumentError(f"{model.name} is trained data parallel only; write 1 for `tp`, `pp`, `vpp`, `ep` and `cp`")
+    if layout.recomputation != "none":
+        raise ArgumentError(f'{model.name} keeps all its activations; write "none" for `recomputation`')
+
+
+def _check_transformer(model: Transformer, layout: Layout) -> None:
+    _check_divides(layout.tp, model.num_heads, degree="tp", what="attention heads", name=model.name)
+    for size in {model.ffn_size, model.shared_ffn_size, model.dense_ffn_size}:
+        _check_divides(layout.tp, size, degree="tp", what="columns of a feed-forward matrix", name=model.name)
+    if model.num_kv_heads % layout.tp and layout.tp % model.num_kv_heads:
+        raise ArgumentError(
+            f"`tp` {layout.tp} and the {model.num_kv_heads} heads of keys and values of {model.name} do not divide one "
+            f"another; write `tp = {model.num_kv_heads}`, or a divisor or a multiple of it"
+        )
+    _check_divides(layout.cp, model.sequence_length, degree="cp", what="tokens of a sequence", name=model.name)
+    _check_divides(layout.ep, model.num_experts, degree="ep", what="experts", name=model.name)
+    if layout.dp * layout.cp % layout.ep:
+        raise ArgumentError(
+            f"`ep` {layout.ep} does not divide `dp` {layout.dp} x `cp` {layout.cp}, whose devices share the experts; "
+            f"write a divisor of {layout.dp * layout.cp}"
+        )
+    if layout.cp > 1 and not layout.software.fused_attention:
+        raise ArgumentError(
+            f"`cp` {layout.cp} is for fused attention; write `cp = 1`, or `software` with fused attention"
+        )
+    if layout.sequence_parallel and layout.tp == 1:
+        raise ArgumentError(
+            "sequence parallelism is among tensor-parallel devices; write `tp = 2` or more, or leave it out"
+        )
+    if layout.pp > model.num_layers:
+        raise ArgumentError(
+            f"`pp` {layout.pp} are more stages than the {model.num_layers} layers of {model.name}; "
+            f"write `pp = {model.num_layers}` or less"
+        )
+    layers = -(-model.num_layers // layout.pp)
+    _check_divides(layout.vpp, layers, degree="vpp", what="layers of a stage", name=model.name)
+    if layout.vpp > 1 and layout.pp == 1:
+        raise ArgumentError(
+            f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"
+        )
+    if layout.zero == 3 and layout.pp > 1:
+        raise ArgumentError(
+            "`zero` 3 would gather a stage for every micro-batch; write `zero = 2` or less, or `pp = 1`"
+        )
+
+
+def _check_divides(value: int, number: int, *, degree: str, what: str, name: str) -> None:
+    if number % value:
+        divisors = [divisor for divisor in range(1, min(number, 2 * value) + 1) if number % divisor == 0]
+        nearby = sorted(sorted(divisors, key=lambda divisor: abs(divisor - value))[:2])
+        raise ArgumentError(
+            f"`{degree}` {value} does not divide the {number} {what} of {name}; "
+            f"write {' or '.join(str(divisor) for divisor in nearby)}"
+        )

@@ -1,0 +1,198 @@
+"""What others measured and published: the rows that the estimate is calibrated on and checked with.
+
+They are in ``published.csv``, one row a run. Sources:
+
+- ``A``: Narayanan et al. 2021 (SC21), table 1: A100 80 GB, sequences of 2048, 51200 words, FP16, full recomputation. It
+  gives hardware TFLOP/s a GPU, and its equation 3 how they became seconds. Replicas follow from the GPUs.
+- ``C``: Korthikanti et al. 2022, table 5, same hardware, one replica: seconds of a step with full recomputation, and
+  with selective recomputation and sequence parallelism. Memory: its figure 1, GiB a GPU.
+- ``D``: Megatron-Core, weak scaling on H100: sequences of 4096, 131072 words, 48 replicas, model TFLOP/s a GPU. It says
+  that all communication is overlapped, and nothing of micro-batches (1 is assumed), recomputation (that of fused
+  attention) and interleaving. One layer a part is assumed, as Megatron overlaps a pipeline's sends only when it is
+  interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
+- ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
+  gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
+  many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
+  leaves out. In the third row (sequences of 131072 over 16 devices) attention is more than half of them: only if they
+  do not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
+- ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
+  parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
+- ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
+- ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
+- ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import takewhile
+from typing import Any
+
+from plesio_planning.estimate.hardware import Machine, parse_machine
+from plesio_planning.estimate.layout import SOFTWARE, Layout, SoftwareName
+from plesio_planning.estimate.model import Transformer
+
+__all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "SOURCES", "PublishedMemory", "PublishedStep", "Source", "read_steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What all rows of a source share.
+
+    Attributes:
+        title: Whose runs they are.
+        software: As in `plesio_planning.estimate.layout.SOFTWARE`.
+        hardware_flops: Its TFLOP/s count what is computed anew.
+        causal_flops: They leave out what a causal mask does.
+        fitted: Constants are fitted on its rows.
+        model: Arguments of `Transformer` that the rows do not have.
+    """
+
+    title: str
+    software: SoftwareName
+    hardware_flops: bool = False
+    causal_flops: bool = False
+    fitted: bool = True
+    model: Mapping[str, Any]
+
+
+_GPT = {"biases": True, "dropout": True, "tied_embeddings": True}
+SOURCES: Mapping[str, Source] = {
+    "A": Source(title="Megatron-LM 2021", software="megatron-2021", hardware_flops=True, model=_GPT),
+    "C": Source(title="Megatron-LM 2022", software="megatron-2022", model=_GPT),
+    # only untied do the parameters come to those of the name
+    "D": Source(title="Megatron-Core 2024", software="megatron-core", model={**_GPT, "tied_embeddings": False}),
+    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, fitted=False, model={}),
+    "F": Source(title="MT-NLG 2022", software="megatron-2021", fitted=False, model=_GPT),
+    "G": Source(title="Megatron-Core 2025", software="megatron-core", model={}),
+    "H": Source(title="DeepSpeed 2021", software="deepspeed-2021", hardware_flops=True, model=_GPT),
+    "I": Source(title="FSDP 2023", software="fsdp-2023", model={"tied_embeddings": True}),
+}
+"""By the letter in the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedStep:
+    """A step that somebody timed.
+
+    Attributes:
+        source: A key of `SOURCES`.
+        model: What was trained.
+        layout: How.
+        machine: What it runs on.
+        global_batch: Sequences of a step.
+        step_s: Seconds, reported or from the reported FLOP/s.
+    """
+
+    source: str
+    model: Transformer
+    layout: Layout
+    machine: Machine
+    global_batch: int
+    step_s: float
+
+    @property
+    def family(self) -> str:
+        """The family of its model: the letters with which its name begins."""
+        return "".join(takewhile(str.isalpha, self.model.name))
+
+    @property
+    def program(self) -> str:
+        """The software that ran it, and from when."""
+        return SOURCES[self.source].title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedMemory:
+    """Memory of a GPU, GiB: what stays, and the activations of two ways to recompute.
+
+    Attributes:
+        step: The step of source C with full recomputation, whose model and layout it is.
+        state_gib: Parameters, gradients and optimizer, without those of the embedding.
+        activations_gib: GiB without recomputation and without sequence parallelism.
+        selective_gib: GiB with selective recomputation and sequence parallelism.
+    """
+
+    step: PublishedStep
+    state_gib: float
+    activations_gib: float
+    selective_gib: float
+
+
+def read_steps(text: str) -> tuple[PublishedStep, ...]:
+    """Rows of a table like ``published.csv``."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(_step(row) for row in csv.DictReader(lines))
+
+
+def _step(row: Mapping[str, str]) -> PublishedStep:
+    source = SOURCES[row["source"]]
+    model = _transformer(row, source)
+    tp, pp, cp, num_devices = (int(row[name]) for name in ("tp", "pp", "cp", "gpus"))
+    layout = Layout(
+        tp=tp,
+        pp=pp,
+        vpp=int(row["vpp"]),
+        dp=num_devices // (tp * pp * cp),
+        cp=cp,
+        zero=int(row["zero"]),
+        # A and C have none with full recomputation; all later rows of Megatron have it
+        sequence_parallel=tp > 1 and row["recompute"] != "full",
+        recomputation=row["recompute"],  # type: ignore[arg-type]  # Layout checks it
+        micro_batch=int(row["micro_batch"]),
+        precision=row["precision"],
+        software=SOFTWARE[source.software],
+    )
+    global_batch = int(row["global_batch"])
+    if row["step_s"]:
+        step_s = float(row["step_s"])
+    else:
+        flops = model.hardware_flops(layout.recomputation) if source.hardware_flops else model.model_flops
+        if source.causal_flops:
+            flops -= 3 * model.num_layers * model.core_attention_flops / 2
+        step_s = global_batch * flops / (num_devices * float(row["tflops"]) * 1e12)
+    return PublishedStep(
+        source=row["source"],
+        model=model,
+        layout=layout,
+        machine=parse_machine(f"{num_devices}x{row['gpu']}"),
+        global_batch=global_batch,
+        step_s=step_s,
+    )
+
+
+def _transformer(row: Mapping[str, str], source: Source) -> Transformer:
+    return Transformer(
+        name=row["model"],
+        num_layers=int(row["layers"]),
+        hidden_size=int(row["hidden"]),
+        num_heads=int(row["heads"]),
+        num_kv_heads=int(row["kv_heads"]),
+        ffn_size=int(row["ffn"]),
+        vocabulary_size=int(row["vocabulary"]),
+        sequence_length=int(row["sequence"]),
+        gated=row["gated"] == "1",
+        **source.model,
+    )
+
+
+PUBLISHED_STEPS: Sequence[PublishedStep] = read_steps(
+    resources.files("plesio_planning.estimate").joinpath("published.csv").read_text(encoding="utf-8")
+)
+"""Every row that gives a time, in the order of the tables."""
+
+# GiB of state, of activations, and of those with selective recomputation
+_KORTHIKANTI = {
+    "gpt-22b": (45.56, 59.25, 9.56),
+    "gpt3-175b": (45.56, 66.84, 12.35),
+    "gpt-530b": (31.64, 114.02, 23.08),
+    "gpt-1t": (32.96, 131.25, 26.56),
+}
+PUBLISHED_MEMORY: Sequence[PublishedMemory] = tuple(
+    PublishedMemory(step=step, state_gib=state, activations_gib=activations, selective_gib=selective)
+    for step in PUBLISHED_STEPS
+    if step.source == "C" and step.layout.recomputation == "full"
+    for state, activations, selective in [_KORTHIKANTI[step.model.name]]
+)
+"""Korthikanti et al. 2022, figure 1."""

@@ -1,0 +1,346 @@
+"""The fastest way to lay a model out over a machine, by trying all.
+
+The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
+et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
+experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
+of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
+parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
+of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
+of them alike, so the fastest step is the fastest run. Who does not say what the program keeps of a parameter gets, as
+for a single layout (`plesio_planning.estimate.capacity`), the lean program where the usual one does not fit.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from plesio.core.errors import ArgumentError, ConfigError
+from plesio_planning.activations import Recomputation
+from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, lean
+from plesio_planning.estimate.memory import Memory, estimate_memory
+from plesio_planning.estimate.model import Convolutional, Model
+from plesio_planning.estimate.step import Step, estimate_step
+
+__all__ = [
+    "RESERVE",
+    "Candidate",
+    "Search",
+    "layouts_of",
+    "of_sequences",
+    "or_shorter_sequences",
+    "search_layouts",
+    "working_layouts",
+]
+
+RESERVE = 0.05
+"""Share of the memory that a search leaves free: an assumption."""
+
+_LARGEST_MICRO_BATCH = 16
+_SHORTEST_CONTEXT = 1024
+_DOUBLINGS = 12
+_PROGRESS_EVERY = 256
+_SAME = 1e-9
+"""Relative difference of two steps that take as long."""
+_LONG_SEQUENCE = 8192
+"""Longer ones are what a model can read in the end, not what most of its training used (Grattafiori et al. 2024,
+section 3.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout that works."""
+
+    layout: Layout
+    step: Step
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What came of all layouts.
+
+    Attributes:
+        candidates: Those that work, the fastest first, and of equally fast ones that of the least memory; at least one.
+        num_tried: All of them.
+        num_not_divisible: Those of them whose degrees do not divide what they share, or that no program offers.
+        num_too_large: The ones that a device's memory cannot hold.
+    """
+
+    candidates: tuple[Candidate, ...]
+    num_tried: int
+    num_not_divisible: int
+    num_too_large: int
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest."""
+        return self.candidates[0]
+
+    def distinct(self, most: int) -> tuple[tuple[Candidate, int], ...]:
+        """The fastest, without those that take as long as one before; with each, how many those are."""
+        found: list[tuple[Candidate, int]] = []
+        for candidate in self.candidates:
+            if found and math.isclose(candidate.step.total_s, found[-1][0].step.total_s, rel_tol=_SAME):
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            elif len(found) == most:
+                break
+            else:
+                found.append((candidate, 0))
+        return tuple(found)
+
+    def best_by_degrees(self) -> Mapping[tuple[int, int], Candidate]:
+        """The fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
+        found: dict[tuple[int, int], Candidate] = {}
+        for candidate in self.candidates:
+            found.setdefault((candidate.layout.tp, candidate.layout.pp), candidate)
+        return found
+
+
+def layouts_of(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
+    fixed: Mapping[str, Any] | None = None,
+) -> Iterator[Layout]:
+    """All layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
+
+    Args:
+        model: What is trained.
+        machine: What it runs on.
+        global_batch: Sequences (or images) of a step.
+        precision: Precision of all of them.
+        software: Software of all of them.
+        fixed: Attributes of `Layout` that are not searched, with their values.
+    """
+    fixed = fixed or {}
+
+    def some(name: str, values: Iterator[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
+        return (fixed[name],) if name in fixed else tuple(values)
+
+    devices = machine.num_devices
+    sizes = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    if not isinstance(model, Convolutional):
+        sizes = {
+            "tp": min(machine.devices_per_host, model.num_heads),
+            "pp": model.num_layers,
+            "cp": max(model.sequence_length // _SHORTEST_CONTEXT, 1),
+            "ep": model.num_experts,
+        }
+    zeros, recomputations = some("zero", (0, 1, 2, 3)), some("recomputation", _recomputations(model, software))
+    for tp, pp, cp in product(
+        some("tp", _divisors(devices, sizes["tp"])),
+        some("pp", _divisors(devices, sizes["pp"])),
+        some("cp", _divisors(devices, sizes["cp"])),
+    ):
+        dp = devices // (tp * pp * cp)
+        if not dp or dp * tp * pp * cp != devices or fixed.get("dp", dp) != dp:
+            continue
+        layers = 1 if pp == 1 or isinstance(model, Convolutional) else -(-model.num_layers // pp)
+        for vpp, ep, micro_batch, zero, recomputation in product(
+            some("vpp", _divisors(layers, layers)),
+            some("ep", _divisors(dp * cp, sizes["ep"])),
+            some("micro_batch", _micro_batches(global_batch // dp)),
+            zeros,
+            recomputations,
+        ):
+            yield Layout(
+                tp=tp,
+                pp=pp,
+                vpp=vpp,
+                dp=dp,
+                ep=ep,
+                cp=cp,
+                zero=zero,
+                sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
+                recomputation=recomputation,
+                micro_batch=micro_batch,
+                precision=precision,
+                software=software,
+            )
+
+
+def _recomputations(model: Model, software: Software) -> tuple[Recomputation, ...]:
+    if isinstance(model, Convolutional) or software.fused_attention:
+        return ("none", "full")
+    return ("none", "selective", "full")
+
+
+def _fits(memory: Memory) -> bool:
+    return memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes
+
+
+def _divisors(number: int, most: int) -> Iterator[int]:
+    return (value for value in range(1, min(number, most) + 1) if number % value == 0)
+
+
+def _micro_batches(most: int) -> Iterator[int]:
+    micro_batch = 1
+    while micro_batch <= min(most, _LARGEST_MICRO_BATCH):
+        yield micro_batch
+        micro_batch *= 2
+
+
+def search_layouts(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
+    may_be_lean: bool = False,
+    fixed: Mapping[str, Any] | None = None,
+    constants: Constants = CONSTANTS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Search:
+    """Try all layouts of the space.
+
+    >>> from plesio_planning.estimate.hardware import parse_machine
+    >>> from plesio_planning.estimate.named_models import find_model
+    >>> found = search_layouts(find_model("llama-2-7b"), parse_machine("8xh100"), global_batch=64)
+    >>> found.best.memory.fits, found.num_tried == len(found.candidates) + found.num_not_divisible + found.num_too_large
+    (True, True)
+
+    Args:
+        model: What is trained.
+        machine: What it runs on.
+        global_batch: Sequences (or images) of a step, the same for all.
+        precision: Precision of all of them.
+        software: Software of all of them.
+        may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
+            (`plesio_planning.estimate.layout.lean`).
+        fixed: Attributes of `Layout` that are not searched, with their values.
+        constants: How close devices come to their data sheets.
+        on_progress: Called now and then with the layouts tried, and all of them.
+
+    Raises:
+        ConfigError: None works. One line that says what would.
+    """
+    machine.accelerator.peak(precision)
+    if global_batch < 1:
+        raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
+    space = tuple(
+        layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
+    )
+    outcomes = _Outcomes(fixed=frozenset(fixed or ()), may_be_lean=may_be_lean)
+    for done, layout in enumerate(space):
+        if done % _PROGRESS_EVERY == 0:
+            on_progress(done, len(space))
+        outcomes.add(model, layout, machine, global_batch=global_batch, constants=constants)
+    on_progress(len(space), len(space))
+    if not outcomes.candidates:
+        if outcomes.num_too_large:
+            larger = _larger_machine(
+                model,
+                machine,
+                global_batch=global_batch,
+                precision=precision,
+                software=software,
+                may_be_lean=may_be_lean,
+                fixed=fixed,
+            )
+            raise ArgumentError(
+                f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
+                f"{larger}{or_shorter_sequences(model)}"
+            )
+        kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
+        raise outcomes.refusal or ArgumentError(
+            f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+        )
+    return Search(
+        candidates=outcomes.in_order(),
+        num_tried=len(space),
+        num_not_divisible=outcomes.num_not_divisible,
+        num_too_large=outcomes.num_too_large,
+    )
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What came of the layouts so far; a refusal that is about what is fixed goes before others."""
+
+    fixed: frozenset[str] = frozenset()
+    may_be_lean: bool = False
+    candidates: list[Candidate] = field(default_factory=list)
+    num_not_divisible: int = 0
+    num_too_large: int = 0
+    refusal: ConfigError | None = None
+
+    def add(
+        self, model: Model, layout: Layout, machine: Machine, *, global_batch: int, constants: Constants = CONSTANTS
+    ) -> None:
+        try:
+            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+            if self.may_be_lean and not memory.fits:
+                layout = lean(layout)
+                memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+        except ConfigError as error:
+            self.num_not_divisible += 1
+            if self.refusal is None or self.fixed & set(getattr(error, "parameters", ())):
+                self.refusal = error
+            return
+        if not _fits(memory):
+            self.num_too_large += 1
+            return
+        step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
+        self.candidates.append(Candidate(layout=layout, step=step, memory=memory))
+
+    def in_order(self) -> tuple[Candidate, ...]:
+        """The fastest first; steps whose difference is rounding count as equal, and the least memory goes first."""
+        return tuple(
+            sorted(self.candidates, key=lambda one: (float(f"{one.step.total_s:.9e}"), one.memory.total_bytes))
+        )
+
+
+def working_layouts(
+    model: Model, layouts: Iterable[Layout], machine: Machine, *, global_batch: int
+) -> tuple[Candidate, ...]:
+    """Those of the layouts that can be and fit, the fastest first."""
+    outcomes = _Outcomes()
+    for layout in layouts:
+        outcomes.add(model, layout, machine, global_batch=global_batch)
+    return outcomes.in_order()
+
+
+def of_sequences(model: Model) -> str:
+    """Half a sentence: how long sequences are."""
+    return "" if isinstance(model, Convolutional) else f" with sequences of {model.sequence_length:,} tokens"
+
+
+def or_shorter_sequences(model: Model) -> str:
+    """Half a sentence: what makes long sequences short; nothing where they are not long."""
+    long = not isinstance(model, Convolutional) and model.sequence_length > _LONG_SEQUENCE
+    return ", or a shorter `sequence_length`" if long else ""
+
+
+def _larger_machine(
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    precision: str,
+    software: Software,
+    may_be_lean: bool,
+    fixed: Mapping[str, Any] | None,
+) -> str:
+    """Half a sentence: the next machine, each twice the one before, on which something fits."""
+    smallest = {"micro_batch": 1, "recomputation": "full", **(fixed or {})}
+    for _ in range(_DOUBLINGS):
+        machine = replace(machine, num_devices=2 * machine.num_devices)
+        for layout in layouts_of(
+            model, machine, global_batch=global_batch, precision=precision, software=software, fixed=smallest
+        ):
+            least = lean(layout) if may_be_lean else layout
+            try:
+                memory = estimate_memory(model, least, machine, global_batch=global_batch)
+            except ConfigError:
+                continue
+            if _fits(memory):
+                return f"write {machine.name}, or devices with more memory"
+    return "write devices with more memory, or a smaller model"

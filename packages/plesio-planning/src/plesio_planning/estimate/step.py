@@ -1,0 +1,361 @@
+"""Seconds of a training step, from its parts.
+
+A replica's micro-batches go through p stages. The slowest stage, the last one if the output matrix makes it so,
+decides the pace; while the pipeline fills and drains it waits for one micro-batch in every other stage, divided by the
+v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
+
+    step = m x slowest stage + (all stages - slowest stage) / v + sends + exposed gradients + optimizer
+
+A stage's time is computing (`plesio_planning.estimate.kernels`) and those exchanges that nothing hides
+(`planning.estimate.communication`). What is hidden follows from what depends on what: a tensor-parallel gradient is
+reduced beside the product for the weights' gradient. A layer's data-parallel gradient is ready when its backward pass
+ends; the link takes one after the other, and what is left when the last layer has ended is exposed. ZeRO 3 gathers a
+layer's weights while the one before computes. What goes on beside computing slows it down, as both use the device's
+multiprocessors and its memory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from plesio_planning.activations import boundary_bytes
+from plesio_planning.estimate.communication import Group, exposed_in_parts_s, exposed_in_turn_s, send_s
+from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
+from plesio_planning.estimate.layout import Layout, check_layout
+from plesio_planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
+from plesio_planning.estimate.model import Convolutional, Model, Transformer
+
+__all__ = ["Step", "estimate_step"]
+
+_OPTIMIZER_BYTES = 46.0
+"""Read and written a parameter: Adam's states and master weight (24), gradient and weight (6), and the gradient once
+more for its norm (4), its scale (8) and its removal (4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step's seconds, and what they mean.
+
+    Attributes:
+        matrix_s: Matrix products outside of attention.
+        attention_s: Scores, softmax and the sum over values.
+        elements_s: Norms, activations, dropout, residuals, the loss.
+        recompute_s: What is computed anew, with its exchanges.
+        tensor_s: Tensor-parallel exchanges that nothing hides.
+        context_s: Context-parallel ones.
+        expert_s: Those of experts.
+        launch_s: Waiting for the host to start operations that are too short for it.
+        send_s: Those between stages.
+        bubble_s: Waiting for the pipeline to fill and to drain.
+        gradient_s: Data-parallel exchanges that nothing hides, and what the others cost the computing.
+        optimizer_s: The optimizer.
+        model_flops: FLOPs of the step, of all devices.
+        hardware_flops: FLOPs with those computed anew.
+        peak_flops_per_s: Peak of all devices together.
+        num_samples: Sequences (or images).
+        num_tokens: Tokens of them.
+    """
+
+    matrix_s: float
+    attention_s: float
+    elements_s: float
+    recompute_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    launch_s: float
+    send_s: float
+    bubble_s: float
+    gradient_s: float
+    optimizer_s: float
+    model_flops: float
+    hardware_flops: float
+    peak_flops_per_s: float
+    num_samples: int
+    num_tokens: int
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Seconds that add up to the step."""
+        return {field.name[:-2]: getattr(self, field.name) for field in fields(self) if field.name in _PARTS}
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the step."""
+        return sum(self.parts.values())
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: model FLOPs of a second over the peak (Chowdhery et al. 2022, appendix B)."""
+        return self.model_flops / self.total_s / self.peak_flops_per_s
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: with what is computed anew."""
+        return self.hardware_flops / self.total_s / self.peak_flops_per_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Sequences (or images) a second."""
+        return self.num_samples / self.total_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second."""
+        return self.num_tokens / self.total_s
+
+
+_PARTS = (
+    "matrix_s",
+    "attention_s",
+    "elements_s",
+    "recompute_s",
+    "tensor_s",
+    "context_s",
+    "expert_s",
+    "launch_s",
+    "send_s",
+    "bubble_s",
+    "gradient_s",
+    "optimizer_s",
+)
+
+
+def estimate_step(
+    model: Model, layout: Layout, machine: Machine, *, global_batch: int, constants: Constants = CONSTANTS
+) -> Step:
+    """Time of a step and its parts.
+
+    >>> from plesio_planning.estimate.hardware import parse_machine
+    >>> from plesio_planning.estimate.named_models import find_model
+    >>> layout = Layout(tp=8, pp=8, vpp=3, recomputation="selective", sequence_parallel=True)
+    >>> step = estimate_step(find_model("gpt3-175b"), layout, parse_machine("64xa100"), global_batch=64)
+    >>> 0.3 < step.mfu < 0.6
+    True
+
+    Args:
+        model: What is trained.
+        layout: How.
+        machine: What it runs on.
+        global_batch: Sequences (or images) of a step.
+        constants: How close devices come to their data sheets.
+
+    Raises:
+        ConfigError: The model cannot be laid out so.
+    """
+    num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
+    if isinstance(model, Convolutional):
+        seconds = _convolutional_s(model, layout, machine, num_micro_batches=num_micro_batches, constants=constants)
+    else:
+        seconds = _TransformerStep(model, layout, machine, constants).step_s(num_micro_batches)
+    return Step(
+        **{name: seconds.get(name, 0.0) for name in _PARTS},
+        model_flops=global_batch * model.model_flops,
+        hardware_flops=global_batch * model.hardware_flops(layout.recomputation),
+        peak_flops_per_s=machine.num_devices * machine.accelerator.peak(layout.precision),
+        num_samples=global_batch,
+        num_tokens=global_batch * model.tokens_per_sample,
+    )
+
+
+class _TransformerStep:
+    """What a model's parts take under a layout, so that it is found once."""
+
+    def __init__(self, model: Transformer, layout: Layout, machine: Machine, constants: Constants) -> None:
+        self.model, self.layout, self.machine, self.constants = model, layout, machine, constants
+        self.kernels = Kernels.of(machine, layout, constants)
+        self.tokens = layout.micro_batch * model.sequence_length / layout.cp
+        self.layer = layer_times(model, layout, self.kernels)
+        self.head = head_times(model, layout, self.kernels)
+
+    def group(self, size: int, stride: int) -> Group:
+        return Group.of(self.machine, size=size, stride=stride, constants=self.constants)
+
+    def step_s(self, num_micro_batches: int) -> dict[str, float]:
+        layout, model = self.layout, self.model
+        layer = self._layer_s()
+        layer_s = sum(layer.values())
+        head = _both_ways(self.head)
+        head_s = sum(head.values())
+        first, last = layers_of_stage(model, layout, 0), layers_of_stage(model, layout, layout.pp - 1)
+        most = -(-model.num_layers // layout.pp)
+        last_decides = layout.pp == 1 or last * layer_s + head_s >= most * layer_s
+        layers = last if last_decides else most
+        slowest_s = layers * layer_s + (head_s if last_decides else 0.0)
+        seconds = {name: num_micro_batches * layers * value for name, value in layer.items()}
+        if last_decides:
+            for name, value in head.items():
+                seconds[name] += num_micro_batches * value
+        all_s = model.num_layers * layer_s + head_s
+        seconds["bubble_s"] = max(all_s - slowest_s, 0.0) / layout.vpp
+        seconds["send_s"] = self._sends_s(num_micro_batches)
+        backward_s = layer_s - self.layer.forward_s
+        seconds["gradient_s"] = self._gradients_s(backward_s, layers=first, num_micro_batches=num_micro_batches)
+        seconds["optimizer_s"] = self._optimizer_s()
+        return seconds
+
+    def _layer_s(self) -> dict[str, float]:
+        """Seconds of a layer and micro-batch, forward and backward, by part."""
+        layout = self.layout
+        seconds = _both_ways(self.layer)
+        tensor_forward_s, tensor_backward_s = self._tensor_s()
+        seconds["tensor_s"] = tensor_forward_s + tensor_backward_s
+        seconds["context_s"] = self._context_s()
+        expert_s = self._expert_s()
+        seconds["expert_s"] = expert_s
+        anew = {
+            "none": 0.0,
+            # fused attention computes anew in any case
+            "selective": 0.0 if layout.software.fused_attention else self.layer.attention_s[0],
+            "full": self.layer.forward_s + tensor_forward_s + expert_s / 2,
+        }
+        seconds["recompute_s"] = anew[layout.recomputation]
+        seconds["launch_s"] = max(launched_s(layout, self.constants) - sum(seconds.values()), 0.0)
+        return seconds
+
+    def _tensor_s(self) -> tuple[float, float]:
+        """Forward and backward, of a layer's blocks: two, or one if they are parallel."""
+        layout, software = self.layout, self.layout.software
+        if layout.tp == 1:
+            return 0.0, 0.0
+        group = self.group(layout.tp, 1)
+        num_bytes = self.tokens * self.model.hidden_size * self.kernels.element_bytes
+        blocks = 1 if self.model.parallel_blocks else 2
+        if not layout.sequence_parallel:
+            forward_s = backward_s = blocks * group.all_reduce_s(num_bytes)
+            hidden_s = self.layer.weight_gradient_s if software.overlaps_tensor else 0.0
+            return forward_s, max(backward_s - hidden_s, 0.0)
+        once_s = group.all_gather_s(num_bytes)
+        # forward: a block gathers and scatters; backward: as often, and it gathers once more for the weights' gradients
+        forward_s, plain_s, beside_s = 2 * blocks * once_s, blocks * once_s, 2 * blocks * once_s
+        if software.splits_tensor:
+            forward_s = exposed_in_parts_s(forward_s, beside_s=self.layer.matrix_s[0], parts=layout.tp)
+            plain_s = exposed_in_parts_s(
+                plain_s, beside_s=self.layer.matrix_s[1] - self.layer.weight_gradient_s, parts=layout.tp
+            )
+        hidden_s = self.layer.matrix_s[1] if software.overlaps_tensor else 0.0
+        return forward_s, plain_s + max(beside_s - hidden_s, 0.0)
+
+    def _context_s(self) -> float:
+        """Keys and values go round a ring beside attention, forward; backward their gradients, too."""
+        layout = self.layout
+        if layout.cp == 1:
+            return 0.0
+        num_bytes = 2 * self.tokens * self.model.kv_size / layout.tp * self.kernels.element_bytes
+        round_s = send_s(num_bytes, self.machine, stride=layout.tp, constants=self.constants)
+        exchange_s = (layout.cp - 1) * round_s
+        forward_s = max(exchange_s - self.layer.attention_s[0] * (layout.cp - 1) / layout.cp, 0.0)
+        return forward_s + max(2 * exchange_s - self.layer.attention_s[1] * (layout.cp - 1) / layout.cp, 0.0)
+
+    def _expert_s(self) -> float:
+        """Tokens go to their experts and come back, forward and backward."""
+        layout, model = self.layout, self.model
+        if layout.ep == 1:
+            return 0.0
+        group = self.group(layout.ep, layout.tp)
+        num_bytes = self.tokens * model.experts_per_token * model.hidden_size * self.kernels.element_bytes
+        return 4 * group.all_to_all_s(num_bytes / layout.tp, self.machine, self.constants)
+
+    def _sends_s(self, num_micro_batches: int) -> float:
+        """Sends that keep a stage waiting: those of every micro-batch, or those that fill the pipeline."""
+        layout, model = self.layout, self.model
+        if layout.pp == 1:
+            return 0.0
+        num_bytes = boundary_bytes(
+            hidden=model.hidden_size,
+            sequence=model.sequence_length // layout.cp,
+            batch=layout.micro_batch,
+            tensor_parallel=layout.tp,
+            sequence_parallel=True,  # without it, Megatron's scatter and gather sends as little
+        )
+        stride = layout.tp * layout.cp * layout.dp
+        num_bytes *= self.kernels.element_bytes / 2
+        once_s = send_s(num_bytes, self.machine, stride=stride, constants=self.constants)
+        if not layout.sequence_parallel:
+            once_s += self.group(layout.tp, 1).all_gather_s(num_bytes * layout.tp)
+        filling = 2 * (layout.pp - 1)
+        if layout.software.overlaps_pipeline and layout.vpp > 1:
+            return filling * once_s
+        return (filling + 2 * layout.vpp * num_micro_batches) * once_s
+
+    def _gradients_s(self, backward_s: float, *, layers: int, num_micro_batches: int) -> float:
+        """Data-parallel exchanges that nothing hides, and what the others cost the computing."""
+        layout = self.layout
+        dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
+        gradient, weight = layout.gradient_bytes, self.kernels.element_bytes
+        stride = layout.tp
+        exchange_s = gather_s = 0.0
+        for parameters, size, apart in (
+            (dense, layout.dp * layout.cp, stride),
+            (experts, layout.dp * layout.cp // layout.ep, stride * layout.ep),
+        ):
+            if size == 1 or not parameters:
+                continue
+            group = Group.of(
+                self.machine,
+                size=size,
+                stride=apart,
+                constants=self.constants,
+                one_adapter=layout.software.one_adapter,
+            )
+            if layout.zero == 0:
+                exchange_s += layers * group.all_reduce_s(gradient * parameters / layers)
+            else:
+                exchange_s += layers * group.all_gather_s(gradient * parameters / layers)
+                gather_s += layers * group.all_gather_s(weight * parameters / layers)
+        # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
+        turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
+        rounds = num_micro_batches / turns if layout.zero >= 2 else 1
+        # ZeRO 3 gathers the layers for every micro-batch, forward and again backward, and perhaps to compute them anew
+        again = 2 if layout.software.gathers_to_recompute and layout.recomputation == "full" else 1
+        if not layout.software.overlaps_gradients:
+            return rounds * exchange_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
+        forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
+        gather_forward_s = self._beside_s(gather_s, forward_s, layers=layers)
+        if layout.zero < 3:
+            return rounds * self._beside_s(exchange_s, backward_s, layers=layers) + gather_forward_s
+        return rounds * (gather_forward_s + self._beside_s(again * gather_s + exchange_s, backward_s, layers=layers))
+
+    def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
+        """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
+
+        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less. TPUs
+        have engines of their own for it.
+        """
+        exposed_s = exposed_in_turn_s(exchange_s, beside_s=layer_s, parts=layers)
+        if self.machine.accelerator.exchanges_apart:
+            return exposed_s
+        adapters = 1 / self.machine.devices_per_host if self.layout.software.one_adapter else 1.0
+        return exposed_s + adapters * self.constants.contention * min(exchange_s, layers * layer_s)
+
+    def _optimizer_s(self) -> float:
+        layout = self.layout
+        dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
+        if layout.zero:
+            replicas = layout.dp * layout.cp
+            dense, experts = dense / replicas, experts * layout.ep / replicas
+        return (dense + experts) * _OPTIMIZER_BYTES / self.kernels.bytes_per_s
+
+
+def _both_ways(times: LayerTimes) -> dict[str, float]:
+    return {
+        "matrix_s": sum(times.matrix_s),
+        "attention_s": sum(times.attention_s),
+        "elements_s": sum(times.elements_s),
+    }
+
+
+def _convolutional_s(
+    model: Convolutional, layout: Layout, machine: Machine, *, num_micro_batches: int, constants: Constants
+) -> dict[str, float]:
+    kernels = Kernels.of(machine, layout, constants)
+    rate = machine.accelerator.peak(layout.precision) * constants.convolution_efficiency
+    matrix_s = num_micro_batches * layout.micro_batch * model.model_flops / rate
+    group = Group.of(machine, size=layout.dp, stride=1, constants=constants)
+    exchange_s = group.all_reduce_s(layout.gradient_bytes * model.num_parameters)
+    if layout.software.overlaps_gradients:
+        backward_s = 2 / 3 * matrix_s / num_micro_batches / model.num_layers
+        exchange_s = exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=model.num_layers)
+    optimizer_s = model.num_parameters * _OPTIMIZER_BYTES / kernels.bytes_per_s
+    return {"matrix_s": matrix_s, "gradient_s": exchange_s, "optimizer_s": optimizer_s}

@@ -1,0 +1,154 @@
+"""The estimate beside what others measured.
+
+Constants are fitted on all steps but those of sources E and F, on which none ever is. The cross-validation
+(`planning.estimate.cross_validation`) says how far off the estimate is on runs that it has not seen: each family of
+models is left out in turn, and each program that ran them.
+
+The baseline of times is a constant utilisation. That of memory is 16 bytes a parameter, and ``34 s b h`` bytes a layer,
+divided by the devices (by the stages, and by tensor parallelism).
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from plesio.core.predictions import Prediction
+from plesio_planning.estimate.calibrate import predicted_s
+from plesio_planning.estimate.constants import CONSTANTS
+from plesio_planning.estimate.cross_validation import HeldOut, constant_utilisation, cross_validate
+from plesio_planning.estimate.memory import Memory, memory_of_stage
+from plesio_planning.estimate.published import (
+    PUBLISHED_MEMORY,
+    PUBLISHED_STEPS,
+    SOURCES,
+    PublishedMemory,
+    PublishedStep,
+)
+
+__all__ = ["FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
+
+_GIB = 2**30
+
+FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].fitted)
+"""Steps from which the constants come."""
+NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step not in FITTED_STEPS)
+"""Llama 3 405B on as many as 16384 devices, and MT-NLG."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The estimate beside everything that was published.
+
+    Attributes:
+        families: Every step of `FITTED_STEPS`, predicted without its model's family.
+        programs: The same steps, predicted without the program that ran them.
+    """
+
+    families: tuple[HeldOut, ...]
+    programs: tuple[HeldOut, ...]
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """Every row: predicted, reported, and by the baseline.
+
+        Quantities come in the order: step times (in the fit, family left out, program left out, never in a fit),
+        memory (parameters with their state, activations, activations with selective recomputation).
+        """
+        predictions = [_fitted("step time, in the fit (s)", step) for step in FITTED_STEPS]
+        predictions += [_left_out("step time, family left out (s)", row) for row in self.families]
+        predictions += [_left_out("step time, program left out (s)", row) for row in self.programs]
+        predictions += [_fitted("step time, never in a fit (s)", step) for step in NEVER_FITTED_STEPS]
+        memory = [one for row in PUBLISHED_MEMORY for one in _memory(row)]
+        order = list(dict.fromkeys(prediction.quantity for prediction in memory))
+        return [*predictions, *sorted(memory, key=lambda prediction: order.index(prediction.quantity))]
+
+
+@functools.cache
+def validate_estimator() -> Validation:
+    """Leave out every family and every program in turn, and predict their steps; always the same, so done once."""
+    return Validation(
+        families=cross_validate(FITTED_STEPS, by=lambda step: step.family),
+        programs=cross_validate(FITTED_STEPS, by=lambda step: step.program),
+    )
+
+
+def _fitted(quantity: str, step: PublishedStep) -> Prediction:
+    return Prediction(
+        setting=_setting(step),
+        quantity=quantity,
+        scale="relative",
+        predicted=predicted_s(step, CONSTANTS),
+        measured=step.step_s,
+        baseline=constant_utilisation(step, FITTED_STEPS),
+    )
+
+
+def _left_out(quantity: str, row: HeldOut) -> Prediction:
+    return Prediction(
+        setting=_setting(row.step),
+        quantity=quantity,
+        scale="relative",
+        predicted=row.predicted_s,
+        measured=row.step.step_s,
+        baseline=row.baseline_s,
+    )
+
+
+def _setting(step: PublishedStep) -> dict[str, str]:
+    layout = step.layout
+    degrees = " ".join(
+        f"{name} {value}"
+        for name, value in (
+            ("tp", layout.tp),
+            ("pp", layout.pp),
+            ("vpp", layout.vpp),
+            ("cp", layout.cp),
+            ("dp", layout.dp),
+            ("zero", layout.zero),
+        )
+        if value > 1
+    )
+    return {
+        "source": step.source,
+        "model": step.model.name,
+        "sequence": str(step.model.sequence_length),
+        "devices": step.machine.name,
+        "layout": f"{degrees}; {layout.recomputation}; {layout.precision}",
+    }
+
+
+def _memory(row: PublishedMemory) -> Iterator[Prediction]:
+    """What figure 1 shows: state of a stage's layers (18 bytes a parameter, no embedding), activations of the first."""
+    step = row.step
+    model, pp, tp = step.model, step.layout.pp, step.layout.tp
+    plain = replace(step, layout=replace(step.layout, recomputation="none"))
+    selective = replace(step, layout=replace(step.layout, recomputation="selective", sequence_parallel=True))
+    inner = _memory_of(step, stage=pp // 2)
+    baseline_state = 16 * model.num_layers * model.layer_parameters / (tp * pp)
+    layer = 34 * model.sequence_length * step.layout.micro_batch * model.hidden_size
+    baseline_activations = layer * model.num_layers / (tp * pp)
+    state = inner.parameters_bytes + inner.gradients_bytes + inner.optimizer_bytes
+    for quantity, predicted, measured, baseline, of in (
+        ("parameters and optimizer, GiB", state, row.state_gib, baseline_state, step),
+        ("activations, GiB", _memory_of(plain).activations_bytes, row.activations_gib, baseline_activations, plain),
+        (
+            "selective activations, GiB",
+            _memory_of(selective).activations_bytes,
+            row.selective_gib,
+            baseline_activations,
+            selective,
+        ),
+    ):
+        yield Prediction(
+            setting=_setting(of),
+            quantity=quantity,
+            scale="relative",
+            predicted=predicted / _GIB,
+            measured=measured,
+            baseline=baseline / _GIB,
+        )
+
+
+def _memory_of(step: PublishedStep, *, stage: int = 0) -> Memory:
+    num_micro_batches = step.global_batch // (step.layout.dp * step.layout.micro_batch)
+    return memory_of_stage(step.model, step.layout, step.machine, stage=stage, num_micro_batches=num_micro_batches)

@@ -1,0 +1,266 @@
+"""Workers of unequal speed that share a batch in several ways, beside `plesio_planning.studies.load_balancing`.
+
+Each rank computes the real gradient of its samples and then waits until its step has lasted what so many samples take a
+worker of its speed; then all of them all-reduce the gradient, weighted by samples. Shares are equal, in proportion to
+the speeds, or equal at first and moved every few steps towards what the ranks' own times ask for. The sharing of
+samples is the study's (`planning.studies.work_shares`). What an exchange takes, and what a step takes beyond its
+samples, is measured with the least samples first.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.core.units import format_seconds
+from plesio.core.within import Within
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio_planning.measured.ranks import Ranks, slowest_s, timed
+from plesio_planning.studies.measured import Measured
+from plesio_planning.studies.work_shares import divide, moved
+
+__all__ = ["FOUND", "Cluster", "measure", "measure_shares", "step_times"]
+
+Way = Literal["equal", "proportional", "rebalanced"]
+Samples = NDArray[np.int64]
+
+FOUND = ()
+WAYS: tuple[Way, ...] = ("equal", "proportional", "rebalanced")
+NUM_STEPS = 60
+WIDTH = 32
+_MEMORY = 0.8
+"""Share of what is known of a worker's speed that stays when a step has been measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The ranks and their work.
+
+    Attributes:
+        speeds: Speed of each rank.
+        batch: Samples of all of them together.
+        sample_s: What a sample takes a rank of speed 1.
+        cap: Most samples of a rank.
+        jitter: Standard deviation of the logarithm of what nobody can plan for.
+        rebalance_every: Steps between two changes of the shares.
+        largest_move: Samples that a share may change by at one of them.
+    """
+
+    speeds: tuple[float, ...]
+    batch: int
+    sample_s: float
+    cap: int
+    jitter: float
+    rebalance_every: int
+    largest_move: int
+
+    def shares(self, speeds: Sequence[float]) -> Samples:
+        """Samples of each rank in proportion to these speeds."""
+        return divide(self.batch, speeds, cap=self.cap)
+
+    def jitters(self, num_steps: int) -> NDArray[np.float64]:
+        """What times are multiplied by, (ranks, steps)."""
+        drawn = np.random.default_rng(0).standard_normal((len(self.speeds), num_steps))
+        return np.asarray(np.exp(self.jitter * drawn))
+
+    def modelled(self, way: Way, num_steps: int) -> list[float]:
+        """Seconds of each step, the slowest rank's, without what a step takes beyond its samples."""
+        speeds, jitters = np.array(self.speeds), self.jitters(num_steps)
+        equal = self.shares([1.0] * len(speeds))
+        wanted = self.shares(self.speeds)
+        counts, found = wanted if way == "proportional" else equal, []
+        for step in range(num_steps):
+            if way == "rebalanced" and step and step % self.rebalance_every == 0:
+                counts = moved(counts, wanted, most=self.largest_move)
+            found.append(float((counts * self.sample_s / speeds * jitters[:, step]).max()))
+        return found
+
+
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    low: Annotated[float, Within(0.2, 1)] = 0.7,
+    high: Annotated[float, Within(1, 4)] = 1.3,
+    num_workers: Annotated[int, Within(2, 6)] = 4,
+    batch_size: Annotated[int, Within(4, 256)] = 32,
+    sample_s: Annotated[float, Within(2e-4, 0.02)] = 1e-3,
+    cap: Annotated[int, Within(1, 1024)] = 40,
+    jitter: Annotated[float, Within(0, 1)] = 0.05,
+    rebalance_every: Annotated[int, Within(1, 100)] = 5,
+    largest_move: Annotated[int, Within(1, 100)] = 2,
+    num_steps: Annotated[int, Within(10, 500)] = NUM_STEPS,
+) -> Measured:
+    """Measure four processes whose speeds are spread evenly from 0.7 to 1.3; takes about half a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        low: Slowest speed.
+        high: Fastest speed; the others are between the two, as far apart as can be.
+        num_workers: Processes.
+        batch_size: Samples of a worker's step with equal shares.
+        sample_s: Seconds of one sample on a worker of speed 1.
+        cap: Most samples of a worker; at least its equal share.
+        jitter: Standard deviation of the logarithm of what nobody can plan for.
+        rebalance_every: Steps between two changes of the shares.
+        largest_move: Samples that a worker's share may change by at one of them.
+        num_steps: Steps of each way to share.
+    """
+    cluster = Cluster(
+        speeds=tuple(np.linspace(low, high, num_workers).tolist()),
+        batch=batch_size * num_workers,
+        sample_s=sample_s,
+        cap=max(cap, batch_size),
+        jitter=jitter,
+        rebalance_every=rebalance_every,
+        largest_move=largest_move,
+    )
+    return measure_shares(cluster, on_step=on_step, num_steps=num_steps)
+
+
+def measure_shares(
+    cluster: Cluster,
+    *,
+    on_step: Callable[[str], None],
+    num_steps: int = NUM_STEPS,
+    ways: Sequence[Way] = WAYS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        cluster: The ranks and their work.
+        on_step: Is told what is being measured.
+        num_steps: Steps of each way to share.
+        ways: How the batch is shared.
+    """
+    times_s: dict[str, list[float]] = {}
+    with Ranks(len(cluster.speeds)) as ranks:
+
+        def measured_s(way: Way | None) -> list[float]:
+            answers = ranks.run(step_times, cluster=cluster, way=way, num_steps=num_steps)
+            return slowest_s([answer[0] for answer in answers])
+
+        on_step("steps of a sample each")
+        least_s = max(cluster.sample_s / speed for speed in cluster.speeds)
+        beyond_s = max(0.0, statistics.median(measured_s(None)) - least_s)
+        for way in ways:
+            on_step(f"{way} shares")
+            times_s[way] = measured_s(way)
+    modelled_s: dict[str, list[float]] = {
+        way: [beyond_s + each for each in cluster.modelled(way, num_steps)] for way in ways
+    }
+    mean_s = cluster.batch * cluster.sample_s / sum(cluster.speeds)
+    predictions = tuple(
+        Prediction(
+            setting={"shares": way},
+            quantity="step (s)",
+            scale="relative",
+            predicted=statistics.median(modelled_s[way]),
+            measured=statistics.median(times_s[way]),
+            baseline=mean_s + beyond_s,
+        )
+        for way in ways
+    )
+    error = max(abs(one.error) for one in predictions)
+    by_way = {one.setting["shares"]: one for one in predictions}
+    first, last = by_way[ways[0]], by_way[ways[-1]]
+    return Measured(
+        study="load-balancing",
+        finding=f"With {ways[0]} shares a step takes {first.measured / last.measured:.2f} times as long as with "
+        f"{ways[-1]} ones, modelled {first.predicted / last.predicted:.2f} times; steps are off by "
+        f"{100 * error:.1f} % at most.",
+        setting=f"{len(cluster.speeds)} Gloo ranks of one thread with speeds from {cluster.speeds[0]:g} to "
+        f"{cluster.speeds[-1]:g}, {cluster.batch} samples of {format_seconds(cluster.sample_s)} a step, jitter "
+        f"{cluster.jitter:g}; medians of {num_steps} steps. Shares are moved every {cluster.rebalance_every} steps by "
+        f"{cluster.largest_move} samples at most. An exchange, and what a step takes beyond its samples: "
+        f"{format_seconds(beyond_s)}. The baseline has workers of the mean speed.",
+        predictions=predictions,
+        charts=(_chart(times_s, modelled_s=modelled_s),),
+        rivals="shares",
+    )
+
+
+def step_times(
+    group: TorchGroup, *, cluster: Cluster, way: Way | None, num_steps: int
+) -> tuple[list[tuple[float, float]], list[int]]:
+    """When each step of a rank began and ended, and how many samples it had; of no way each rank has one sample."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    jitters = cluster.jitters(num_steps)[group.rank]
+    speed = cluster.speeds[group.rank]
+    balancer = _Balancer(cluster, way)
+    times: list[tuple[float, float]] = []
+    samples = []
+
+    def step(number: int) -> None:
+        begun_s = time.monotonic()
+        count = int(balancer.counts[group.rank])
+        inputs = torch.randn(count, WIDTH)
+        optimizer.zero_grad()
+        (model(inputs).square().sum() / cluster.batch).backward()  # weighted by samples: the sum is the batch's
+        wanted_s = count * cluster.sample_s / speed * (jitters[number] if way else 1.0)
+        time.sleep(max(0.0, begun_s + wanted_s - time.monotonic()))
+        took_s = time.monotonic() - begun_s
+        gradient = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        # everybody's seconds of a sample go along: all ranks move the shares in the same way
+        pace = torch.zeros(group.size)
+        pace[group.rank] = count / took_s
+        both = torch.cat([gradient, pace])
+        group.all_reduce(both).wait()
+        balancer.learn(both[len(gradient) :].tolist(), number=number)
+        optimizer.step()
+        samples.append(count)
+
+    for number in range(num_steps):
+        times += timed(group, lambda number=number: step(number), repeats=1, warm_up=0)  # type: ignore[misc]
+    return times, samples
+
+
+class _Balancer:
+    """Who has how many samples; the same on all ranks."""
+
+    def __init__(self, cluster: Cluster, way: Way | None) -> None:
+        self._cluster, self._way = cluster, way
+        number = len(cluster.speeds)
+        self._paces = np.zeros(number)
+        if way is None:
+            self.counts: Samples = np.ones(number, dtype=np.int64)
+        else:
+            self.counts = cluster.shares(cluster.speeds if way == "proportional" else [1.0] * number)
+
+    def learn(self, paces: Sequence[float], *, number: int) -> None:
+        """Everybody's samples a second in step ``number``."""
+        new = np.array(paces)
+        self._paces = new if number == 0 else _MEMORY * self._paces + (1 - _MEMORY) * new
+        if self._way == "rebalanced" and (number + 1) % self._cluster.rebalance_every == 0:
+            wanted = self._cluster.shares(self._paces.tolist())
+            self.counts = moved(self.counts, wanted, most=self._cluster.largest_move)
+
+
+def _chart(times_s: Mapping[str, Sequence[float]], *, modelled_s: Mapping[str, Sequence[float]]) -> LineChart:
+    series = []
+    for way, found in times_s.items():
+        numbers = list(range(len(found)))
+        series.append(Series(name=f"{way}, modelled", group=way, x=numbers, y=[1e3 * each for each in modelled_s[way]]))
+        series.append(
+            Series(name=f"{way}, measured", group=way, x=numbers, y=[1e3 * each for each in found], style="points")
+        )
+    means = {way: statistics.median(found) for way, found in times_s.items()}
+    best = min(means, key=means.__getitem__)
+    return LineChart(
+        slug="measured",
+        title=f"Measured, {best} shares take {format_seconds(means[best])} a step",
+        caption="Step time of real workers by step, under ways to share a batch.",
+        x=Axis(title="step"),
+        y=Axis(title="step time (ms)"),
+        series=series,
+    )

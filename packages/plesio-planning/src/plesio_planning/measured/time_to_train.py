@@ -1,0 +1,281 @@
+"""Trainings of small transformers to their end, beside `plesio_planning.studies.time_to_train`.
+
+A device is one thread of this machine; its peak is measured with large products of matrices. The utilisation is that
+of one model on one device, and predicts, by ``6 N D / (G P u)``, what other sizes and two devices take for D tokens.
+Then a training is killed again and again and goes on from its last state (`failing_runs`): what its steps, states and
+returns took predicts its end, by the formula that the study has for failures.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.predictions import Prediction
+from plesio.core.units import counted, format_count, format_seconds, parse_count
+from plesio.core.within import Within
+from plesio.cost.goodput import Goodput, expected_goodput
+from plesio.cost.reliability import best_interval_s
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.tasks.load import load_task
+from plesio.tasks.task import Task, take_batch
+from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, run_with_failures
+from plesio_planning.measured.ranks import Ranks, slowest_s, timed
+from plesio_planning.measured.real_gradients import flat_gradient
+from plesio_planning.studies.measured import Measured
+
+__all__ = ["FOUND", "measure", "measure_trainings", "peak_flops_per_s", "step_times", "training_work"]
+
+FOUND = ("mfu", "restart_s", "storage_bytes_per_s")
+WIDTHS = (64, 96, 144, 192)
+"""Widths of the models; the second is the one whose utilisation is measured."""
+FAILING_WIDTH = 64
+CONTEXT, BATCH, DEPTH = 64, 8, 2
+TOKENS = 20_000.0
+MTBF_S = 0.8
+FAILING_S = 6.0
+"""Work of a run that fails, about."""
+INTERVALS = (1.0, 3.0)
+"""Intervals between states, over the best."""
+CALIBRATION_STEPS = 20
+_NUM_GAPS = 8
+
+
+def measure(
+    on_step: Callable[[str], None],
+    /,
+    *,
+    tokens: Annotated[float, Within(5e3, 1e6)] = TOKENS,
+    device_mtbf_s: Annotated[float, Within(0.3, 20)] = MTBF_S,
+) -> Measured:
+    """Measure four sizes on one device and on two, and runs that fail again and again; takes about a minute.
+
+    Args:
+        on_step: Is told what is being measured.
+        tokens: D, of each training that does not fail.
+        device_mtbf_s: Mean time between failures of the device of those that do.
+    """
+    return measure_trainings(on_step=on_step, tokens=tokens, mtbf_s=device_mtbf_s)
+
+
+def measure_trainings(
+    *,
+    on_step: Callable[[str], None],
+    tokens: float = TOKENS,
+    mtbf_s: float = MTBF_S,
+    widths: Sequence[int] = WIDTHS,
+    failing_s: float = FAILING_S,
+    intervals: Sequence[float] = INTERVALS,
+) -> Measured:
+    """Measure and compare.
+
+    Args:
+        on_step: Is told what is being measured.
+        tokens: D, of each training that does not fail.
+        mtbf_s: Mean time between failures of those that do.
+        widths: Widths of the models, two or more.
+        failing_s: Work of a training that fails, about.
+        intervals: Intervals between its states, over the best.
+    """
+    num_steps = max(3, round(tokens / (BATCH * CONTEXT)))
+    tokens = float(num_steps * BATCH * CONTEXT)
+    works: list[Prediction] = []
+    with Ranks(2) as ranks:
+        on_step("the peak of a device")
+        peak = statistics.median(ranks.run(peak_flops_per_s))
+
+        def work_s(width: int, num_devices: int, steps: int) -> float:
+            answers = ranks.run(step_times, num_devices=num_devices, width=width, num_steps=steps)
+            return steps / num_devices * statistics.median(slowest_s([answer for answer in answers if answer]))
+
+        on_step("a model's utilisation")
+        steps_s = work_s(widths[1], 1, CALIBRATION_STEPS)
+        flops = 6 * num_parameters(widths[1]) * CALIBRATION_STEPS * BATCH * CONTEXT
+        utilisation = flops / (peak * steps_s)
+        for num_devices in (1, 2):
+            for width in widths:
+                parameters = num_parameters(width)
+                on_step(f"{format_count(parameters)} parameters, {counted(num_devices, 'device')}")
+                at_peak_s = 6 * parameters * tokens / (num_devices * peak)
+                works.append(
+                    Prediction(
+                        setting={"parameters": format_count(parameters), "devices": str(num_devices)},
+                        quantity="training (s)",
+                        scale="relative",
+                        predicted=at_peak_s / utilisation,
+                        measured=work_s(width, num_devices, num_steps),
+                        baseline=at_peak_s,
+                    )
+                )
+    failing = _failing(mtbf_s=mtbf_s, work_s=failing_s, intervals=intervals, on_step=on_step)
+    runs = [
+        Prediction(
+            setting={"a state every": format_seconds(modelled.interval_s)},
+            quantity="run with failures (s)",
+            scale="relative",
+            predicted=modelled.total_s,
+            measured=run.total_s,
+            baseline=modelled.work_s,
+        )
+        for modelled, run in failing
+    ]
+    errors = [statistics.median(abs(one.error) for one in each) for each in (works, runs)]
+    modelled, run = failing[0]
+    return Measured(
+        study="time-to-train",
+        finding=f"At the utilisation of one model ({100 * utilisation:.0f} %) other sizes and two devices are off by "
+        f"{100 * errors[0]:.0f} % (median), and runs that were killed "
+        f"{sum(each.num_failures for _, each in failing)} times by {100 * errors[1]:.0f} %: "
+        f"{format_seconds(modelled.work_s)} of work became {format_seconds(run.total_s)}, modelled "
+        f"{format_seconds(modelled.total_s)}.",
+        setting=f"Transformers of {DEPTH} layers on stdlib_lm, {BATCH} windows of {CONTEXT} bytes a step and device, "
+        f"{tokens:,.0f} tokens; a device is a thread with a peak of {peak / 1e9:.0f} GFLOP/s, two all-reduce over "
+        f"loopback. Failures are {format_seconds(mtbf_s)} apart; a state took {format_seconds(modelled.checkpoint_s)} "
+        f"and a return {format_seconds(modelled.restart_s)}. Baselines: the peak; no failures.",
+        predictions=(*works, *runs),
+        charts=(_chart(works),),
+    )
+
+
+def _task(width: int) -> Task:
+    return load_task("stdlib_lm", width=width, depth=DEPTH, context=CONTEXT, corpus_bytes=200_000, batch_size=BATCH)
+
+
+def num_parameters(width: int) -> int:
+    """All that a model of this width trains."""
+    model, _ = _task(width).build(0)
+    return sum(one.numel() for one in model.parameters())
+
+
+def peak_flops_per_s(group: TorchGroup, *, size: int = 512, repeats: int = 15) -> float:
+    """What one thread does in products of square matrices; the others wait. The fastest counts."""
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    times = []
+    for _ in range(repeats):
+        begun_s = time.monotonic()
+        torch.mm(left, right)
+        times.append(time.monotonic() - begun_s)
+    return 2 * size**3 / min(times)
+
+
+def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: int) -> list[tuple[float, float]]:
+    """Train on the first ranks; nothing on the others.
+
+    Args:
+        group: All ranks.
+        num_devices: Ranks that train, each with windows of its own and the mean of all gradients.
+        width: Of the model.
+        num_steps: Steps that one device would do; several do fewer, of more windows.
+    """
+    part = group.split([range(num_devices)])
+    if part is None:
+        return []
+    training = _Training(width)
+    numbers = iter(range(10**9))
+
+    def step() -> None:
+        training.step(next(numbers), exchange=part if num_devices > 1 else None)
+
+    return timed(part, step, repeats=-(-num_steps // num_devices), warm_up=2)
+
+
+class _Training:
+    """A transformer and its optimizer."""
+
+    def __init__(self, width: int) -> None:
+        self._task = _task(width)
+        self._model, self._optimizer = self._task.build(0)
+        self._samples = self._task.train_set()
+        self._number = len(self._samples)  # type: ignore[arg-type]
+
+    def step(self, number: int, *, exchange: TorchGroup | None = None) -> None:
+        first = number * BATCH % (self._number - BATCH)
+        self._optimizer.zero_grad()
+        batch = take_batch(self._samples, list(range(first, first + BATCH)))
+        self._task.loss(self._model, batch).backward()  # type: ignore[no-untyped-call]
+        if exchange is not None:
+            gradient = flat_gradient(self._model) / exchange.size
+            exchange.all_reduce(gradient).wait()
+            parameters = list(self._model.parameters())
+            for one, part in zip(parameters, torch.split(gradient, [one.numel() for one in parameters]), strict=True):
+                one.grad = part.view_as(one)
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
+def training_work(width: int) -> _Training:
+    """The work of runs that fail."""
+    return _Training(width)
+
+
+def _failing(
+    *, mtbf_s: float, work_s: float, intervals: Sequence[float], on_step: Callable[[str], None]
+) -> list[tuple[Goodput, FailingRun]]:
+    """A training without failures, and with them, with states at several intervals."""
+    with tempfile.TemporaryDirectory(prefix="plesio-training-") as name:
+
+        def run(folder: str, *, num_steps: int, steps_per_state: int, gaps_s: Sequence[float]) -> FailingRun:
+            own = Path(name) / folder
+            own.mkdir()
+            return run_with_failures(
+                training_work,
+                arguments=(FAILING_WIDTH,),
+                num_steps=num_steps,
+                steps_per_state=steps_per_state,
+                gaps_s=gaps_s,
+                folder=own,
+            )
+
+        on_step("a training without failures")
+        trial = run("trial", num_steps=CALIBRATION_STEPS, steps_per_state=5, gaps_s=())
+        step_s = (trial.total_s - sum(trial.writes_s)) / CALIBRATION_STEPS
+        num_steps = max(4, round(work_s / step_s))
+        plain_s = run("plain", num_steps=num_steps, steps_per_state=num_steps, gaps_s=()).total_s
+        best_s = best_interval_s(checkpoint_s=statistics.median(trial.writes_s), mtbf_s=mtbf_s)
+        found = []
+        for number, factor in enumerate(intervals):
+            steps = min(num_steps // 2, max(1, round(factor * best_s * num_steps / plain_s)))
+            interval_s = steps * plain_s / num_steps
+            on_step(f"a training that fails every {format_seconds(mtbf_s)}, a state every {format_seconds(interval_s)}")
+            gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=number)
+            failed = run(f"failing-{number}", num_steps=num_steps, steps_per_state=steps, gaps_s=gaps_s)
+            goodput = expected_goodput(
+                plain_s,
+                checkpoint_s=statistics.fmean(failed.writes_s),
+                restart_s=statistics.fmean(failed.restarts_s or [0.0]),
+                mtbf_s=mtbf_s,
+                interval_s=interval_s,
+            )
+            found.append((goodput, failed))
+    return found
+
+
+def _chart(works: Sequence[Prediction]) -> LineChart:
+    series = []
+    for devices in dict.fromkeys(one.setting["devices"] for one in works):
+        of_it = [one for one in works if one.setting["devices"] == devices]
+        x = [parse_count(one.setting["parameters"]) for one in of_it]
+        group = counted(int(devices), "device")
+        series.append(Series(name=f"{group}, modelled", group=group, x=x, y=[one.predicted for one in of_it]))
+        series.append(
+            Series(name=f"{group}, measured", group=group, x=x, y=[one.measured for one in of_it], style="points")
+        )
+    return LineChart(
+        slug="measured",
+        title="Real trainings beside 6 N D over what devices do",
+        caption="Time of a training by parameters, on one device and on two.",
+        x=Axis(title="parameters", log=True),
+        y=Axis(title="time (s)", log=True),
+        series=series,
+    )

@@ -1,0 +1,1 @@
+"""Pages of answers, in the frame of Plesio's reports."""

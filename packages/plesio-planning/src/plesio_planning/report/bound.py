@@ -1,0 +1,91 @@
+"""What a theorem says of given numbers: in a terminal, as a page, and as files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.charts import Chart, Table
+from plesio.core.files import write_whole
+from plesio.core.json_values import to_json
+from plesio.core.units import format_seconds
+from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio_planning.theory import Bound, Theorem
+from plesio_planning.theory.pictures import pictures_of
+
+__all__ = ["render_bound", "render_bound_page", "write_bound"]
+
+
+def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
+    """The value, what it is made of, what it rests on, and who showed it."""
+    rows: list[RenderableType] = [Text(_finding(bound))]
+    for one in _tables(bound):
+        rows += [Text(), terminal_table(one)]
+    return Group(*rows, Text(), Text(theorem.statement), Text(f"\nSource: {theorem.source}"))
+
+
+def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, *, charts: Sequence[Chart]) -> str:
+    """The page as one HTML document; ``inputs`` are all of the theorem's."""
+    asked = [(one.option, one.format(inputs[one.name]), one.help) for one in theorem.inputs()]
+    words = f"<p>{prose(_finding(bound))}</p><p>{prose(theorem.statement)}</p><p>Source: {prose(theorem.source)}</p>"
+    return page_of(
+        [
+            section(words, slug="in-words", title="In words"),
+            section_of_charts(charts, title="In pictures"),
+            *(
+                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
+                for place, one in enumerate(_tables(bound))
+            ),
+            section(table(("input", "value", "meaning"), asked), slug="inputs", title="What it was asked with"),
+        ],
+        title=f"Plesio: {theorem.name}",
+        header=f"<h1>{prose(theorem.summary)}</h1>",
+    )
+
+
+def write_bound(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, out: Path) -> Path:
+    """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    page, charts = out / f"{theorem.name}.html", pictures_of(theorem, inputs)
+    write_whole(page, render_bound_page(theorem, inputs, bound, charts=charts))
+    for chart in charts:
+        write_whole(out / f"{theorem.name}-{chart.slug}.png", draw_picture(chart))
+    values = {"bound": theorem.name, "inputs": inputs, "value": bound.value, "details": bound.to_json()}
+    write_whole(out / f"{theorem.name}.json", json.dumps(to_json(values), indent=1) + "\n")
+    return page
+
+
+def _finding(bound: Bound) -> str:
+    order = ", up to constants and logarithms" if bound.order else ""
+    return f"{bound.quantity[0].upper()}{bound.quantity[1:]}: {bound.format(bound.value)}{order}."
+
+
+def _tables(bound: Bound) -> list[Table]:
+    tables = []
+    if len(bound.parts) > 1:
+        rows = [(name, bound.format(part), _share(part, bound.value)) for name, part in bound.parts.items()]
+        tables.append(Table(title="What it is made of:", headers=("part", "value", "share"), rows=rows))
+    if bound.also:
+        tables.append(Table(title="What follows:", headers=("what", "value"), rows=[*map(_also, bound.also.items())]))
+    if bound.conditions:
+        premises = [(one.premise, f"{one.value:.4g}", f"{one.limit:.4g}", "yes") for one in bound.conditions]
+        headers = ("premise", "value", "limit", "holds")
+        tables.append(Table(title="What it rests on:", headers=headers, rows=premises))
+    return tables
+
+
+def _also(item: tuple[str, float]) -> tuple[str, str]:
+    name, value = item
+    return (name.removesuffix(" (s)"), format_seconds(value)) if name.endswith(" (s)") else (name, f"{value:.6g}")
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"

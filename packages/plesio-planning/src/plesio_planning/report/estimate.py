@@ -1,0 +1,75 @@
+"""An estimate in a terminal, as a page, and as files."""
+
+import json
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.files import write_whole
+from plesio.core.json_values import to_json
+from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio_planning.estimate.estimate import Estimate
+
+__all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
+
+
+def render_estimate(estimate: Estimate) -> RenderableType:
+    """The findings, and the tables."""
+    rows: list[RenderableType] = [Text(finding) for finding in estimate.findings]
+    for one in estimate.tables:
+        rows += [Text(), terminal_table(one)]
+    return Group(*rows)
+
+
+def render_estimate_page(estimate: Estimate) -> str:
+    """The page as one HTML document."""
+    training = estimate.training
+    words = "".join(f"<p>{prose(finding)}</p>" for finding in estimate.findings)
+    return page_of(
+        [
+            section(words, slug="in-words", title="In words"),
+            section_of_charts(estimate.charts, title="In pictures"),
+            *(
+                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
+                for place, one in enumerate(estimate.tables)
+            ),
+        ],
+        title=f"Plesio: {training.model.name} on {training.machine.name}",
+        header=f"<h1>{prose(training.model.name)} on {prose(training.machine.name)}</h1>\n"
+        "<p>An estimate: what it assumes, and where it stops being true, is in docs/planning/index.md.</p>",
+    )
+
+
+def write_estimate(estimate: Estimate, out: Path) -> Path:
+    """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    page = out / "estimate.html"
+    write_whole(page, render_estimate_page(estimate))
+    for chart in estimate.charts:
+        write_whole(out / f"estimate-{chart.slug}.png", draw_picture(chart))
+    values = estimate.training.to_json() | {
+        "findings": list(estimate.findings),
+        "sensitivities": to_json(estimate.sensitivities),
+    }
+    if estimate.failures is not None:
+        values["failures"] = to_json(estimate.failures)
+    if estimate.frontier is not None:
+        found = estimate.frontier.searches[estimate.training.machine.name]
+        values["search"] = {
+            "tried": found.num_tried,
+            "not_divisible": found.num_not_divisible,
+            "too_large": found.num_too_large,
+            "fastest": to_json([candidate for candidate, _ in found.distinct(estimate.top)]),
+            "machines": [
+                one.to_json()["results"] | {"machine": one.machine.name} for one in estimate.frontier.trainings
+            ],
+            "front": [one.machine.name for one in estimate.frontier.front],
+        }
+    write_whole(out / "estimate.json", json.dumps(values, indent=1) + "\n")
+    return page

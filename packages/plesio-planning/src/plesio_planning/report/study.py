@@ -1,0 +1,196 @@
+"""A study's answer in a terminal, as a page, and as files; and the index of many."""
+
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from plesio.core.charts import Chart, Table
+from plesio.core.files import write_whole
+from plesio.core.json_values import to_json
+from plesio.core.predictions import Scale
+from plesio.core.units import format_percent, format_seconds
+from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.markup import prose
+from plesio.report.page_frame import page_of, section, section_of_charts, table, write_script
+from plesio_planning.studies import Asked, find_study
+from plesio_planning.studies.measured import Measured
+from plesio_planning.studies.textbook import Printed, printed_results, value_text
+
+__all__ = [
+    "cause_texts",
+    "measured_table",
+    "parts_table",
+    "printed_table",
+    "render_answer",
+    "render_index_page",
+    "render_measured",
+    "render_study_page",
+    "write_study",
+]
+
+
+def render_answer(asked: Asked) -> RenderableType:
+    """The finding, the parts, the tables, and what the text prints."""
+    rows: list[RenderableType] = [Text(asked.answer.finding)]
+    printed = printed_results(find_study(asked.study), asked=asked)
+    for one in (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else [])):
+        rows += [Text(), terminal_table(one)]
+    return Group(*rows, *map(Text, cause_texts(printed)))
+
+
+def printed_table(printed: Sequence[Printed]) -> Table:
+    """A row for each result that the text prints, ours beside it; a number leads to the cause."""
+    rows = [
+        (row.what, value_text(row.text, row.unit), value_text(row.here, row.unit), str(number))
+        for number, one in enumerate(printed, start=1)
+        for row in one.rows
+    ]
+    title = "The text's results, and ours from its inputs:"
+    return Table(title=title, headers=("what", "the text", "here", "cause"), rows=rows)
+
+
+def cause_texts(printed: Sequence[Printed]) -> list[str]:
+    """A numbered sentence for each reason why the text's results differ from ours, with their place."""
+    return [
+        f"{number}. {one.cause} ({one.place if one.by == 'study' else f'{one.place}; here: by {one.by}'})"
+        for number, one in enumerate(printed, start=1)
+    ]
+
+
+def parts_table(asked: Asked) -> Table:
+    """What the answer's total is made of."""
+    answer = asked.answer
+    rows = [*answer.parts.items(), ("total", answer.total)]
+    in_seconds = answer.unit == "s"
+    return Table(
+        title="What it is made of:",
+        headers=("part", "time" if in_seconds else answer.unit, "share"),
+        rows=[
+            (
+                name,
+                format_seconds(value) if in_seconds else f"{value:,.4g}",
+                format_percent(value / answer.total) if answer.total else "–",
+            )
+            for name, value in rows
+        ],
+    )
+
+
+def render_measured(measured: Measured) -> RenderableType:
+    """What was measured, beside what the model says."""
+    return Group(
+        Text(),
+        Text(measured.finding),
+        Text(),
+        terminal_table(measured_table(measured)),
+        *map(Text, (measured.setting, *measured.remarks)),
+    )
+
+
+def measured_table(measured: Measured) -> Table:
+    """A row for each quantity that was measured."""
+    rows = [
+        (
+            ", ".join(f"{name} {value}" for name, value in one.setting.items()),
+            one.quantity,
+            f"{one.predicted:.4g}",
+            f"{one.measured:.4g}",
+            _error_text(one.error, one.scale),
+            _error_text(one.baseline_error, one.scale),
+        )
+        for one in measured.predictions
+    ]
+    headers = ("where", "what", "modelled", "measured", "error", "baseline's error")
+    return Table(title="Modelled and measured:", headers=headers, rows=rows)
+
+
+def _error_text(error: float, scale: Scale) -> str:
+    return f"{error:+.1f} points" if scale == "points" else f"{100 * error:+.1f} %"
+
+
+def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
+    """The page as an HTML document; Plotly's script has to be beside it."""
+    study = find_study(asked.study)
+    inputs = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
+    tables = (parts_table(asked), *asked.answer.tables())
+    return page_of(
+        [
+            section(f"<p>{prose(asked.answer.finding)}</p>", slug="in-words", title="In words"),
+            section_of_charts(asked.answer.charts(), title="In pictures"),
+            "" if measured is None else _measured_section(measured),
+            _printed_section(asked),
+            *(
+                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
+                for place, one in enumerate(tables)
+            ),
+            section(table(("input", "value", "meaning"), inputs), slug="inputs", title="What it was asked with"),
+        ],
+        title=f"Plesio: {asked.study}",
+        header=f"<h1>{prose(asked.question)}</h1>\n<p>Study {study.number}: {asked.study}</p>",
+        script="beside",
+    )
+
+
+def _printed_section(asked: Asked) -> str:
+    study = find_study(asked.study)
+    printed = printed_results(study, asked=asked)
+    if not printed:
+        return ""
+    shown = printed_table(printed)
+    causes = "".join(f"<p>{prose(text)}</p>" for text in cause_texts(printed))
+    words = "<p>Ours are from the text's inputs, whatever was asked above.</p>"
+    title = f"Beside the text, exercise {study.exercise}"
+    return section(words + table(shown.headers, shown.rows) + causes, slug="textbook", title=title)
+
+
+def _measured_section(measured: Measured) -> str:
+    shown = measured_table(measured)
+    pictures = section_of_charts(measured.charts, title="Measured", slug="measured")
+    words = "".join(f"<p>{prose(each)}</p>" for each in (f"{measured.finding} {measured.setting}", *measured.remarks))
+    return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
+
+
+def render_index_page(answers: Sequence[Asked]) -> str:
+    """The page that leads to the pages and pictures of all ``answers``, which `write_study` wrote into its folder."""
+    cards = []
+    for asked in answers:
+        picture = _picture_name(asked, asked.answer.charts()[0])
+        cards.append(
+            f'<figure class="narrow"><h3><a href="{asked.study}.html">{prose(asked.question)}</a></h3>'
+            f'<a href="{asked.study}.html"><img src="{picture}" alt="{html.escape(asked.answer.charts()[0].caption)}" '
+            f'style="width:100%"></a><figcaption>{prose(asked.answer.finding)}</figcaption></figure>'
+        )
+    pictures = "\n".join(cards)
+    return page_of(
+        [section(f'<div class="figures">\n{pictures}\n</div>', slug="studies", title="Questions and answers")],
+        title="Plesio: studies",
+        header=f"<h1>{len(answers)} studies</h1>\n<p>Each with its defaults; its page has tables and all pictures.</p>",
+        script="none",
+    )
+
+
+def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) -> Path:
+    """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
+
+    All pages of a folder share one script, which is written with the first.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    page = out / f"{asked.study}.html"
+    write_whole(page, render_study_page(asked, measured=measured))
+    write_script(out)
+    for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
+        write_whole(out / _picture_name(asked, chart), draw_picture(chart))
+    printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
+    values = asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})
+    write_whole(out / f"{asked.study}.json", json.dumps(values) + "\n")
+    return page
+
+
+def _picture_name(asked: Asked, chart: Chart) -> str:
+    return f"{asked.study}-{chart.slug}.png"

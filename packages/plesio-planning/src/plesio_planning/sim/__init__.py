@@ -1,0 +1,1 @@
+"""Discrete-event models of what is planned, on the kernel of `plesio.sim`."""

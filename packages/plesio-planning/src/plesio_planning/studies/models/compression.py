@@ -1,0 +1,362 @@
+"""What compressing gradients saves in bytes, costs in iterations, and comes to in time.
+
+How many iterations each compression needs comes from a descent that is really done
+(`planning.studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
+places and scales counted; and what it takes from rings on links of latency α and bandwidth B:
+
+    time = iterations (compute + codec + latencies + sent / B)
+
+With I iterations, s bytes an iteration and f seconds of it that do not depend on B, against the same with a zero for
+sending everything, compressing pays below the *break-even bandwidth*
+
+    B* = (I₀ s₀ - I s) / (I f - I₀ f₀)
+
+and at every bandwidth if the denominator is not positive, at none if the numerator is not.
+
+Where it stops being true: communication that hides behind computing (`planning.studies.overlap`) is worth less. Workers
+with independent random roundings average them, so n of them need fewer iterations than one, which is what is
+descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from plesio.core.charts import Chart, Table
+from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.units import format_bandwidth, format_bytes, format_seconds
+from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
+from plesio.cost.all_reduce import ring_all_reduce_s
+from plesio.cost.collectives import all_gather_s, all_to_all_s
+from plesio.cost.link import Link
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio_planning.studies.compressed_descent import descend, parse_scheme
+from plesio_planning.studies.compression_charts import bandwidth_text, charts_of
+from plesio_planning.studies.study import Answer
+
+__all__ = ["CompressedRun", "CompressedTraining", "compression"]
+
+_COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
+_MOST_POINTS = 150
+"""Points of a curve."""
+_SCHEMES = (
+    "none",
+    "fp16",
+    "topk:0.5",
+    "topk:0.1",
+    "topk:0.1+no_feedback",
+    "topk:0.05@0.3",
+    "topk:0.05+no_feedback@0.3",
+    "topk:0.01@0.1",
+    "topk:0.01@0.3",
+    "randk:0.1@0.1",
+    "randk:0.1+no_feedback",
+    "levels:1",
+    "levels:3",
+    "levels:15",
+    "levels:127",
+    "sign",
+    "sign+no_feedback",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedRun:
+    """One compression.
+
+    Attributes:
+        scheme: Its text, with its step if that was said.
+        step: α L.
+        iterations: Iterations until the target; None if it was not reached.
+        diverged: Whether the loss grew.
+        relative_error: Mean of ``‖C(v) - v‖² / ‖v‖²``.
+        sent_bytes: A worker's, an iteration.
+        compute_s: Seconds of an iteration that compute.
+        codec_s: Seconds of an iteration that code and decode.
+        latency_s: Seconds of an iteration that are latencies.
+        transfer_s: Seconds of an iteration that bytes are on the wire.
+        break_even_bytes_per_s: Bandwidth below which it is faster than sending everything; infinite if it always is,
+            None if it never is.
+        at: Iterations of the curve.
+        losses: Losses over the first, as many.
+    """
+
+    scheme: str
+    step: float
+    iterations: int | None
+    diverged: bool
+    relative_error: float
+    sent_bytes: float
+    compute_s: float
+    codec_s: float
+    latency_s: float
+    transfer_s: float
+    break_even_bytes_per_s: float | None
+    at: tuple[int, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of an iteration that do not depend on the bandwidth."""
+        return self.compute_s + self.codec_s + self.latency_s
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of an iteration, by what they go into."""
+        return {
+            "compute": self.compute_s,
+            "codec": self.codec_s,
+            "latency": self.latency_s,
+            "transfer": self.transfer_s,
+        }
+
+    @property
+    def total_s(self) -> float:
+        """Seconds until the target; infinite if it is not reached."""
+        return math.inf if self.iterations is None else self.iterations * (self.fixed_s + self.transfer_s)
+
+    @property
+    def outcome(self) -> str:
+        """Iterations, or why there is no number."""
+        if self.iterations is not None:
+            return f"{self.iterations:,}"
+        return "diverges" if self.diverged else f"over {self.at[-1]:,}"
+
+    def beside(self, dense: "CompressedRun") -> "CompressedRun":
+        """The same with its break-even bandwidth against sending everything; the head of the module has the formula."""
+        if self.iterations is None or dense.iterations is None:
+            return self
+        saved_bytes = dense.iterations * dense.sent_bytes - self.iterations * self.sent_bytes
+        lost_s = self.iterations * self.fixed_s - dense.iterations * dense.fixed_s
+        if saved_bytes <= 0:
+            return self
+        return replace(self, break_even_bytes_per_s=math.inf if lost_s <= 0 else saved_bytes / lost_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedTraining(Answer):
+    """What each compression takes.
+
+    Attributes:
+        runs: Runs in the order asked for; sending everything first.
+        bytes_per_s: Bandwidth of a link.
+        num_workers: Workers that exchange.
+        target: Target of the loss, over the first.
+    """
+
+    unit: ClassVar[str] = "s"
+    runs: tuple[CompressedRun, ...]
+    bytes_per_s: float
+    num_workers: int
+    target: float
+
+    @property
+    def dense(self) -> CompressedRun:
+        """Sending everything."""
+        return self.runs[0]
+
+    @property
+    def best(self) -> CompressedRun:
+        """The first at the target."""
+        return min(self.runs, key=lambda run: run.total_s)
+
+    def run(self, scheme: str) -> CompressedRun:
+        """The run of this text.
+
+        Raises:
+            KeyError: It was not asked for.
+        """
+        return {run.scheme: run for run in self.runs}[scheme]
+
+    @property
+    def finding(self) -> str:
+        """The fastest, and below which bandwidths compressing pays."""
+        best, dense = self.best, self.dense
+        where = format_bandwidth(self.bytes_per_s)
+        limits = [run.break_even_bytes_per_s for run in self.runs[1:] if run.break_even_bytes_per_s is not None]
+        lost = [run.scheme for run in self.runs if run.iterations is None]
+        found = (
+            f"At {where} sending everything is the fastest: {format_seconds(dense.total_s)}"
+            if best is dense
+            else f"At {where} {best.scheme} is at the target in {format_seconds(best.total_s)}, sending everything in "
+            f"{format_seconds(dense.total_s)}"
+        )
+        pays = f"; some compression pays below {bandwidth_text(max(limits))}" if limits else "; nothing pays here"
+        failed = f"; without a result: {', '.join(lost)}" if lost else ""
+        return f"{found}{pays}{failed}."
+
+    @property
+    def total(self) -> float:
+        """Seconds of the fastest."""
+        return self.best.total_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The parts of all its iterations."""
+        best = self.best
+        assert best.iterations is not None, "sending everything reaches the target"
+        return {name: best.iterations * value for name, value in best.parts_s.items()}
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each compression."""
+        rows = [
+            (
+                run.scheme,
+                f"{run.step:.3g}",
+                run.outcome,
+                f"{run.relative_error:.3g}",
+                format_bytes(run.sent_bytes),
+                f"{self.dense.sent_bytes / run.sent_bytes:.3g}x" if run.sent_bytes else "–",
+                format_bytes(run.iterations * run.sent_bytes) if run.iterations else "–",
+                format_seconds(run.total_s) if run.iterations else "–",
+                "–" if run is self.dense else bandwidth_text(run.break_even_bytes_per_s),
+            )
+            for run in self.runs
+        ]
+        headers = ("scheme", "step (1/L)", "iterations", "error", "sent", "less", "in all", "time", "pays below")
+        title = f"To {self.target:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
+        return [Table(title=title, headers=headers, rows=rows)]
+
+    def charts(self) -> Sequence[Chart]:
+        """Time by bandwidth; loss by iteration, by time and by bytes; where time goes."""
+        return charts_of(self)
+
+
+def _spread(number: int) -> list[int]:
+    """Places among ``number``, at most `_MOST_POINTS`, dense at the beginning as a logarithmic axis is."""
+    steps = range(_MOST_POINTS)
+    return sorted({min(number - 1, round(number ** (step / (_MOST_POINTS - 1))) - (step == 0)) for step in steps})
+
+
+def compression(
+    *,
+    schemes: tuple[str, ...] = _SCHEMES,
+    num_dimensions: Annotated[int, Within(2, 5000)] = 1000,
+    condition_number: Annotated[float, Within(1, 1e4, without="low")] = 1000.0,
+    target: Annotated[float, Within(1e-9, 1, without="high")] = 1e-4,
+    max_steps: Annotated[int, Within(1, 200_000)] = 40_000,
+    num_workers: Annotated[int, Within(1, 2**20)] = 8,
+    gradient_bytes: Annotated[float, SIZE] = 100e6,
+    compute_s: Annotated[float, DURATION_OR_0] = 0.050,
+    bytes_per_s: Annotated[float, BANDWIDTH] = 125e6,
+    latency_s: Annotated[float, DURATION_OR_0] = 50e-6,
+    codec_bytes_per_s: Annotated[float, BANDWIDTH] = 2e9,
+    seed: int = 0,
+) -> CompressedTraining:
+    """Iterations, bytes and seconds to a target loss, and the break-even bandwidth of each compression.
+
+    >>> answer = compression(schemes=("none", "topk:0.1", "topk:0.1+no_feedback"))
+    >>> [run.iterations for run in answer.runs], answer.best.scheme
+    ([870, 870, 2370], 'topk:0.1')
+
+    Args:
+        schemes: Compressions as policies have them, sign, or levels:S, each with @STEP for a step other than its own.
+        num_dimensions: Dimensions of the quadratic.
+        condition_number: Its largest eigenvalue over its smallest.
+        target: The loss to reach, over the first.
+        max_steps: Iterations after which a descent is given up.
+        num_workers: Workers that exchange.
+        gradient_bytes: Size of a gradient, of 4-byte numbers.
+        compute_s: Forward and backward pass of a worker.
+        bytes_per_s: Bandwidth of one direction of a worker's link.
+        latency_s: Latency of each message.
+        codec_bytes_per_s: Bytes of gradient that a worker codes and decodes in a second.
+        seed: Seed of the start and of what is random.
+
+    Raises:
+        ConfigError: A scheme that does not exist, or a number out of range.
+    """
+    _check_gradient(gradient_bytes, num_workers=num_workers)
+    if num_workers == 1 and compute_s == 0:
+        raise ArgumentError(
+            "`num_workers` is 1 and `compute_s` is 0, so that nothing takes any time; write more than 0 for `compute_s`"
+        )
+    setting = _Setting(
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        target=target,
+        max_iterations=max_steps,
+        num_workers=num_workers,
+        gradient_bytes=gradient_bytes,
+        compute_s=compute_s,
+        bytes_per_s=bytes_per_s,
+        latency_s=latency_s,
+        codec_bytes_per_s=codec_bytes_per_s,
+        seed=seed,
+    )
+    dense = setting.run("none")
+    if dense.iterations is None:
+        raise ArgumentError(
+            f"`max_steps` is {max_steps}, and sending everything takes more; write more, or a larger `target`"
+        )
+    texts = [text for text in dict.fromkeys(schemes) if text != "none"]
+    runs = [setting.run(text).beside(dense) for text in texts]
+    return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What every compression is tried on: a quadratic, and workers who exchange a gradient; as `compression` has it."""
+
+    num_dimensions: int
+    condition_number: float
+    target: float
+    max_iterations: int
+    num_workers: int
+    gradient_bytes: float
+    compute_s: float
+    bytes_per_s: float
+    latency_s: float
+    codec_bytes_per_s: float
+    seed: int
+
+    def run(self, text: str) -> CompressedRun:
+        """Descend with the scheme of this text, and cost its iterations."""
+        try:
+            stage, step = parse_scheme(text, dimension=self.num_dimensions)
+        except ConfigError as error:
+            raise ArgumentError.about("schemes", error) from None
+        descent = descend(
+            stage,
+            step=step,
+            dimension=self.num_dimensions,
+            condition=self.condition_number,
+            tolerance=self.target,
+            most=self.max_iterations,
+            seed=self.seed,
+        )
+        number = round(self.gradient_bytes / 4)
+        sent_bytes = stage.sent_bytes(number, num_ranks=self.num_workers)
+        places = _spread(len(descent.at))
+        return CompressedRun(
+            scheme=text,
+            step=step,
+            iterations=descent.iterations,
+            diverged=descent.diverged,
+            relative_error=descent.error,
+            sent_bytes=sent_bytes,
+            compute_s=self.compute_s,
+            codec_s=0.0 if stage == NO_COMPRESSION else self.gradient_bytes / self.codec_bytes_per_s,
+            latency_s=_latencies_s(stage, number, num_ranks=self.num_workers, latency_s=self.latency_s),
+            transfer_s=sent_bytes / self.bytes_per_s,
+            break_even_bytes_per_s=None,
+            at=tuple(descent.at[place] for place in places),
+            losses=tuple(descent.losses[place] for place in places),
+        )
+
+
+def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
+    """Latencies of an exchange without a byte."""
+    return sum(
+        _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
+        for one in stage.collectives(number, num_ranks=num_ranks)
+    )
+
+
+def _check_gradient(gradient_bytes: float, *, num_workers: int) -> None:
+    if gradient_bytes < 4 * num_workers:
+        raise ArgumentError(
+            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
+            f"write {4 * num_workers} B or more"
+        )

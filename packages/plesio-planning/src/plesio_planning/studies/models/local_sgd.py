@@ -1,0 +1,360 @@
+"""How many local steps between two averagings get to a target first.
+
+A round is K local steps of every worker, each with its own data, and one exchange: ``K c + m`` seconds for c seconds of
+computing a step and m of communicating. More local steps save exchanges and cost iterations, for the workers drift
+apart. If iterations grow as ``n (1 + cK)``, the time ``n (1 + cK)(Tc + Tm / K)`` is shortest at
+
+    K* = sqrt(Tm / (c Tc))
+
+The drift is that of `planning.studies.heterogeneous_quadratic`, in closed form: for each K the step is the one that
+arrives first, because a step that suits K = 1 has a floor above the target for a large K. Three variants:
+
+    averaging parameters, unlike workers    drift: the floor grows as K² first, iterations about as 1 + cK
+    averaging parameters, equal Hessians    no drift and no penalty, even if the workers' optima differ
+    averaging gradients                     K gradients at the common parameters, their mean, one step: a K times
+                                            larger batch, no drift, but only one step for K gradients
+
+Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
+
+Beside the quadratics stands a loss that is not convex (`planning.studies.sigmoid_regression`), where runs are done.
+
+Where it stops being true: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
+that are not equally fast (`plesio_planning.studies.consistency`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from plesio.core.charts import Chart, Table
+from plesio.core.errors import ArgumentError
+from plesio.core.units import format_seconds
+from plesio.core.within import DURATION, DURATION_OR_0, Within
+from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
+from plesio_planning.studies.interval import Interval, interval_of
+from plesio_planning.studies.local_sgd_charts import charts_of
+from plesio_planning.studies.nonconvex_local_steps import (
+    NONCONVEX_SHARE,
+    NonConvex,
+    first_to_end,
+    nonconvex_local_steps,
+    penalty_of,
+)
+from plesio_planning.studies.study import Answer
+
+__all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd"]
+
+_NUM_CURVE_POINTS = 80
+_FLOOR_ITERATIONS = 1024
+"""Iterations of the simulated floors. The first half settles them: five times the slowest coordinate's e-fold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodPoint:
+    """One number of local steps.
+
+    Attributes:
+        period: K.
+        floor: Expected loss above the optimum in the end, with the one step for all K.
+        simulated_floor: The same, simulated.
+        equal_floor: The same where all workers have the same Hessian.
+        step: The step that arrives first.
+        iterations: Steps of each worker until the loss stays at the target or below, with that step.
+        equal_iterations: The same where all workers have the same Hessian.
+        gradient_iterations: The same for the mean of K gradients at the common parameters.
+        time_s: Seconds until the target.
+        loss: Loss above the optimum by seconds, with the best step.
+    """
+
+    period: int
+    floor: float
+    simulated_floor: Interval
+    equal_floor: float
+    step: float
+    iterations: float
+    equal_iterations: float
+    gradient_iterations: float
+    time_s: float
+    loss: Mapping[float, float]
+
+    @property
+    def num_exchanges(self) -> float:
+        """Exchanges until the target."""
+        return self.iterations / self.period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSgd(Answer):
+    """What local steps cost and save.
+
+    Attributes:
+        points: Points by number of local steps.
+        penalty: c, if iterations grow as 1 + cK.
+        best_period: K* = sqrt(Tm / (c Tc)); infinite without a penalty.
+        compute_s: Tc, seconds of a local step.
+        communicate_s: Tm, seconds of an exchange.
+        target: Loss above the optimum that is wanted.
+        floor_step: The one step for all K of the floors.
+        times: Seconds until the target by Tm / Tc and by K, where a step takes a second.
+        best_periods: K* and the K that is best, by Tm / Tc.
+        nonconvex: The same where the loss is not convex.
+    """
+
+    unit: ClassVar[str] = "s"
+    points: tuple[PeriodPoint, ...]
+    penalty: float
+    best_period: float
+    compute_s: float
+    communicate_s: float
+    target: float
+    floor_step: float
+    times: Mapping[float, Mapping[int, float]]
+    best_periods: Mapping[float, tuple[float, int]]
+    nonconvex: NonConvex
+
+    @property
+    def best(self) -> PeriodPoint:
+        """The number of local steps that is first."""
+        return min(self.points, key=lambda point: point.time_s)
+
+    @property
+    def finding(self) -> str:
+        """The best K by the sweep and by the formula, and what drift costs."""
+        best, first, last = self.best, self.points[0], self.points[-1]
+        formula = "no penalty" if math.isinf(self.best_period) else f"the formula says {self.best_period:.2g}"
+        return (
+            f"{best.period} local steps get to the target first, in {format_seconds(best.time_s)} instead of "
+            f"{format_seconds(first.time_s)} with {first.period} ({formula}); each local step costs "
+            f"{100 * self.penalty:.1f} % more iterations, and the floor with one step of {self.floor_step:g} for all "
+            f"rises from {first.floor:.2g} to {last.floor:.2g} at {last.period}. {self._where_not_convex()}"
+        )
+
+    def _where_not_convex(self) -> str:
+        if not self.nonconvex.over_first:
+            return "Where the loss is not convex nothing is at the target in time."
+        return (
+            f"Where the loss is not convex each costs {100 * self.nonconvex.penalty:.1f} %, and "
+            f"{self.nonconvex.best_period} are first."
+        )
+
+    @property
+    def total(self) -> float:
+        """Seconds until the target, with the best K."""
+        return self.best.time_s
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Computing and communicating."""
+        computing_s = self.best.iterations * self.compute_s
+        return {"computing": computing_s, "communicating": self.total - computing_s}
+
+    def tables(self) -> Sequence[Table]:
+        """Tables by K, and the best K by Tm / Tc."""
+        rows = [
+            (
+                str(point.period),
+                f"{point.step:.3f}",
+                _number(point.iterations),
+                _number(point.equal_iterations),
+                _number(point.gradient_iterations),
+                _number(point.num_exchanges),
+                format_seconds(point.time_s) if math.isfinite(point.time_s) else "never",
+            )
+            for point in self.points
+        ]
+        floors = [
+            (str(point.period), f"{point.floor:.2e}", f"{point.simulated_floor:.2e}", f"{point.equal_floor:.2e}")
+            for point in self.points
+        ]
+        best = [(f"{ratio:g}", f"{formula:.2f}", str(found)) for ratio, (formula, found) in self.best_periods.items()]
+        return [
+            Table(
+                title=f"To a loss of {self.target:g}, with the best step for each:",
+                headers=("local steps", "step", "iterations", "equal Hessians", "gradients", "exchanges", "time"),
+                rows=rows,
+            ),
+            Table(
+                title=f"Floors of the loss with a step of {self.floor_step:g} (simulated: mean and 95 % interval):",
+                headers=("local steps", "floor", "simulated", "equal Hessians"),
+                rows=floors,
+            ),
+            Table(
+                title="Best number of local steps:",
+                headers=("communicating over computing", "sqrt(Tm/(c Tc))", "best of those above"),
+                rows=best,
+            ),
+            self._nonconvex_table(),
+        ]
+
+    def _nonconvex_table(self) -> Table:
+        draws, over = self.nonconvex.iterations, self.nonconvex.over_first
+        rows = [
+            (
+                str(period),
+                *(_number(of[period]) for of in draws),
+                f"{np.mean(means):.2f}" if (means := [each[period] for each in over]) else "–",
+            )
+            for period in draws[0]
+        ]
+        headers = ("local steps", *(f"data {number}" for number in range(len(draws))), "over the first, mean")
+        title = f"Not convex: iterations to {100 * NONCONVEX_SHARE:g} % of the first loss, with the best step for each:"
+        return Table(title=title, headers=headers, rows=rows)
+
+    def charts(self) -> Sequence[Chart]:
+        """Time by K, iterations by K, floors, loss over time, K* by Tm / Tc, and a loss that is not convex."""
+        return charts_of(self)
+
+
+def local_sgd(
+    *,
+    periods: Annotated[tuple[int, ...], Within(1, 10_000)] = (1, 2, 4, 8, 16, 32),
+    compute_s: Annotated[float, DURATION] = 0.05,
+    exchange_s: Annotated[float, DURATION_OR_0] = 0.1,
+    num_workers: Annotated[int, Within(1, 256)] = 8,
+    num_dimensions: Annotated[int, Within(2, 100)] = 10,
+    condition_number: Annotated[float, Within(1, 1e4)] = 10.0,
+    hessian_spread: Annotated[float, Within(0, 1, without="high")] = 0.5,
+    heterogeneity: Annotated[float, Within(0, 1e6)] = 0.5,
+    noise: Annotated[float, Within(0, 1e6)] = 0.1,
+    target: Annotated[float, Within(1e-12, 1e6)] = 1e-3,
+    floor_step: Annotated[float, Within(1e-3, 1, without="high")] = 0.1,
+    ratios: Annotated[tuple[float, ...], Within(1e-9, 1e9)] = (0.1, 0.5, 2.0, 10.0, 50.0),
+    num_trials: Annotated[int, Within(1, 100)] = 20,
+    num_draws: Annotated[int, Within(1, 20)] = 3,
+    seed: int = 0,
+) -> LocalSgd:
+    """Time to a target by number of local steps, and what the workers' drift costs.
+
+    >>> answer = local_sgd(num_trials=2)
+    >>> [point.iterations for point in answer.points]
+    [120, 126, 156, 224, 368, 672]
+
+    Args:
+        periods: K, local steps between two averagings.
+        compute_s: Time that a worker computes for a local step.
+        exchange_s: Time of an exchange.
+        num_workers: Workers, each with its own quadratic.
+        num_dimensions: Dimensions of the quadratics.
+        condition_number: Largest over smallest eigenvalue.
+        hessian_spread: How far a worker's eigenvalues are from the mean's, as a share of them.
+        heterogeneity: Standard deviation of the workers' optima; the start is at 1 in each coordinate.
+        noise: Standard deviation of a gradient's noise.
+        target: Loss above the optimum that is wanted.
+        floor_step: One step for all K, for the floors.
+        ratios: Communicating over computing, for the pictures.
+        num_trials: Simulated runs for each floor.
+        num_draws: Draws of the data of the loss that is not convex.
+        seed: Seed of the quadratics and the simulation.
+
+    Raises:
+        ConfigError: An input that is out of range, or a target that no number of local steps reaches.
+    """
+    _check_floor_step(floor_step, hessian_spread=hessian_spread)
+    random = np.random.default_rng(seed)
+    unlike = make_heterogeneous(
+        num_workers=num_workers,
+        num_dimensions=num_dimensions,
+        condition_number=condition_number,
+        hessian_spread=hessian_spread,
+        heterogeneity=heterogeneity,
+        noise=noise,
+        random=random,
+    )
+    point = partial(_point, unlike, target=target, floor_step=floor_step, num_trials=num_trials, random=random)
+    points = [point(period=period, round_s=period * compute_s + exchange_s) for period in sorted(set(periods))]
+    iterations = _iterations_of(points, target=target)
+    penalty, ratio = penalty_of(iterations), exchange_s / compute_s
+    times = _times_by_ratio(iterations, ratios={*ratios, ratio})
+    return LocalSgd(
+        points=tuple(points),
+        penalty=penalty,
+        best_period=_best_period(ratio, penalty),
+        compute_s=compute_s,
+        communicate_s=exchange_s,
+        target=target,
+        floor_step=floor_step,
+        times=times,
+        best_periods={each: (_best_period(each, penalty), first_to_end(of_it)) for each, of_it in times.items()},
+        nonconvex=nonconvex_local_steps(
+            list(iterations), heterogeneity=heterogeneity, noise=noise, ratio=ratio, num_draws=num_draws, seed=seed
+        ),
+    )
+
+
+def _point(
+    unlike: HeterogeneousQuadratic,
+    *,
+    period: int,
+    target: float,
+    floor_step: float,
+    round_s: float,
+    num_trials: int,
+    random: np.random.Generator,
+) -> PeriodPoint:
+    """Floors at one step for all, and the way to the target at the best."""
+    equal = _with_equal_hessians(unlike)
+    step, iterations = best_rounds(unlike, period=period, target=target)
+    losses = unlike.simulate(
+        step=floor_step,
+        period=period,
+        num_rounds=max(_FLOOR_ITERATIONS // period, 2),
+        num_trials=num_trials,
+        random=random,
+    )
+    rounds = np.unique(np.linspace(0, iterations / period, _NUM_CURVE_POINTS).astype(int)) if step else np.array([])
+    curve = unlike.rounds(step=step, period=period).loss(rounds) if step else rounds
+    return PeriodPoint(
+        period=period,
+        floor=unlike.rounds(step=floor_step, period=period).floor,
+        simulated_floor=interval_of(losses[:, losses.shape[1] // 2 :].mean(axis=1)),
+        equal_floor=equal.rounds(step=floor_step, period=period).floor,
+        step=step,
+        iterations=iterations,
+        equal_iterations=best_rounds(equal, period=period, target=target)[1],
+        gradient_iterations=period * best_rounds(unlike, period=1, num_gradients=period, target=target)[1],
+        time_s=iterations / period * round_s,
+        loss=dict(zip((rounds * round_s).tolist(), curve.tolist(), strict=True)),
+    )
+
+
+def _times_by_ratio(iterations: Mapping[int, float], *, ratios: Set[float]) -> dict[float, dict[int, float]]:
+    """Seconds until the target by Tm / Tc and by K, where a step takes a second."""
+    return {
+        ratio: {period: number * (1 + ratio / period) for period, number in iterations.items()}
+        for ratio in sorted(ratios - {0.0})
+    }
+
+
+def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadratic:
+    mean = np.broadcast_to(problem.eigenvalues.mean(axis=0), problem.eigenvalues.shape).copy()
+    optima = problem.optima - problem.optima.mean(axis=0)
+    return HeterogeneousQuadratic(eigenvalues=mean, optima=optima, noise=problem.noise)
+
+
+def _best_period(ratio: float, penalty: float) -> float:
+    return math.sqrt(ratio / penalty) if penalty else math.inf
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "never"
+
+
+def _check_floor_step(floor_step: float, *, hessian_spread: float) -> None:
+    if floor_step * (1 + hessian_spread) >= 1:
+        raise ArgumentError(
+            f"`floor_step` is {floor_step:g} and `hessian_spread` is {hessian_spread:g}; "
+            f"write less than {1 / (1 + hessian_spread):.3g} for `floor_step`"
+        )
+
+
+def _iterations_of(points: Sequence[PeriodPoint], *, target: float) -> dict[int, float]:
+    """By period; one of them at least must get to the target."""
+    if all(math.isinf(point.iterations) for point in points):
+        raise ArgumentError(
+            f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"
+        )
+    return {point.period: point.iterations for point in points}

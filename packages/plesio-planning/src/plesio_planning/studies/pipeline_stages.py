@@ -1,0 +1,250 @@
+"""A pipeline's stages, run by any schedule: time, waiting and activations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from plesio.core.charts import TimelineBar
+from plesio_planning.activations import Recomputation, layer_activation_bytes, recomputed_share
+from plesio_planning.sim.pipeline_schedules import (
+    SCHEDULES,
+    SPLIT,
+    Execution,
+    Schedule,
+    execute,
+    fewest_micro_batches,
+    operations,
+)
+
+__all__ = ["PipelinePoint", "PipelineStages", "frontier", "points_of"]
+
+_PARAMETERS_BY_HIDDEN2 = 12
+"""Parameters of a layer over h²: 4 of the attention and 8 of an MLP of width 4h (Narayanan et al. 2021, eq. 2)."""
+_MOST_OTHER_PLACES = 4096
+"""Micro-batches times stages where all schedules and recomputations are tried; their operations are done one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePoint:
+    """One way to run the pipeline.
+
+    Attributes:
+        schedule: Order in which they are done.
+        num_micro_batches: m.
+        recomputation: What the backward pass computes again.
+        iteration_s: Seconds of an iteration.
+        bubble: Share of the devices' time in which they wait.
+        held: Micro-batches that the fullest device holds; interleaved stages count as the part that they are.
+        activation_bytes: Bytes of activations there.
+    """
+
+    schedule: Schedule
+    num_micro_batches: int
+    recomputation: Recomputation
+    iteration_s: float
+    bubble: float
+    held: float
+    activation_bytes: float
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Seconds an iteration takes for each of its micro-batches."""
+        return self.iteration_s / self.num_micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStages:
+    """What a pipeline is made of.
+
+    Attributes:
+        weights: How long each device takes compared to the times below.
+        forward_s: Seconds of a device's forward pass of a micro-batch.
+        backward_s: Seconds of its backward pass, without recomputing; half of it is the gradients of weights.
+        send_s: Seconds from a stage to the next and back.
+        num_chunks: Stages of a device where the schedule is interleaved.
+        num_layers: Layers of the whole model.
+        again: Share of a forward pass that the backward pass computes again, by recomputation.
+        layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
+        state_bytes: Bytes of a device's weights, gradients and optimizer state.
+    """
+
+    weights: tuple[float, ...]
+    forward_s: float
+    backward_s: float
+    send_s: float
+    num_chunks: int
+    num_layers: int
+    again: Mapping[Recomputation, float]
+    layer_bytes: Mapping[Recomputation, float]
+    state_bytes: float
+
+    @classmethod
+    def of_transformer(
+        cls,
+        weights: tuple[float, ...],
+        *,
+        forward_s: float,
+        backward_s: float,
+        send_s: float,
+        num_chunks: int,
+        num_layers: int,
+        hidden: int,
+        num_heads: int,
+        sequence: int,
+        micro_batch: int,
+        tensor_parallel: int,
+        bytes_per_parameter: float,
+    ) -> "PipelineStages":
+        """Stages of a transformer's layers, whose sizes say what is kept and what is computed again.
+
+        Args:
+            weights: How long each device takes compared to the times below.
+            forward_s: Seconds of a device's forward pass of a micro-batch.
+            backward_s: Seconds of its backward pass, without recomputing.
+            send_s: Seconds from a stage to the next and back.
+            num_chunks: Stages of a device where the schedule is interleaved.
+            num_layers: Layers of the whole model.
+            hidden: Dimensions between layers.
+            num_heads: Heads of a layer's attention.
+            sequence: Positions of a sequence.
+            micro_batch: Sequences of a micro-batch.
+            tensor_parallel: Devices that share a stage.
+            bytes_per_parameter: Bytes of a parameter's weight, gradient and optimizer state.
+        """
+        parameters = num_layers * _PARAMETERS_BY_HIDDEN2 * hidden**2
+        kinds: tuple[Recomputation, ...] = get_args(Recomputation)
+        return cls(
+            weights=weights,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            send_s=send_s,
+            num_chunks=num_chunks,
+            num_layers=num_layers,
+            again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
+            layer_bytes={
+                kind: layer_activation_bytes(
+                    hidden=hidden,
+                    num_heads=num_heads,
+                    sequence=sequence,
+                    batch=micro_batch,
+                    recomputation=kind,
+                    tensor_parallel=tensor_parallel,
+                )
+                for kind in kinds
+            },
+            state_bytes=bytes_per_parameter * parameters / (len(weights) * tensor_parallel),
+        )
+
+    def run(
+        self,
+        schedule: Schedule,
+        num_micro_batches: int,
+        recomputation: Recomputation,
+        *,
+        last_slower: float = 1.0,
+        send_s: float | None = None,
+    ) -> Execution:
+        """An iteration, operation by operation."""
+        p = len(self.weights)
+        chunks = self.chunks(schedule)
+        devices = list(range(p)) * chunks if schedule != "zbv" else [*range(p), *reversed(range(p))]
+        weights = [weight * (last_slower if device == p - 1 else 1) for device, weight in enumerate(self.weights)]
+        shares = [weights[device] / chunks for device in devices]
+        again_s = self.again[recomputation] * self.forward_s
+        split = schedule in SPLIT
+        apart_s = self.backward_s / 2 if split else 0.0
+        return execute(
+            operations(schedule, num_devices=p, num_micro_batches=num_micro_batches, num_chunks=chunks),
+            forward_s=[self.forward_s * share for share in shares],
+            backward_s=[(self.backward_s - apart_s + again_s) * share for share in shares],
+            weights_s=[apart_s * share for share in shares] if split else (),
+            send_s=self.send_s if send_s is None else send_s,
+        )
+
+    def chunks(self, schedule: Schedule) -> int:
+        """Stages a device."""
+        return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
+
+    def has_order(self, schedule: Schedule, num_micro_batches: int) -> bool:
+        """Whether so many micro-batches can be run so, with whole layers on every stage."""
+        p = len(self.weights)
+        return num_micro_batches >= fewest_micro_batches(schedule, num_devices=p) and (
+            self.num_layers % (p * self.chunks(schedule)) == 0
+            and (schedule != "interleaved" or num_micro_batches % p == 0)
+        )
+
+    def point(self, schedule: Schedule, num_micro_batches: int, recomputation: Recomputation) -> PipelinePoint:
+        """Time and memory of running it so."""
+        done = self.run(schedule, num_micro_batches, recomputation)
+        held = max(done.most_held) / self.chunks(schedule)
+        kept_bytes = self.layer_bytes[recomputation]
+        working_bytes = self.layer_bytes["none"] - kept_bytes  # a layer that is being computed again is there whole
+        return PipelinePoint(
+            schedule=schedule,
+            num_micro_batches=num_micro_batches,
+            recomputation=recomputation,
+            iteration_s=done.iteration_s,
+            bubble=done.bubble_share,
+            held=held,
+            activation_bytes=held * self.num_layers / len(self.weights) * kept_bytes + working_bytes,
+        )
+
+    def unequal_s(self, point: PipelinePoint, *, last_slower: float, send_share: float) -> tuple[float, float, float]:
+        """Seconds of an iteration: the point's own, with a slower last stage, with sends (shares of a forward pass)."""
+        way = (point.schedule, point.num_micro_batches, point.recomputation)
+        return (
+            point.iteration_s,
+            self.run(*way, last_slower=last_slower).iteration_s,
+            self.run(*way, send_s=send_share * self.forward_s).iteration_s,
+        )
+
+    def computing_s(self, num_micro_batches: int, recomputation: Recomputation) -> dict[str, float]:
+        """Seconds of an iteration in which devices compute on average, by what."""
+        mean_weight = math.fsum(self.weights) / len(self.weights)
+        passes_s = {
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "recomputation": self.again[recomputation] * self.forward_s,
+        }
+        return {name: num_micro_batches * mean_weight * each_s for name, each_s in passes_s.items() if each_s}
+
+    def drawn(
+        self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int
+    ) -> tuple[TimelineBar, ...]:
+        """What devices do when, with few micro-batches, so that boxes can be told apart."""
+        num_devices = len(self.weights)
+        few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
+        done = self.run(schedule, min(num_micro_batches, few), recomputation)
+        names = {"forward": "forward", "backward": "backward", "weights": "gradients of weights"}
+        return tuple(
+            TimelineBar(one.device, one.start_s, one.end_s, names[one.operation.kind], str(one.operation.micro_batch))
+            for one in sorted(done.done, key=lambda one: (list(names).index(one.operation.kind), one.start_s))
+        )
+
+
+def points_of(
+    stages: PipelineStages, num_micro_batches: int, *, schedule: Schedule, recomputation: Recomputation
+) -> tuple[PipelinePoint, ...]:
+    """All schedules and recomputations that have an order, with other numbers of micro-batches too.
+
+    With many micro-batches only those of the schedule, and those of the recomputation, that are asked for.
+    """
+    powers = [2**power for power in range(num_micro_batches.bit_length() + 2)]
+    few = _MOST_OTHER_PLACES // len(stages.weights)
+    return tuple(
+        stages.point(name, count, kind)
+        for name in SCHEDULES
+        for count in sorted({*(count for count in powers if count <= few), num_micro_batches})
+        for kind in get_args(Recomputation)
+        if stages.has_order(name, count) and (count <= few or name == schedule or kind == recomputation)
+    )
+
+
+def frontier(points: Sequence[PipelinePoint]) -> tuple[PipelinePoint, ...]:
+    """Those than which none is faster with as little memory."""
+    front: list[PipelinePoint] = []
+    for point in sorted(points, key=lambda one: (one.activation_bytes, one.micro_batch_s)):
+        if not front or point.micro_batch_s < front[-1].micro_batch_s * (1 - 1e-9):
+            front.append(point)
+    return tuple(front)

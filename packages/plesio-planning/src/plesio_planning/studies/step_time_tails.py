@@ -1,0 +1,178 @@
+"""How heavy the tail of step times is, and what the slowest of N workers costs with it: four distributions.
+
+The coefficient of variation and the ratio of the 99th percentile to the median are two ways to say how heavy a tail is.
+A Pareto distribution with a shape of 2 or less has the second and not the first.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.errors import ArgumentError
+from plesio.core.units import counted
+from plesio_planning.studies.order_statistics import (
+    Durations,
+    GammaTimes,
+    LogNormalTimes,
+    ParetoTimes,
+    UniformTimes,
+)
+
+__all__ = ["CVS", "LEAST_VARIED_SHAPE", "TailPoint", "Tails", "tails_of", "varying_times"]
+
+CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
+"""Coefficients of variation that are shown."""
+LEAST_VARIED_SHAPE = 2.0
+"""Pareto's, up to which there is no variance."""
+_SHAPES = (50.0, 20.0, 10.0, 5.0, 3.0, 2.5, 2.0, 1.5)
+"""Of Pareto's, from a light tail to a heavy one."""
+_TAILS = ("lognormal", "gamma", "uniform", "pareto")
+_RATIO = 1.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailPoint:
+    """A distribution of step times.
+
+    Attributes:
+        kind: Which.
+        cv: Standard deviation over mean; infinite where there is no variance.
+        p99_over_median: The 99th percentile over the median.
+        cost: E[max] over the mean.
+    """
+
+    kind: str
+    cv: float
+    p99_over_median: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tails:
+    """Distributions from a light tail to a heavy one.
+
+    Attributes:
+        num_workers: N.
+        points: All of them.
+    """
+
+    num_workers: int
+    points: tuple[TailPoint, ...]
+
+    def efficiencies_at(self, ratio: float) -> tuple[float, float]:
+        """The lowest and highest efficiency, per cent, where the 99th percentile is so many times the median."""
+        found = []
+        for kind in _TAILS:
+            points = [point for point in self.points if point.kind == kind]
+            ratios = [point.p99_over_median for point in points]
+            found.append(float(np.interp(ratio, ratios, [100 / point.cost for point in points])))
+        return min(found), max(found)
+
+    def charts(self) -> Sequence[Chart]:
+        """Efficiency by variation, and by the 99th percentile over the median."""
+        return [self._tails(), self._percentiles()]
+
+    def table(self) -> Table:
+        """A row for each."""
+        rows = [
+            (
+                point.kind,
+                f"{point.cv:.2f}" if math.isfinite(point.cv) else "none",
+                f"{point.p99_over_median:.2f}",
+                f"{point.cost:.3f}",
+                f"{100 / point.cost:.1f} %",
+            )
+            for point in self.points
+        ]
+        headers = ("distribution", "variation", "p99 over median", "slowest over mean", "efficiency")
+        return Table(title=f"By tail, {counted(self.num_workers, 'worker')}:", headers=headers, rows=rows)
+
+    def _tails(self) -> LineChart:
+        return LineChart(
+            slug="tails",
+            title=f"At {counted(self.num_workers, 'worker')} the tail decides, not the variation alone",
+            caption="Efficiency, mean over E[max], by coefficient of variation.",
+            x=Axis(title="coefficient of variation"),
+            y=Axis(title="efficiency (%)"),
+            series=[
+                Series(name=kind, x=[point.cv for point in points], y=[100 / point.cost for point in points])
+                for kind in _TAILS
+                if (points := [point for point in self.points if point.kind == kind and math.isfinite(point.cv)])
+            ],
+        )
+
+    def _percentiles(self) -> LineChart:
+        low, high = self.efficiencies_at(_RATIO)
+        return LineChart(
+            slug="percentiles",
+            title=f"Where the 99th percentile is {_RATIO:g} times the median, {low:.0f} to {high:.0f} % of the time is "
+            "work",
+            caption=f"Efficiency of {counted(self.num_workers, 'worker')}, mean over E[max], by the 99th percentile "
+            "over the median.",
+            x=Axis(title="99th percentile over median", log=True),
+            y=Axis(title="efficiency (%)"),
+            series=[
+                Series(
+                    name=kind,
+                    x=[point.p99_over_median for point in self.points if point.kind == kind],
+                    y=[100 / point.cost for point in self.points if point.kind == kind],
+                )
+                for kind in _TAILS
+            ],
+        )
+
+
+def tails_of(num_workers: int) -> Tails:
+    """Tails of four distributions, for so many workers.
+
+    >>> low, high = tails_of(256).efficiencies_at(1.8)
+    >>> round(low), round(high)
+    (49, 56)
+    """
+    return Tails(
+        num_workers=num_workers,
+        points=tuple(point for kind in _TAILS for point in _tail(kind, num_workers=num_workers)),
+    )
+
+
+def _tail(kind: str, *, num_workers: int) -> list[TailPoint]:
+    """The cost from a light tail to a heavy one: by coefficient of variation, Pareto's by its shape; the mean is 1."""
+    if kind == "pareto":
+        named: list[tuple[float, Durations]] = [
+            (_pareto_cv(shape), ParetoTimes(mean_s=1.0, shape=shape)) for shape in _SHAPES
+        ]
+    else:
+        named = [(cv, varying_times(kind, mean_s=1.0, cv=cv)) for cv in CVS]
+    return [
+        TailPoint(
+            kind=kind,
+            cv=cv,
+            p99_over_median=float(times.exceeded_s(np.array(0.01)) / times.exceeded_s(np.array(0.5))),
+            cost=times.expected_s(rank=num_workers, of=num_workers),
+        )
+        for cv, times in named
+    ]
+
+
+def _pareto_cv(shape: float) -> float:
+    """``1 / √(a (a - 2))``, infinite for a shape of 2 or less."""
+    return 1 / math.sqrt(shape * (shape - 2)) if shape > LEAST_VARIED_SHAPE else math.inf
+
+
+def varying_times(kind: str, *, mean_s: float, cv: float) -> Durations:
+    """Lognormal, gamma or uniform times.
+
+    Raises:
+        ConfigError: Uniform times that would be negative.
+    """
+    if kind == "uniform":
+        half = 3**0.5 * cv
+        if half > 1:
+            raise ArgumentError(
+                f"`cv` is {cv:g}, and uniform times would be negative; write at most 0.577, or another `distribution`"
+            )
+        return UniformTimes(low_s=mean_s * (1 - half), high_s=mean_s * (1 + half))
+    return GammaTimes(mean_s=mean_s, cv=cv) if kind == "gamma" else LogNormalTimes(mean_s=mean_s, cv=cv)

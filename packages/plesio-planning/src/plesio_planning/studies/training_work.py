@@ -1,0 +1,273 @@
+"""The work of a training run and the pace at which a machine does it, on any number of devices.
+
+Two ways to know the pace: somebody gives the model FLOPs utilisation, which is then the same on any number of devices,
+or a model and its layout are estimated (`plesio_planning.estimate.training`), once for each number of devices: replicas
+are added, the global batch stays, so each has fewer micro-batches, and the bubble and the gradient exchange take more.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.units import format_bytes, format_count
+from plesio.cost.goodput import Goodput
+from plesio_planning.estimate.capacity import that_fits
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import Layout
+from plesio_planning.estimate.memory import estimate_memory
+from plesio_planning.estimate.model import Model
+from plesio_planning.estimate.sensitivity import CHANGE, Sensitivity, tornado
+from plesio_planning.estimate.training import CHECKPOINT_BYTES, Conditions, Training, estimate_training
+from plesio_planning.estimate.training_charts import format_gib, memory_caution, name_of_part
+
+__all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "Work"]
+
+STATE_BYTES = 16
+"""A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""
+_DOUBLINGS = 9
+_MOST_DEGREE_BITS = 11
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePoint:
+    """The run on another number of devices.
+
+    Attributes:
+        mfu: Model FLOPs utilisation there.
+        goodput: The run with its failures.
+    """
+
+    mfu: float
+    goodput: Goodput
+
+
+class Work(ABC):
+    """A run on a machine."""
+
+    __slots__ = ()
+    machine: Machine
+    conditions: Conditions
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> float:
+        """Parameters of the model."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> Mapping[str, float]:
+        """What the work goes into: shares that add up to 1."""
+
+    @property
+    def caution(self) -> str:
+        """A sentence about what few programs can do; empty without."""
+        return ""
+
+    @abstractmethod
+    def sensitivities(self) -> tuple[Sensitivity, ...]:
+        """Inputs down and up by 20 %."""
+
+    @abstractmethod
+    def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
+        """The run on so many devices.
+
+        Raises:
+            ConfigError: It does not fit, cannot be laid out so, or would hardly ever end.
+        """
+
+    def here(self) -> DevicePoint:
+        """The run on the machine that was asked for."""
+        return self.on(self.machine.num_devices, self.conditions)
+
+    def by_devices(self, *, failing: float = 1.0) -> Mapping[int, DevicePoint]:
+        """From a quarter of the devices on, twice as many each time; those that the run cannot have are left out.
+
+        Args:
+            failing: How many times as often devices fail.
+        """
+        conditions = replace(self.conditions, device_mtbf_s=self.conditions.device_mtbf_s / failing)
+        points = {}
+        for power in range(_DOUBLINGS):
+            number = max(self.machine.num_devices * 2**power // 4, 1)
+            try:
+                points[number] = self.on(number, conditions)
+            except ConfigError:
+                continue
+        return points
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPace(Work):
+    """FLOPs at a utilisation that is given.
+
+    Attributes:
+        parameters: N.
+        flops: All of them.
+        mfu: Model FLOPs utilisation, on any number of devices.
+        machine: What it runs on.
+        conditions: Conditions under which it is used.
+    """
+
+    parameters: float
+    flops: float
+    mfu: float
+    machine: Machine
+    conditions: Conditions
+
+    @property
+    def num_parameters(self) -> float:
+        """Those that were given."""
+        return self.parameters
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Arithmetic, and the rest."""
+        return {"arithmetic at the peak": self.mfu, "what keeps devices from their peak": 1 - self.mfu}
+
+    def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
+        """The run on so many devices, of which each takes an equal part of the model's state."""
+        self._check_memory(num_devices)
+        work_s = self.flops / (num_devices * self.machine.accelerator.peak("bf16") * self.mfu)
+        goodput = conditions.goodput(
+            work_s, checkpoint_bytes=CHECKPOINT_BYTES * self.parameters, num_devices=num_devices
+        )
+        return DevicePoint(self.mfu, goodput)
+
+    def _check_memory(self, num_devices: int) -> None:
+        state, memory = STATE_BYTES * self.parameters, self.machine.accelerator.memory_bytes
+        if state > num_devices * memory:
+            raise ArgumentError(
+                f"`num_parameters` is {format_count(self.parameters)}, whose weights, gradients and optimizer take "
+                f"{format_bytes(state)}, and {num_devices} {self.machine.accelerator.name} have "
+                f"{format_bytes(num_devices * memory)}; write a `cluster` of {int(state / memory) + 1} devices or more"
+            )
+
+    def sensitivities(self) -> tuple[Sensitivity, ...]:
+        """As `plesio_planning.estimate.sensitivity.tornado`."""
+        conditions = self.conditions
+
+        def changed(field: str, value: float | None, factor: float) -> GivenPace:
+            assert value is not None
+            return replace(self, conditions=replace(conditions, **{field: factor * value}))
+
+        inputs: dict[str, Callable[[float], GivenPace]] = {
+            "MFU": lambda factor: replace(self, mfu=factor * self.mfu),
+            "time between failures": partial(changed, "device_mtbf_s", conditions.device_mtbf_s),
+            "restart": partial(changed, "restart_s", conditions.restart_s),
+            "storage bandwidth": partial(
+                changed, "storage_bytes_per_s", conditions.all_storage_bytes_per_s(self.machine.num_devices)
+            ),
+            "price": partial(changed, "price_per_h", conditions.price_per_h),
+        }
+        rows = []
+        for name, scaled in inputs.items():
+            low, high = scaled(1 - CHANGE), scaled(1 + CHANGE)
+            rows.append(
+                Sensitivity(
+                    name=name,
+                    low_s=low.here().goodput.total_s,
+                    high_s=high.here().goodput.total_s,
+                    low_cost=low._cost(),
+                    high_cost=high._cost(),
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: -row.swing_s))
+
+    def _cost(self) -> float:
+        device_hours = self.machine.num_devices * self.here().goodput.total_s / 3600
+        return device_hours * (self.conditions.price_per_h or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut(Work):
+    """A model in a layout, whose replicas are as many as the devices allow.
+
+    Attributes:
+        model: What is trained.
+        tp: Tensor parallelism.
+        pp: Pipeline stages.
+        global_batch: Sequences of a step.
+        tokens: Tokens of all steps.
+        machine: What it runs on.
+        conditions: Conditions under which it is used.
+    """
+
+    model: Model
+    tp: int
+    pp: int
+    global_batch: int
+    tokens: float
+    machine: Machine
+    conditions: Conditions
+
+    @property
+    def num_parameters(self) -> float:
+        """The model's."""
+        return float(self.model.num_parameters)
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """What a step goes into."""
+        step = self._training(self.machine.num_devices, self.conditions).step
+        return {name_of_part(name): value / step.total_s for name, value in step.parts.items() if value}
+
+    @property
+    def caution(self) -> str:
+        """About a program that keeps less of a parameter than most do."""
+        return memory_caution(self._training(self.machine.num_devices, self.conditions))
+
+    def sensitivities(self) -> tuple[Sensitivity, ...]:
+        """The tornado of the estimate."""
+        return tornado(self._training(self.machine.num_devices, self.conditions))
+
+    def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
+        """The run with as many replicas as so many devices allow."""
+        training = self._training(num_devices, conditions)
+        return DevicePoint(training.step.mfu, training.goodput)
+
+    def _training(self, num_devices: int, conditions: Conditions) -> Training:
+        machine = replace(self.machine, num_devices=num_devices)
+        layout = that_fits(self.model, self._layout(num_devices), machine, global_batch=self.global_batch)
+        memory = estimate_memory(self.model, layout, machine, global_batch=self.global_batch)
+        if not memory.fits:
+            raise ArgumentError(
+                f"{self.model.name} with `tp` {self.tp} and `pp` {self.pp} needs {format_gib(memory.total_bytes)} on "
+                f"each {machine.accelerator.name} of {format_gib(memory.capacity_bytes)}; {self._what_fits(machine)}"
+            )
+        return estimate_training(
+            self.model,
+            layout,
+            machine,
+            global_batch=self.global_batch,
+            tokens=self.tokens,
+            conditions=conditions,
+        )
+
+    def _layout(self, num_devices: int) -> Layout:
+        return Layout(
+            tp=self.tp,
+            pp=self.pp,
+            dp=max(num_devices // (self.tp * self.pp), 1),
+            zero=1,
+            sequence_parallel=self.tp > 1,
+        )
+
+    def _what_fits(self, machine: Machine) -> str:
+        """The degrees of the fewest devices that fit, powers of 2."""
+        degrees = [2**power for power in range(_MOST_DEGREE_BITS)]
+        for tp, pp in sorted(product(degrees, degrees), key=lambda degree: (degree[0] * degree[1], degree[1])):
+            if tp > machine.devices_per_host:
+                continue
+            work = replace(self, tp=tp, pp=pp)
+            try:
+                layout = that_fits(
+                    self.model, work._layout(machine.num_devices), machine, global_batch=self.global_batch
+                )
+                if estimate_memory(self.model, layout, machine, global_batch=self.global_batch).fits:
+                    return f"write `tp = {tp}` and `pp = {pp}`"
+            except ConfigError:
+                continue  # it cannot be laid out so
+        return "write a `cluster` of more devices, or of devices with more memory"

@@ -1,0 +1,148 @@
+"""The text's proof problems, B.1 to B.20: which hold, in which form, and what evaluates them."""
+
+from plesio_planning.theory.chapter.entry import Entry
+
+__all__ = ["PROOFS"]
+
+PROOFS: tuple[Entry, ...] = (
+    Entry(
+        place="B.1",
+        claim="Synchronous SGD with an exact all-reduce makes the same steps as SGD on one worker.",
+        stand="holds",
+        reason="A mean of means of equal shares is the mean; but for rounding, whose order the workers change.",
+        command="plesio bound statements A.19",
+    ),
+    Entry(
+        place="B.2",
+        claim="A rate of convergence of asynchronous SGD, not convex, by τ, α and σ².",
+        stand="holds otherwise",
+        reason="The staleness is in 2α²L²τσ² (Lian et al. 2015), not in τ² times a bound on gradients.",
+        command="plesio bound asynchronous-nonconvex",
+    ),
+    Entry(
+        place="B.3",
+        claim="Exact averaging makes every worker send on the order of d in each iteration.",
+        stand="holds",
+        reason="2(N-1)/N of d with equal roles (Patarasuk & Yuan 2009); that is of dense vectors.",
+        command="plesio bound all-reduce-bytes",
+    ),
+    Entry(
+        place="B.4",
+        claim="A ring all-reduce is optimal in bytes.",
+        stand="holds",
+        reason="It reaches the bound of B.3; in latency, 2(N-1) rounds, it is the worst of all.",
+        command="plesio study collectives",
+    ),
+    Entry(
+        place="B.5",
+        claim="Asynchronous SGD, strongly convex, converges linearly only if α is at most c/(Lτ).",
+        stand="holds otherwise",
+        reason="The exact limit is 2 sin(π/(2(2τ+1)))/L; the solution's c/(μ(1+τ)), with μ for L, is κ times that.",
+        command="plesio bound constant-staleness",
+    ),
+    Entry(
+        place="B.6",
+        claim="The bubble is (p-1)/(m+p-1), and nothing is left of it for many micro-batches.",
+        stand="holds",
+        reason="Of equal stages; unequal ones and sending times go by a recurrence.",
+        command="plesio bound pipeline-bubble",
+    ),
+    Entry(
+        place="B.7",
+        claim="K local steps of n workers are gradients that are at most K(n-1) updates late.",
+        stand="holds otherwise",
+        reason="As a count of unknown updates, which is reached; not as equal dynamics, and no (1+K(n-1)) iterations.",
+        command="plesio bound local-staleness",
+    ),
+    Entry(
+        place="B.8",
+        claim="The generalisation gap falls with the global batch, and does not depend on the workers.",
+        stand="holds otherwise",
+        reason="The workers do not matter; passes over the same data do: 2G²αT/N (Hardt et al. 2016), not 1/√(Bm).",
+        command="plesio bound generalisation-gap",
+    ),
+    Entry(
+        place="B.9",
+        claim="The slowest worker decides a synchronous iteration; the others' lead is their staleness.",
+        stand="holds",
+        reason="Worker i is T_i times the others' rates stale, and all together n-1.",
+        command="plesio bound asynchronous-rate",
+    ),
+    Entry(
+        place="B.10",
+        claim="Tensor parallelism sends on the order of d²/k a device, or of k, in each layer.",
+        stand="wrong",
+        reason="It sends activations, tokens times width: 4 all-reduces of bsh a layer, nearly alike for every k.",
+        command="plesio study tensor-parallel",
+    ),
+    Entry(
+        place="B.11",
+        claim="Unbiased quantisation keeps convergence in expectation, and adds a variance.",
+        stand="holds",
+        reason="It adds (ω/n)‖∇f‖² + ωσ²/B; the first part lowers the largest rate, which the solution leaves out.",
+        command="plesio bound unbiased-compression",
+    ),
+    Entry(
+        place="B.12",
+        claim="Two levels send less between nodes by the number of devices of a node.",
+        stand="holds otherwise",
+        reason="Against a ring that is laid without regard to nodes; against one laid node by node they save nothing.",
+        command="plesio bound statements A.15",
+    ),
+    Entry(
+        place="B.13",
+        claim="Interleaved stages wait less than GPipe's.",
+        stand="holds",
+        reason="(p-1)/(mv+p-1); they send v times as often, and hold more activations than 1F1B.",
+        command="plesio bound pipeline-bubble --vpp 4",
+    ),
+    Entry(
+        place="B.14",
+        claim="Late gradients are stable only if ατλ is below 1.",
+        stand="wrong",
+        reason="Up to about π/2 without momentum, and far below 1 with it: sufficient there, nowhere necessary.",
+        command="plesio bound constant-staleness",
+    ),
+    Entry(
+        place="B.15",
+        claim="The checkpoint interval that loses least is √(2CM).",
+        stand="holds otherwise",
+        reason="To first order in C/M (Young 1974); the exact optimum of the same model is 3 % shorter in the example.",
+        command="plesio bound checkpoint-interval",
+    ),
+    Entry(
+        place="B.16",
+        claim="At a fixed global batch a worker's own gradient becomes noisier with more workers, their mean does not.",
+        stand="holds",
+        reason="nσ²/B, and σ²/B.",
+        command="plesio bound batch-variance",
+    ),
+    Entry(
+        place="B.17",
+        claim="At a fixed bandwidth the shortest iteration falls as 1/√n at most.",
+        stand="wrong",
+        reason="It falls as 1/n where computing decides, and not at all where bytes do; W/(nP) + αcn + d/B.",
+        command="plesio bound best-num-workers",
+    ),
+    Entry(
+        place="B.18",
+        claim="Asynchronous momentum diverges from a staleness on that momentum and rate decide.",
+        stand="holds",
+        reason="By the roots of the companion polynomial: β = 0.9 and αλ = 0.01 from τ = 12 on.",
+        command="plesio bound constant-staleness --momentum 0.9 --learning-rate 0.01",
+    ),
+    Entry(
+        place="B.19",
+        claim="An all-to-all of experts costs on the order of nd in the worst case.",
+        stand="holds otherwise",
+        reason="If all tokens go to one device it receives (n-1)d; each sends no more than its own d.",
+        command="plesio study mixture-of-experts",
+    ),
+    Entry(
+        place="B.20",
+        claim="Synchronising K times more rarely costs at least in proportion to K in iterations.",
+        stand="wrong",
+        reason="With the same data for all and equal Hessians it costs nothing; what it costs is in α²L(K-1)σ².",
+        command="plesio study local-sgd",
+    ),
+)

@@ -1,0 +1,148 @@
+"""The twenty operational rules of the text, one with each exercise C.1 to C.20: what follows them here."""
+
+from plesio_planning.theory.chapter.entry import Entry
+
+__all__ = ["RULES"]
+
+RULES: tuple[Entry, ...] = (
+    Entry(
+        place="C.1",
+        claim="Sweep the workers; warn where communication is above 30 % of a step, or efficiency below 60 %.",
+        stand="measured",
+        reason="The advice of a report and of an explanation has both thresholds; a sweep asks for more workers.",
+        command="plesio report DIR",
+    ),
+    Entry(
+        place="C.2",
+        claim="Watch the steps of each host; go to bounded staleness where their p99 is above 1.2 times the p50.",
+        stand="measured",
+        reason="The advice has the ratio, and tells a slow worker (shares) from delays that pass (slack).",
+        command="plesio report DIR",
+    ),
+    Entry(
+        place="C.3",
+        claim="Watch the staleness; lower it where the loss oscillates or gradients leap.",
+        stand="followed",
+        reason="The histogram is in the report; adaptive's feedback and guard cut the slack by themselves.",
+        command="plesio explain DIR",
+    ),
+    Entry(
+        place="C.4",
+        claim="Log the sizes of messages, and see that the algorithm is the one for them.",
+        stand="measured",
+        reason="The advice has the bytes of an exchange and its pace, beside the quickest of the same comparison.",
+        command="plesio report DIR",
+    ),
+    Entry(
+        place="C.5",
+        claim="Keep 10 to 15 % of the memory free and a pipeline at 70 % or more.",
+        stand="shown",
+        reason="The estimate says which layouts fit and how busy they are; the share to be kept free is the user's.",
+        command="plesio estimate",
+    ),
+    Entry(
+        place="C.6",
+        claim="Compress less where residuals grow, or accuracy falls behind by 0.2 to 0.5 %.",
+        stand="followed",
+        reason="A guard sends all in full where a residual outgrows its limit; the advice tells of those that rise.",
+        command="plesio report DIR",
+    ),
+    Entry(
+        place="C.7",
+        claim="Choose K by communicating over computing, check the time to accuracy, and average in full at times.",
+        stand="shown",
+        reason="The advisor races periods to a target; every averaging of local SGD is in full unless compressed.",
+        command="plesio advise",
+    ),
+    Entry(
+        place="C.8",
+        claim="Share the batch by recent step times, with a largest ratio between workers.",
+        stand="followed",
+        reason="Adaptive does, within what fits in memory and in bounded moves; a store deals to whoever is free.",
+        command="plesio explain DIR",
+    ),
+    Entry(
+        place="C.9",
+        claim="Watch overflows and the loss scale; lower it, and leave out steps that overflow.",
+        stand="followed",
+        reason="On all ranks alike, before the optimizer sees them; each new scale is an event of the trace.",
+        command="plesio study loss-scaling --measure",
+    ),
+    Entry(
+        place="C.10",
+        claim="Tune the bucket size until less than 5 % of the communication is exposed.",
+        stand="shown",
+        reason="The study finds it for given layers and links. DDP's buckets of 25 MB are used as they are.",
+        command="plesio study overlap",
+    ),
+    Entry(
+        place="C.11",
+        claim="Watch queues, shards and hot keys of parameter servers; cut or copy shards.",
+        stand="shown",
+        reason="Parameters are cut into shards of equal bytes at the start, and not again while a run goes on.",
+        command="plesio study parameter-server",
+    ),
+    Entry(
+        place="C.12",
+        claim="Watch the load of experts and keep dropped tokens below 1 to 2 %.",
+        stand="shown",
+        reason="The study has drops by capacity and skew, and a router that balances; no expert is trained here.",
+        command="plesio study mixture-of-experts",
+    ),
+    Entry(
+        place="C.13",
+        claim="Log the weight of each update; tighten the cap or soften the weighting where convergence slows.",
+        stand="shown",
+        reason="The coordinator's trace has the weight of each version; the weighting stays the one asked for.",
+        command="plesio study staleness-weighting",
+    ),
+    Entry(
+        place="C.14",
+        claim="Rehearse restores, and keep several generations of checkpoints.",
+        stand="followed",
+        reason="Several are kept, every byte is checked on resuming, and the latest that is whole is taken.",
+        command="plesio checkpoint verify DIR",
+    ),
+    Entry(
+        place="C.15",
+        claim="Choose large batches by time to accuracy, and step down where accuracy falls.",
+        stand="shown",
+        reason="A comparison times batches to a target over seeds; nothing changes a batch while a run goes on.",
+        command="plesio compare RECIPE",
+    ),
+    Entry(
+        place="C.16",
+        claim="Fall back to synchronous training where the loss leaps.",
+        stand="followed",
+        reason="Adaptive's guard does, to bsp and to the last good state.",
+        command="plesio explain DIR",
+    ),
+    Entry(
+        place="C.17",
+        claim="Choose the tensor-parallel degree that keeps its all-reduces below 10 %.",
+        stand="shown",
+        reason="The share is in the study and in the estimate, whose search takes the fastest layout that fits.",
+        command="plesio study tensor-parallel",
+    ),
+    Entry(
+        place="C.18",
+        claim="Tune hierarchies by probes of the topology, and choose algorithms by the size of a message.",
+        stand="followed",
+        reason="A session probes for racks and says in which order to start hosts; sizes are left to the backend.",
+        command="plesio probe",
+    ),
+    Entry(
+        place="C.19",
+        claim="Have tiers of reproducibility, and log versions, seeds and flags.",
+        stand="followed",
+        reason="Results have versions, seed and a digest of the parameters; the virtual world is equal to the bit.",
+        command="plesio study determinism",
+    ),
+    Entry(
+        place="C.20",
+        claim="Calibrate estimates by small runs, and vary their inputs by 20 %.",
+        stand="shown",
+        reason="A calibration measures the machine, and the study shows what each input moves.",
+        command="plesio study time-to-train",
+    ),
+)

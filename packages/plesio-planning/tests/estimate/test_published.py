@@ -1,0 +1,132 @@
+"""What the estimate must not get worse at: every published step, with its family or its program left out of the fit."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plesio.cli.main import invoke
+from plesio.core.errors import ConfigError
+from plesio_planning.estimate import CONSTANTS, validate_estimator
+from plesio_planning.estimate.accuracy import STEP_ERROR
+from plesio_planning.estimate.calibrate import FITTED, fit_constants, predicted_s
+from plesio_planning.estimate.cross_validation import Group, HeldOut, covering_error, groups_of
+from plesio_planning.estimate.published import PUBLISHED_STEPS
+from plesio_planning.estimate.validation import FITTED_STEPS, NEVER_FITTED_STEPS, Validation
+
+
+@pytest.fixture(scope="module")
+def validation() -> Validation:
+    """Made once, for the command, too."""
+    return validate_estimator()
+
+
+def errors(validation: Validation, *quantities: str) -> list[float]:
+    return [abs(prediction.error) for prediction in validation.predictions if prediction.quantity in quantities]
+
+
+def mean_error(rows: tuple[HeldOut, ...]) -> float:
+    return statistics.fmean(abs(row.error) for row in rows)
+
+
+def coverage(rows: tuple[HeldOut, ...]) -> float:
+    return sum(group.num_covered for group in groups_of(rows)) / len(rows)
+
+
+def test_all_shared_rows_are_there():
+    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in "ACDEFGHI"}
+    assert counts == {"A": 10, "C": 8, "D": 3, "E": 3, "F": 3, "G": 16, "H": 3, "I": 72}
+    assert len(FITTED_STEPS) == 112
+    assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F"}
+
+
+def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
+    assert {row.group for row in validation.families} == {"gpt", "llama", "mcore", "mpt", "nemotron"}
+    assert {row.step.source for row in validation.families if row.group == "gpt"} == set("ACGH")
+
+
+def test_families_that_were_left_out(validation: Validation):
+    """The goal is 6 % in the mean and 15 % for the worst family; today 4.1 and 5.2 %."""
+    assert mean_error(validation.families) < 0.05
+    assert groups_of(validation.families)[0].mean_error < 0.07
+
+
+def test_programs_that_were_left_out(validation: Validation):
+    """Today 4.0 %, and 6.2 % for the worst, DeepSpeed of 2021."""
+    assert mean_error(validation.programs) < 0.05
+    assert groups_of(validation.programs)[0].mean_error < 0.08
+
+
+def test_every_family_and_program_is_closer_than_a_constant_utilisation(validation: Validation):
+    groups: list[Group] = [*groups_of(validation.families), *groups_of(validation.programs)]
+    assert all(group.mean_error < group.baseline_error for group in groups)
+
+
+def test_the_interval_covers_what_it_says(validation: Validation):
+    """The interval comes from the errors of the other groups; today 90 % of the steps, and 88 % by program."""
+    assert 0.85 < coverage(validation.families) < 0.95
+    assert 0.85 < coverage(validation.programs) < 0.95
+
+
+def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation):
+    assert covering_error(validation.families) == pytest.approx(STEP_ERROR, abs=0.0015)
+
+
+def test_steps_that_are_never_in_a_fit(validation: Validation):
+    """Llama 3 405B on 8192 and 16384 H100 is 8 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
+    rows = [row for row in validation.predictions if row.quantity == "step time, never in a fit (s)"]
+    assert len(rows) == 6
+    assert all(-0.12 < row.error < 0 for row in rows if row.setting["source"] == "E")
+    assert all(-0.23 < row.error < 0 for row in rows if row.setting["source"] == "F")
+
+
+def test_memory_of_korthikantis_figure_1(validation: Validation):
+    """The goal is 8 %; today 1.5 %, of 22B's parameters, as its one stage has the embedding, too."""
+    rows = errors(validation, "parameters and optimizer, GiB", "activations, GiB", "selective activations, GiB")
+    assert len(rows) == 12
+    assert max(rows) < 0.02
+
+
+def test_the_constants_are_those_of_the_fit():
+    fitted = fit_constants(FITTED_STEPS)
+    for one in FITTED:
+        assert one.of(CONSTANTS) == pytest.approx(one.of(fitted), abs=2e-3), one.name
+
+
+def test_a_fit_finds_the_constants_that_made_the_times():
+    """But for the pull of the figures that it begins with."""
+    true = replace(CONSTANTS, matrix_efficiency={**CONSTANTS.matrix_efficiency, "ampere": 0.7}, flash_1_efficiency=0.25)
+    steps = [replace(step, step_s=predicted_s(step, true)) for step in FITTED_STEPS]
+    fitted = fit_constants(steps)
+    for one in FITTED:
+        assert one.of(fitted) == pytest.approx(one.of(true), rel=0.07), one.name
+
+
+def test_a_constant_that_no_step_depends_on_stays_where_it_begins():
+    fitted = fit_constants([step for step in FITTED_STEPS if step.source == "A"])
+    begin = {(one.name, one.architecture): one.begin for one in FITTED}
+    assert fitted.fp8_efficiency["hopper"] == pytest.approx(begin["fp8_efficiency", "hopper"])
+    assert fitted.flash_1_efficiency == pytest.approx(begin["flash_1_efficiency", ""])
+
+
+def test_no_steps_are_refused():
+    with pytest.raises(ConfigError, match="give one or more"):
+        fit_constants([])
+
+
+def test_the_estimator_is_shown_beside_what_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "errors.json"
+    assert invoke(["validate", "estimator", "--json", str(path), "--out", str(tmp_path / "page")]) == 0
+    printed = capsys.readouterr().out
+    assert "Every family of models left out in turn, 112 steps" in printed
+    assert "constant utilisation" in printed
+    data = json.loads(path.read_text())
+    assert {row["source"] for row in data["rows"]} == set("ACDEFGHI")
+    left_out = next(one for one in data["summary"] if one["quantity"] == "step time, family left out (s)")
+    assert left_out["num_predictions"] == 112
+    assert left_out["mean_error"] < left_out["baseline_mean_error"]
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "Family of models left out" in page
+    assert "mpt-125m" in page

@@ -1,0 +1,194 @@
+"""The fastest layout, held against trying all by hand."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio_planning.estimate import SOFTWARE, Layout, estimate_memory, estimate_step, find_model, parse_machine
+from plesio_planning.estimate.capacity import that_fits
+from plesio_planning.estimate.frontier import find_frontier, pareto_front
+from plesio_planning.estimate.search import RESERVE, Search, layouts_of, search_layouts
+from plesio_planning.estimate.training import estimate_training
+
+MACHINE = parse_machine("16xa100")
+MODEL = find_model("llama-2-7b")
+BATCH = 32
+
+
+def brute_force() -> dict[Layout, float]:
+    """Seconds of a step for each layout that works, of all numbers up to 32 for every degree."""
+    numbers = [1, 2, 4, 8, 16, 32]
+    found = {}
+    for tp, pp, vpp, cp, micro_batch, zero, recomputation in product(
+        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "full")
+    ):
+        dp = 16 // (tp * pp * cp)
+        if not dp or tp > 8 or cp > 4 or micro_batch > 16:
+            continue
+        layout = Layout(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            dp=dp,
+            cp=cp,
+            zero=zero,
+            micro_batch=micro_batch,
+            recomputation=recomputation,  # type: ignore[arg-type]
+            sequence_parallel=tp > 1,
+        )
+        try:
+            memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
+        except ConfigError:
+            continue
+        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+            found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
+    return found
+
+
+@pytest.fixture(scope="module")
+def searched() -> Search:
+    return search_layouts(MODEL, MACHINE, global_batch=BATCH)
+
+
+def test_the_search_finds_what_brute_force_finds(searched: Search):
+    by_hand = brute_force()
+    assert {candidate.layout for candidate in searched.candidates} == set(by_hand)
+    assert searched.best.step.total_s == pytest.approx(min(by_hand.values()), rel=1e-9)
+    steps_s = [candidate.step.total_s for candidate in searched.candidates]
+    assert steps_s == pytest.approx(sorted(steps_s), rel=1e-9)
+    assert searched.num_tried == len(searched.candidates) + searched.num_not_divisible + searched.num_too_large
+
+
+def test_no_layout_that_is_estimated_alone_beats_the_search():
+    """Alone one that does not fit is estimated with 14 bytes a parameter; so it is in a search."""
+    model, machine = find_model("nemotron-4-340b"), parse_machine("128xh100")
+    fixed = {"tp": 8, "pp": 8, "vpp": 12, "zero": 1}
+    alone = []
+    for layout in layouts_of(model, machine, global_batch=BATCH, fixed=fixed):
+        try:
+            taken = that_fits(model, layout, machine, global_batch=BATCH)
+        except ConfigError:
+            continue
+        memory = estimate_memory(model, taken, machine, global_batch=BATCH)
+        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+            alone.append((taken, estimate_step(model, taken, machine, global_batch=BATCH).total_s))
+    found = search_layouts(model, machine, global_batch=BATCH, may_be_lean=True, fixed=fixed)
+    assert {candidate.layout for candidate in found.candidates} == {layout for layout, _ in alone}
+    assert found.best.step.total_s == pytest.approx(min(step_s for _, step_s in alone), rel=1e-9)
+    assert found.best.layout.keeps_remainders
+    usual = search_layouts(model, machine, global_batch=BATCH, fixed=fixed)
+    assert found.best.step.total_s < 0.8 * usual.best.step.total_s
+    assert not any(candidate.layout.keeps_remainders for candidate in usual.candidates)
+    kept = {**fixed, "recomputation": "none"}
+    for may_be_lean, larger in ((False, "256xh100"), (True, "128xh100")):
+        with pytest.raises(ConfigError, match=f"fits into the memory of 64xh100 .*; write {larger}, or"):
+            search_layouts(model, parse_machine("64xh100"), global_batch=BATCH, may_be_lean=may_be_lean, fixed=kept)
+
+
+def test_layouts_that_take_as_long_are_shown_once():
+    """One replica has nothing that ZeRO could share, so its stages are as fast."""
+    found = search_layouts(find_model("llama-2-7b"), parse_machine("8xa100"), global_batch=8, fixed={"dp": 1, "cp": 1})
+    shown = found.distinct(10)
+    assert len(shown) == 10
+    steps_s = [candidate.step.total_s for candidate, _ in shown]
+    assert all(later > earlier * (1 + 1e-9) for earlier, later in pairwise(steps_s))
+    assert all(as_fast >= 2 for _, as_fast in shown)
+    every = found.distinct(found.num_tried)
+    assert sum(1 + as_fast for _, as_fast in every) == len(found.candidates)
+    for candidate, _ in every:
+        same = [one for one in found.candidates if one.step.total_s == candidate.step.total_s]
+        assert candidate.memory.total_bytes == min(one.memory.total_bytes for one in same)
+
+
+def test_every_cell_of_the_heat_map_is_the_best_of_its_degrees(searched: Search):
+    for (tp, pp), best in searched.best_by_degrees().items():
+        same = [one for one in searched.candidates if (one.layout.tp, one.layout.pp) == (tp, pp)]
+        assert best.step.total_s == pytest.approx(min(one.step.total_s for one in same), rel=1e-9)
+
+
+def test_what_is_fixed_stays():
+    found = search_layouts(MODEL, MACHINE, global_batch=BATCH, fixed={"tp": 2, "zero": 1, "recomputation": "full"})
+    for candidate in found.candidates:
+        layout = candidate.layout
+        assert (layout.tp, layout.zero, layout.recomputation) == (2, 1, "full")
+    with pytest.raises(ConfigError, match="tp = 3 cannot be had from 16 devices"):
+        search_layouts(MODEL, MACHINE, global_batch=BATCH, fixed={"tp": 3})
+
+
+def test_selective_recomputation_is_searched_where_attention_is_not_fused():
+    kinds = {
+        software: {layout.recomputation for layout in layouts_of(MODEL, MACHINE, global_batch=BATCH, software=each)}
+        for software, each in SOFTWARE.items()
+    }
+    assert kinds["current"] == {"none", "full"}
+    assert kinds["megatron-2022"] == {"none", "selective", "full"}
+
+
+def test_experts_are_shared_and_images_need_only_replicas():
+    mixture = search_layouts(find_model("mixtral-8x7b"), parse_machine("32xh100"), global_batch=64, fixed={"zero": 1})
+    assert mixture.best.layout.ep > 1
+    images = search_layouts(find_model("resnet50"), parse_machine("8xv100"), global_batch=256, precision="fp16")
+    assert images.best.layout.num_devices == images.best.layout.dp == 8
+
+
+def test_a_faster_machine_is_never_slower(searched: Search):
+    nic = replace(MACHINE.nic, bytes_per_s=2 * MACHINE.nic.bytes_per_s)
+    assert (
+        search_layouts(MODEL, replace(MACHINE, nic=nic), global_batch=BATCH).best.step.total_s
+        <= searched.best.step.total_s
+    )
+
+
+def test_progress_reaches_its_end():
+    seen: list[tuple[int, int]] = []
+    found = search_layouts(
+        MODEL, MACHINE, global_batch=BATCH, on_progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[0] == (0, found.num_tried)
+    assert seen[-1] == (found.num_tried, found.num_tried)
+    assert seen == sorted(seen)
+
+
+def test_a_model_that_fits_nowhere_names_a_machine_that_would_do():
+    model = find_model("llama-3-70b")
+    with pytest.raises(
+        ConfigError, match=r"fits into the memory of 8xa100 with sequences of 8,192 tokens; write (\d+)xa100"
+    ) as error:
+        search_layouts(model, parse_machine("8xa100"), global_batch=256)
+    larger = str(error.value).partition("; write ")[2].partition(",")[0]
+    assert search_layouts(model, parse_machine(larger), global_batch=256).best.memory.fits
+
+
+def test_a_precision_that_the_device_lacks_is_refused():
+    with pytest.raises(ConfigError, match='did you mean "fp16"'):
+        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, precision="bf16")
+
+
+def test_nothing_on_the_front_is_beaten():
+    machines = [
+        MACHINE,
+        parse_machine("8xa100"),
+        parse_machine("32xa100"),
+        parse_machine("16xh100"),
+        parse_machine("1xv100"),
+    ]
+    frontier = find_frontier(MODEL, machines, global_batch=BATCH, tokens=1e10)
+    assert set(frontier.refused) == {"1xv100"}
+    assert len(frontier.trainings) == 4
+    assert frontier.on(MACHINE).machine == MACHINE
+    for one in frontier.front:
+        assert not any(other.total_s < one.total_s and other.cost < one.cost for other in frontier.trainings)
+    for one in frontier.trainings:
+        assert any(other.total_s <= one.total_s and other.cost <= one.cost for other in frontier.front)
+    # the same run from the layout that was found
+    best = frontier.searches[MACHINE.name].best.layout
+    again = estimate_training(MODEL, best, MACHINE, global_batch=BATCH, tokens=1e10)
+    assert again.total_s == frontier.on(MACHINE).total_s
+    assert pareto_front([again, again]) == (again,)
+
+
+def test_the_machine_that_was_asked_for_must_do():
+    with pytest.raises(ConfigError, match="1xv100"):
+        find_frontier(MODEL, [parse_machine("1xv100"), MACHINE], global_batch=BATCH, tokens=1e10, precision="fp16")

@@ -1,0 +1,80 @@
+"""Plesio trains one PyTorch model with many workers under a consistency policy.
+
+Layers (imports go downward only): cli > bench | report > testbed > runtime | tasks > protocol > advisor > sim >
+policies | cost > core. What needs torch is loaded at first use, so that ``import plesio`` and the command line answer
+at once. The package ``plesio_planning`` plans runs; this one does not import it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from plesio.core.last_words import tell_errors
+from plesio.policies import (
+    ASP,
+    BSP,
+    FSDP,
+    SSP,
+    Adaptive,
+    Delayed,
+    Hierarchical,
+    LocalSGD,
+    Policy,
+    PostLocalSGD,
+    Switch,
+    TorchHook,
+    parse_policy,
+)
+
+if TYPE_CHECKING:
+    from plesio.protocol.figures import RunInfo
+    from plesio.runtime.grid.join_grid import grid
+    from plesio.runtime.job import Job
+    from plesio.runtime.join import join
+    from plesio.runtime.join_options import JoinOptions
+    from plesio.runtime.worker.exchange.transition import Transition
+    from plesio.runtime.worker.session import Session
+    from plesio.tasks.task import Task
+
+__all__ = [
+    "ASP",
+    "BSP",
+    "FSDP",
+    "SSP",
+    "Adaptive",
+    "Delayed",
+    "Hierarchical",
+    "Job",
+    "JoinOptions",
+    "LocalSGD",
+    "Policy",
+    "PostLocalSGD",
+    "RunInfo",
+    "Session",
+    "Switch",
+    "Task",
+    "TorchHook",
+    "Transition",
+    "grid",
+    "join",
+    "parse_policy",
+]
+
+_LAZY = {
+    "Job": "plesio.runtime.job",
+    "JoinOptions": "plesio.runtime.join_options",
+    "RunInfo": "plesio.protocol.figures",
+    "Session": "plesio.runtime.worker.session",
+    "Task": "plesio.tasks.task",
+    "Transition": "plesio.runtime.worker.exchange.transition",
+    "grid": "plesio.runtime.grid.join_grid",
+    "join": "plesio.runtime.join",
+}
+
+
+tell_errors()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'plesio' has no attribute '{name}'")

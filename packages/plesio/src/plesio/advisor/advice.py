@@ -1,0 +1,378 @@
+"""`advise`: price all candidates, race those that fit and could win, rank them, and choose."""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plesio.advisor.candidates import BASELINE, SHARDED, Candidate, candidates
+from plesio.advisor.failures import FailureModel
+from plesio.advisor.flips import Flip, flips_of
+from plesio.advisor.memory import MemoryNeed, memory_need
+from plesio.advisor.price import Price, price
+from plesio.advisor.race import Race
+from plesio.advisor.runs import Budget, Entry, Raced, Rehearsal, scatter_of
+from plesio.advisor.setting import Situation
+from plesio.core.arguments import checked
+from plesio.core.errors import ConfigError
+from plesio.core.json_values import to_json
+from plesio.core.units import format_bytes
+
+__all__ = ["Advice", "Question", "Row", "advise"]
+
+WORTH = 0.02
+"""What a strategy must win over bsp to be named in its place."""
+LEAST_DOUBT = 0.02
+"""By how much, in logarithms, a time may be off however many seeds it is from: longer runs are not quite the same."""
+MOST_DOUBT = 0.05
+"""The same, at most, against bsp: what wins more than that in the mean is named, however seeds scatter."""
+ALIKE = 0.01
+"""Times that differ by less are one, and the one with less slack is named."""
+
+How = Literal["measured", "priced", "too late", "does not fit", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        name: Of the task or the script.
+        at: Where, with which model.
+        has_store: Whether the store's servers can run the optimizer.
+        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
+        metric_name: What is timed: a metric, or ``training loss``.
+        metric_goal: Whether more of it is better.
+        target: Its value to reach; None is a level of bsp's own curve.
+        must_reach: Whether a target that nobody comes to is an error: it was asked for in so many words.
+        tolerance: Points of the final metric that may be given up.
+        failures: How workers fail; None if they do not.
+        price_per_hour: Of a worker; None is not asked for.
+        measure_s: Seconds of this machine for runs.
+    """
+
+    name: str
+    at: Situation
+    has_store: bool
+    shares_moments: bool
+    metric_name: str
+    metric_goal: Literal["max", "min"]
+    target: float | None
+    must_reach: bool
+    tolerance: float
+    failures: FailureModel | None
+    price_per_hour: float | None
+    measure_s: float
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What is asked about there, ``bsp`` first."""
+        return candidates(
+            has_racks=self.at.has_racks,
+            has_store=self.has_store,
+            shares_moments=self.shares_moments,
+            is_unequal=self.at.is_unequal,
+        )
+
+    @property
+    def sign(self) -> float:
+        """Of the metric on curves, where more is better."""
+        return 1.0 if self.metric_goal == "max" else -1.0
+
+    def shortfall(self, base: float, other: float) -> float:
+        """What ``other`` is worse than ``base``, as values on curves: in points of a share, else in percent.
+
+        A metric between 0 and 1 of which more is better is a share.
+        """
+        if self.is_share(base) and self.is_share(other):
+            return 100 * (base - other)
+        return 100 * (base - other) / max(abs(base), 1e-12)
+
+    def is_share(self, value: float) -> bool:
+        """Whether the metric is a share, whose points are percent."""
+        return self.metric_goal == "max" and 0 <= value <= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One candidate in the ranking.
+
+    Attributes:
+        spec: The policy's text.
+        how: Where its time is from, or why it has none.
+        time_s: Predicted seconds to the goal, failures included; inf if it was not reached.
+        low_s: Lower end of its interval, and
+        high_s: upper end: 95 %, from the ratios to bsp seed by seed; of two seeds their range, of one NaN.
+        num_seeds: It was run with.
+        samples: Over those that bsp needs; NaN is not known.
+        price: Of its step.
+        memory: Of a worker.
+        fits: Whether a worker has so much.
+        cost: Of all workers until then; None was not asked for.
+        lost: Points that its final metric fell short of bsp's; None was not checked.
+        slowdown: By failures.
+        problem: Why it could not be run.
+        slack: As `Candidate.slack`.
+        doubt: Times its time that may be true as well: one standard error of the ratio to bsp, within limits.
+        shares: Of the batch, that it dealt; empty is equal shares.
+    """
+
+    spec: str
+    how: How
+    time_s: float
+    low_s: float
+    high_s: float
+    num_seeds: int
+    samples: float
+    price: Price
+    memory: MemoryNeed
+    fits: bool
+    cost: float | None
+    lost: float | None
+    slowdown: float
+    problem: str | None
+    slack: float
+    doubt: float
+    shares: tuple[float, ...] = ()
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it has a time to be ranked by, and fits."""
+        return self.fits and math.isfinite(self.time_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The answer.
+
+    Attributes:
+        question: What was asked.
+        raced: How the race went.
+        rows: The ranking, best first: what was run, then what was priced alone, then what has no time.
+        chosen: The one to use.
+        flips: Where another would be the best.
+    """
+
+    question: Question
+    raced: Raced
+    rows: tuple[Row, ...]
+    chosen: Row
+    flips: tuple[Flip, ...]
+
+    @property
+    def baseline(self) -> Row:
+        """That of bsp."""
+        return next(row for row in self.rows if row.spec == BASELINE)
+
+    @property
+    def level(self) -> float:
+        """Of the metric, that all are timed to."""
+        return self.question.sign * self.raced.goal.level
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        question, goal = self.question, self.raced.goal
+        values: dict[str, Any] = to_json(
+            {
+                "name": question.name,
+                "cluster": question.at.cluster.name,
+                "num_workers": question.at.num_workers,
+                "batch_size": question.at.batch_size,
+                "metric": question.metric_name,
+                "level": self.level,
+                "target": goal.target is not None,
+                "tolerance": question.tolerance,
+                "parameter_bytes": question.at.sizes.parameter_bytes,
+                "chosen": self.chosen.spec,
+                "runs": self.raced.num_runs,
+                "spent_s": self.raced.spent_s,
+                "hope": self.raced.hope,
+                "ranking": self.rows,
+                "flips": self.flips,
+            }
+        )
+        return values
+
+
+@checked
+def advise(
+    question: Question,
+    rehearsal: Rehearsal,
+    *,
+    now_s: Callable[[], float],
+    on_run: Callable[[str, int], None] = lambda policy, seed: None,
+) -> Advice:
+    """Rank the candidates by the time to the goal, and choose.
+
+    Args:
+        question: What is asked.
+        rehearsal: Does the runs.
+        now_s: The clock of the budget.
+        on_run: Told of each run that begins.
+
+    Raises:
+        ConfigError: Nobody comes to the target, nothing fits, or bsp cannot be run.
+    """
+    at = question.at
+    all_of_them = question.candidates()
+    prices = {one.spec: price(one.spec, at) for one in all_of_them}
+    needs = {one.spec: memory_need(one.spec, at, servers=prices[one.spec].servers) for one in all_of_them}
+    fits = {spec: at.memory_bytes is None or need.total <= at.memory_bytes for spec, need in needs.items()}
+    if not any(fits.values()):
+        least = min(needs, key=lambda spec: needs[spec].total)
+        raise ConfigError(
+            f"nothing fits: a worker has {format_bytes(at.memory_bytes or 0)}, and {least}, which needs least, needs "
+            f"{format_bytes(needs[least].total)}; use more workers, smaller batches or another cluster"
+        )
+    entries = [
+        Entry(candidate=one, price=prices[one.spec])
+        for one in all_of_them
+        if one.runs and (fits[one.spec] or one.spec == BASELINE)
+    ]
+    race = Race(
+        entries,
+        rehearsal=rehearsal,
+        budget=Budget(measure_s=question.measure_s, now_s=now_s),
+        target=None if question.target is None else question.sign * question.target,
+        must_reach=question.must_reach,
+        tolerance=question.tolerance,
+        shortfall=question.shortfall,
+        on_run=on_run,
+    )
+    raced = race.run()
+    known = {entry.spec: entry for entry in raced.entries}
+    base_step_s = prices[BASELINE].step_s
+    rows = [
+        _row(
+            question,
+            one,
+            known.get(one.spec),
+            raced=raced,
+            price=prices[one.spec],
+            relative=prices[one.spec].step_s / base_step_s,
+            memory=needs[one.spec],
+            fits=fits[one.spec],
+        )
+        for one in all_of_them
+    ]
+    rows.sort(key=lambda row: (not row.ranked, row.how == "priced" and row.spec != SHARDED, row.time_s, row.slack))
+    chosen = _choose(question, rows)
+    tolerated = [row for row in rows if row.lost is None or row.lost <= question.tolerance]
+    flips = flips_of(at, tolerated, chosen=chosen.spec, failures=question.failures)
+    return Advice(question=question, raced=raced, rows=tuple(rows), chosen=chosen, flips=flips)
+
+
+def _row(
+    question: Question,
+    candidate: Candidate,
+    entry: Entry | None,
+    *,
+    raced: Raced,
+    price: Price,
+    relative: float,
+    memory: MemoryNeed,
+    fits: bool,
+) -> Row:
+    base = raced.entries[0]
+    level = raced.goal.level
+    base_s = base.mean_s(level)
+    slowdown = 1.0
+    how: How = "priced"
+    time_s, low_s, high_s = relative * base_s, math.nan, math.nan
+    samples = math.nan
+    if candidate.spec == SHARDED:
+        samples = 1.0  # the same steps, divided otherwise
+    if entry is not None and entry.runs:
+        how = "measured"
+        time_s, low_s, high_s = _time(entry, base, level)
+        samples = entry.samples(level) / base.samples(level)
+        if math.isinf(time_s):
+            how = "failed" if entry.problem else "too late"
+    if not fits and how != "measured":
+        how = "does not fit"
+    if question.failures is not None and math.isfinite(time_s):
+        slowdown = question.failures.slowdown(candidate.spec)
+    hourly = question.price_per_hour
+    total_s = time_s * slowdown
+    return Row(
+        spec=candidate.spec,
+        how=how,
+        time_s=total_s,
+        low_s=low_s * slowdown,
+        high_s=high_s * slowdown,
+        num_seeds=0 if entry is None else len(entry.runs),
+        samples=samples,
+        price=price,
+        memory=memory,
+        fits=fits,
+        cost=None if hourly is None else total_s / 3600 * question.at.num_workers * hourly,
+        lost=raced.lost.get(candidate.spec),
+        slowdown=slowdown,
+        problem=None if entry is None else entry.problem,
+        slack=candidate.slack,
+        doubt=_doubt(entry, raced),
+        shares=() if entry is None else next((run.shares for run in entry.runs.values() if run.shares), ()),
+    )
+
+
+def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]:
+    """Seconds to the level over bsp's seeds, and the ends of a 95 % interval for the ratio to bsp.
+
+    The ratio to bsp is of the seeds that both were run with, and bsp's own time of all its seeds.
+    """
+    own_s, base_s = entry.mean_s(level), base.mean_s(level)
+    if math.isinf(own_s):
+        return math.inf, math.nan, math.nan
+    if entry is base or math.isinf(base_s):
+        logs = [math.log(one) for one in entry.seconds(level).values()]
+        return own_s, *_ends(own_s, logs)
+    ratios = entry.log_ratios(base, level)
+    if not ratios:
+        return own_s, math.nan, math.nan
+    time_s = base_s * math.exp(statistics.fmean(ratios))
+    return time_s, *_ends(time_s, ratios)
+
+
+def _doubt(entry: Entry | None, raced: Raced) -> float:
+    """One standard error of the ratio to bsp, by the scatter that all candidates show together."""
+    base, level = raced.entries[0], raced.goal.level
+    num_ratios = 0 if entry is None else len(entry.log_ratios(base, level))
+    if entry is None or entry is base or not num_ratios:
+        return 1.0
+    return math.exp(max(LEAST_DOUBT, scatter_of(raced.entries, level) / math.sqrt(num_ratios)))
+
+
+def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
+    if len(logs) < 2:
+        return math.nan, math.nan
+    if len(logs) == 2:  # Student's interval of two says next to nothing
+        middle = statistics.fmean(logs)
+        return centre_s * math.exp(min(logs) - middle), centre_s * math.exp(max(logs) - middle)
+    from scipy import stats  # advice simulates before this, and so has asked for it
+
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return centre_s * math.exp(-half), centre_s * math.exp(half)
+
+
+def _choose(question: Question, rows: list[Row]) -> Row:
+    """The fastest that fits and is accurate enough; bsp where little is to be won, and of those alike the strictest."""
+    able = [row for row in rows if row.ranked and (row.lost is None or row.lost <= question.tolerance)]
+    trusted = [row for row in able if row.how == "measured" or row.spec == SHARDED]
+    base = next((row for row in trusted if row.spec == BASELINE), None)
+    if not trusted:
+        raise ConfigError("nothing that fits comes to the goal within the runs; give them more time with --measure")
+    best = min(trusted, key=_no_more_than)
+    if base is not None and best.spec != BASELINE:
+        # it must be better for sure: by one standard error, within limits
+        enough_s = (1 - WORTH) * base.time_s
+        trusted = [base, *(row for row in trusted if min(row.doubt, 1 + MOST_DOUBT) * row.time_s <= enough_s)]
+        best = min(trusted, key=_no_more_than)
+    if best.spec == BASELINE:
+        return best
+    alike = [row for row in trusted if _no_more_than(row) <= (1 + ALIKE) * _no_more_than(best)]
+    return min(alike, key=lambda row: (row.slack, row.time_s))
+
+
+def _no_more_than(row: Row) -> float:
+    """Its time with its doubt: of two that seem alike, the one that was run on more seeds is the better choice."""
+    return row.doubt * row.time_s

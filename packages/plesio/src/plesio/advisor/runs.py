@@ -1,0 +1,257 @@
+"""What a race is about: runs, candidates with their prices and runs, the goal, the budget; and who does the runs."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from plesio.advisor.candidates import Candidate
+from plesio.advisor.curve import Curve, curve_of
+from plesio.advisor.price import Price
+from plesio.core.results import RunResult
+
+__all__ = ["Budget", "Entry", "Goal", "Raced", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
+
+USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
+"""Of the log ratio of two candidates' times with one seed, as a guess; and the seeds that the guess counts as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run showed.
+
+    Attributes:
+        curve: Its progress; None if it was cut off or failed.
+        samples: Trained on.
+        virtual_s: Seconds of training, in virtual time.
+        real_s: Seconds that it took this machine.
+        problem: Why it could not be finished, if it could not.
+        whole: Whether it went on to the end of its schedule.
+        shares: The last shares of the batch that the policy dealt, by rank; empty is equal shares.
+    """
+
+    curve: Curve | None
+    samples: float
+    virtual_s: float
+    real_s: float
+    problem: str | None = None
+    whole: bool = False
+    shares: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, rehearsed: "Rehearsed", *, by_loss: bool) -> "Run":
+        """What a rehearsal showed."""
+        result = rehearsed.result
+        usable = result is not None and rehearsed.problem is None
+        return cls(
+            curve=curve_of(result, by_loss=by_loss) if result is not None and usable else None,
+            samples=rehearsed.samples,
+            virtual_s=rehearsed.virtual_s,
+            real_s=rehearsed.real_s,
+            problem=rehearsed.problem,
+            whole=rehearsed.whole,
+            shares=() if result is None else _last_shares(result),
+        )
+
+
+def _last_shares(result: RunResult) -> tuple[float, ...]:
+    dealt = [decision["shares"] for decision in result.decisions if decision.get("shares")]
+    return tuple(dealt[-1]) if dealt else ()
+
+
+class Rehearsed(Protocol):
+    """How a rehearsal's run ended; `Run` has the same figures."""
+
+    @property
+    def result(self) -> RunResult | None:
+        """Its figures; None if it was cut off before there were any."""
+        ...
+
+    @property
+    def samples(self) -> float:
+        """Trained on."""
+        ...
+
+    @property
+    def virtual_s(self) -> float:
+        """Virtual seconds."""
+        ...
+
+    @property
+    def real_s(self) -> float:
+        """Seconds of this machine."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """Why it failed."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether its schedule was over."""
+        ...
+
+
+class Rehearsal(Protocol):
+    """Runs the user's code under a policy, in the virtual world."""
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether the training loss is what counts, and not a metric."""
+        ...
+
+    @property
+    def most_samples(self) -> float:
+        """Of a whole run; inf is not known."""
+        ...
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds of this machine that a sample is expected to take."""
+        ...
+
+    def run(
+        self, policy: str, *, seed: int, servers: int | None, until_samples: float, within_s: float, budget_s: float
+    ) -> Rehearsed:
+        """Do one run.
+
+        Args:
+            policy: Its text.
+            seed: Its seed.
+            servers: Servers of the store; as usual without.
+            until_samples: Where it ends at the latest.
+            within_s: Virtual seconds after which it is cut off.
+            budget_s: Seconds of this machine after which it is cut off.
+        """
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Seconds of this machine.
+
+    Attributes:
+        measure_s: All of them.
+        now_s: The clock.
+    """
+
+    measure_s: float
+    now_s: Callable[[], float]
+    began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began_s = self.now_s()
+
+    @property
+    def spent_s(self) -> float:
+        """So far."""
+        return self.now_s() - self.began_s
+
+    def left_s(self, share: float = 1.0) -> float:
+        """Of this share of the whole."""
+        return max(0.0, share * self.measure_s - self.spent_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is timed.
+
+    Attributes:
+        level: On the curves, where larger is better.
+        target: The metric that somebody asked for, if the level is that.
+        samples: That bsp takes to the level.
+        complete: Whether bsp was run as long as its schedule is.
+    """
+
+    level: float
+    target: float | None
+    samples: float
+    complete: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A candidate in the race: its price, and its runs by seed."""
+
+    candidate: Candidate
+    price: Price
+    runs: dict[int, Run] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> str:
+        """The candidate's."""
+        return self.candidate.spec
+
+    def seconds(self, level: float) -> dict[int, float]:
+        """By seed, seconds to the level; inf if a run did not come to it."""
+        return {seed: math.inf if run.curve is None else run.curve.seconds_to(level) for seed, run in self.runs.items()}
+
+    def samples(self, level: float) -> float:
+        """Samples to the level, in the mean over the seeds that came to it; inf if none did."""
+        found = [run.curve.samples_to(level) for run in self.runs.values() if run.curve is not None]
+        finite = [one for one in found if math.isfinite(one)]
+        return statistics.fmean(finite) if finite else math.inf
+
+    def mean_s(self, level: float) -> float:
+        """Geometric mean of the seconds to the level over the seeds; inf if any run did not come to it."""
+        seconds = list(self.seconds(level).values())
+        if not seconds or not all(0 < one < math.inf for one in seconds):
+            return math.inf
+        return math.exp(statistics.fmean(map(math.log, seconds)))
+
+    def log_ratios(self, other: "Entry", level: float) -> list[float]:
+        """Of the seconds to the level to another's, over the seeds in which both came to it."""
+        own, theirs = self.seconds(level), other.seconds(level)
+        return [
+            math.log(own[seed] / theirs[seed])
+            for seed in sorted(own.keys() & theirs.keys())
+            if 0 < own[seed] < math.inf and 0 < theirs[seed] < math.inf
+        ]
+
+    @property
+    def problem(self) -> str | None:
+        """Why its runs could not be finished."""
+        return next((run.problem for run in self.runs.values() if run.problem), None)
+
+
+def scatter_of(entries: Sequence[Entry], level: float) -> float:
+    """By how much a log ratio to `bsp` differs from seed to seed: one figure for all, as each candidate has few.
+
+    Args:
+        entries: `bsp` first.
+        level: On the curves.
+    """
+    base, *others = entries
+    squares, freedom = PRIOR_SEEDS * USUAL_SCATTER**2, PRIOR_SEEDS
+    for entry in others:
+        ratios = entry.log_ratios(base, level)
+        if len(ratios) > 1:
+            squares += (len(ratios) - 1) * statistics.variance(ratios)
+            freedom += len(ratios) - 1
+    return math.sqrt(squares / freedom)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """How the race went.
+
+    Attributes:
+        goal: What was timed.
+        entries: All candidates, `bsp` first; those that were not run have prices alone.
+        lost: What the checked winners' final metric fell short of bsp's by, by spec; negative is better.
+        spent_s: Seconds of this machine.
+        hope: Where only bsp came to the level, who of the others would sooner, by its too short run, and its seconds.
+    """
+
+    goal: Goal
+    entries: tuple[Entry, ...]
+    lost: Mapping[str, float]
+    spent_s: float
+    hope: tuple[str, float] | None = None
+
+    @property
+    def num_runs(self) -> int:
+        """Over all candidates."""
+        return sum(len(entry.runs) for entry in self.entries)

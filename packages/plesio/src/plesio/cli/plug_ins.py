@@ -1,0 +1,38 @@
+"""Commands that other packages add to ``plesio``, by the entry points of their distributions.
+
+An entry point of the group ``plesio.commands`` names a function that takes the `typer.Typer` of ``plesio`` and adds a
+command to it. One of the group ``plesio.validations`` names what ``plesio validate`` can do besides: a function of the
+file for JSON and of the folder for the page, each None where not asked for, that returns the exit status.
+"""
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+
+from plesio.core.errors import PlesioError
+
+__all__ = ["add_commands", "home_of", "plug_ins"]
+
+_PLANNING = ("bound", "estimate", "estimator", "study")
+
+
+def plug_ins(group: str) -> dict[str, EntryPoint]:
+    """Entry points of a group, by name and in its order."""
+    return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add what other packages have; one that cannot be loaded is named, and the rest goes on without it."""
+    for name, entry in plug_ins("plesio.commands").items():
+        try:
+            entry.load()(app)
+        except (ImportError, PlesioError) as error:
+            print(f"plesio: warning: the command `{name}` of {entry.value} cannot be loaded: {error}", file=sys.stderr)
+
+
+def home_of(command: str) -> str:
+    """Say how to get a command of plesio-planning where that is not installed; empty for any other word."""
+    if command in _PLANNING and command not in {**plug_ins("plesio.commands"), **plug_ins("plesio.validations")}:
+        return f"plesio-planning has `{command}`: pip install plesio-planning"
+    return ""

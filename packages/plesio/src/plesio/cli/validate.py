@@ -1,0 +1,167 @@
+"""`plesio validate`: how far predictions are from this machine's runs, or estimates from what others published."""
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plesio.cli.output_files import check_output_file
+from plesio.cli.plug_ins import home_of, plug_ins
+from plesio.cli.testbed import prepare_for_hosts
+from plesio.core.errors import ConfigError, nearest
+from plesio.core.files import write_whole
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from plesio.bench.validate import Setting
+    from plesio.core.predictions import Prediction
+
+__all__ = ["EXAMPLES", "PAGE", "show", "validate", "write_json"]
+
+WORLDS = "worlds"
+
+
+class MeasuredWorld(StrEnum):
+    """Where the runs are that predictions are held against."""
+
+    PROCESS = "process"
+    TESTBED = "testbed"
+
+
+SEEDS = "0,1,2"
+POLICIES = ("bsp", "ssp:4", "asp", "local_sgd:8")
+PAGE = "report.html"
+OUTPUT_NAMES = ("calibration", "process", "testbed", "virtual", PAGE)
+
+EXAMPLES = """\b
+Examples:
+  plesio validate
+  plesio validate --json errors.json --seeds 0 --policies bsp,asp
+  plesio validate --resume
+  plesio validate --world testbed --out runs/testbed
+  plesio validate estimator --out runs/estimator
+\b
+Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
+
+
+def validate(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="worlds|estimator",
+            help="Which predictions: of the virtual world, or of the time and memory of a training step.",
+            show_default=False,
+        ),
+    ] = WORLDS,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation, anew."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
+    ] = None,
+    world: Annotated[
+        MeasuredWorld,
+        typer.Option(
+            "--world", help="Where runs are measured: real workers on this machine, or on hosts that are made here."
+        ),
+    ] = MeasuredWorld.PROCESS,
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = SEEDS,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Remove an earlier validation from --out DIR.")
+    ] = False,
+) -> int:
+    """Predict what can be measured, and show the errors.
+
+    worlds (unless you say otherwise): two workloads, two step times, four workers of which one is three times slower,
+    under each policy: in the virtual world, calibrated to this machine, and with real workers. Prints predicted,
+    measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model. With
+    --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies. Needs root.
+
+    estimator: step times and memory of language models on up to 16384 accelerators, beside what their authors reported
+    and a constant utilisation, with every family of models and every program left out of the calibration in turn. It
+    takes --json and --out, and no other option.
+    """
+    plugged = plug_ins("plesio.validations")
+    if what not in (WORLDS, *plugged):
+        raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
+    if what != WORLDS:
+        if policies is not None or seeds != SEEDS or resume or overwrite or world is not MeasuredWorld.PROCESS:
+            raise ConfigError(f"validate {what} does no runs; leave out all options but --out and --json")
+        return int(plugged[what].load()(json_file, out=out))
+    from plesio.cli.compare import prepare_folder
+
+    settings = _settings(world, policies=policies, seeds=seeds)  # whatever is wrong is said before anything is removed
+    check_output_file("--json", json_file)
+    overwrite = overwrite or (out is None and not resume)
+    out = out or Path("runs/validation")
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
+    predictions = _measured(settings, world, out=out)
+    _show(predictions, json_file)
+    typer.echo(f"\n{out / PAGE}")
+    return 0
+
+
+def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[Setting]":
+    """What is run."""
+    if world is MeasuredWorld.TESTBED:
+        prepare_for_hosts()
+    from plesio.bench.validate import matrix, matrix_on_hosts
+    from plesio.cli.compare import split_policies, split_seeds
+
+    make = matrix_on_hosts if world is MeasuredWorld.TESTBED else matrix
+    return make(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
+
+
+def _measured(settings: "Sequence[Setting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
+    """Do the runs, and write their page."""
+    from plesio.bench.validate import validate
+    from plesio.cli.progress_display import progress_display
+    from plesio.report.validation import render_validation_page
+
+    with progress_display() as progress:
+        predictions = validate(
+            settings,
+            out=out,
+            progress=progress,
+            world=world.value,
+            on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
+        )
+    write_whole(out / PAGE, render_validation_page(predictions))
+    return predictions
+
+
+def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
+    """Print rows and summary, and write them if asked."""
+    from plesio.report.validation import render_validation
+
+    write_json(predictions, json_file)
+    show(render_validation(predictions))
+
+
+def write_json(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
+    """Write rows and summary if asked."""
+    from plesio.core.predictions import predictions_to_json
+
+    if json_file is not None:
+        write_whole(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
+
+
+def show(what: "RenderableType") -> None:
+    """Print a table; 100 characters wide where nobody looks."""
+    from rich.console import Console
+
+    from plesio.cli.compare import PLAIN_WIDTH
+
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(what)

@@ -1,0 +1,148 @@
+"""The table of habits: under each policy, alone and with two processes, a habit is honoured, refused, or warned of.
+
+``docs/habits.md`` is this table as a page; ``python packages/plesio/tests/runtime/test_habits.py`` writes it anew.
+"""
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from plesio.testing import LocalJob
+from runtime.habits.table import HABITS, Habit, Outcome, Script, run_all
+
+for part in ("data", "models", "loops", "optimizers"):
+    importlib.import_module(f"runtime.habits.{part}")
+
+POLICIES = ("bsp", "local_sgd:4", "asp", "adaptive")
+PAGE = Path(__file__).parents[4] / "docs" / "habits.md"
+SIGNS = {"honoured": "as alone", "refused": "refused", "warned": "warned", "unnoticed": "**not noticed**"}
+PROGRAM = Path(__file__).with_name("habits") / "program.py"
+LIMIT_S = 280.0
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Outcome]]:
+    """By policy and habit."""
+    return {policy: run_all(policy=policy, names=[habit.name for habit in HABITS]) for policy in POLICIES}
+
+
+def together(policy: str) -> dict[str, list[Outcome]]:
+    """Run all habits on two processes; outcomes by habit and rank."""
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAM, "run", timeout_s=LIMIT_S, policy=policy, names=[habit.name for habit in HABITS])
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    return {habit.name: [endings[rank].value[habit.name] for rank in sorted(endings)] for habit in HABITS}
+
+
+def faults(habit: Habit, outcomes: Sequence[Outcome], *, policy: str) -> list[str]:
+    """List the differences between a habit's outcomes and the table."""
+    expected, found = habit.expected(policy, alone=len(outcomes) == 1), {outcome.kind for outcome in outcomes}
+    traces = [outcome.trace for outcome in outcomes if outcome.trace]
+    if traces:
+        return [f"{habit.name}: {traces[0].strip().splitlines()[-1]}"]
+    # a line under `fallbacks` is in the result of the run, on one worker at least
+    kind = "warned" if found == {"warned", "honoured"} else next(iter(found))
+    by_one = found == {"refused", "honoured"} and any(outcome.at == "evaluate" for outcome in outcomes)
+    if by_one:  # on the store one worker evaluates
+        kind = "refused"
+    if kind != ("honoured" if expected == "unnoticed" else expected) or (
+        len(found) > 1 and kind != "warned" and not by_one
+    ):
+        return [f"{habit.name}: {sorted(found)} and not {expected}: {[(one.at, one.line) for one in outcomes]}"]
+    if expected == "unnoticed":
+        return []
+    if expected == "refused":
+        lines = [outcome.line for outcome in outcomes if outcome.kind == "refused"]
+        return [f"{habit.name}: not one line"] if any(not line or "\n" in line for line in lines) else []
+    try:
+        habit.check([outcome.facts for outcome in outcomes], Script(policy, 0, len(outcomes)))
+    except AssertionError as error:
+        return [f"{habit.name}: silently another run: {error} {[outcome.facts for outcome in outcomes]}"]
+    return []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_alone_nothing_is_silently_wrong(alone: dict[str, dict[str, Outcome]], policy: str):
+    wrong = [fault for habit in HABITS for fault in faults(habit, [alone[policy][habit.name]], policy=policy)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(p, marks=[pytest.mark.slow] * (p != "bsp")) for p in POLICIES])
+def test_with_two_processes_nothing_is_silently_wrong(policy: str):
+    outcomes = together(policy)
+    wrong = [fault for habit in HABITS for fault in faults(habit, outcomes[habit.name], policy=policy)]
+    assert not wrong, "\n".join(wrong)
+    if policy == "bsp":
+        told = said(PAGE.read_text(encoding="utf-8"))
+        assert not [
+            (line, told[name]) for name, line in lines_of(outcomes).items() if line and not alike(line, told[name])
+        ]
+
+
+def test_there_are_forty_habits_or_more():
+    assert len({habit.name for habit in HABITS}) == len(HABITS) >= 40
+
+
+def rows(lines: Mapping[str, str]) -> list[str]:
+    """The page's table: what becomes of each habit, and what is said."""
+    table = []
+    for habit in HABITS:
+        kinds = [habit.expected(policy, alone=False) for policy in POLICIES]
+        cells = [
+            habit.part,
+            habit.says,
+            SIGNS[habit.alone],
+            *(SIGNS[kind] for kind in kinds),
+            lines.get(habit.name, ""),
+        ]
+        table.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return table
+
+
+def said(page: str) -> dict[str, str]:
+    """Read each habit's line from the page."""
+    by_words = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == 8:
+            by_words[cells[1]] = cells[-1]
+    return {habit.name: by_words.get(habit.says, "") for habit in HABITS}
+
+
+def test_the_page_is_the_table():
+    page = PAGE.read_text(encoding="utf-8")
+    told = said(page)
+    assert [row for row in rows(told) if row not in page.splitlines()] == []
+    for habit in HABITS:
+        speaks = bool({habit.expected(policy, alone=False) for policy in POLICIES} & {"refused", "warned"})
+        assert bool(told[habit.name]) == speaks, habit.name
+
+
+def lines_of(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, str]:
+    return {name: next((one.line for one in of_ranks if one.line), "") for name, of_ranks in outcomes.items()}
+
+
+def alike(one: str, other: str) -> bool:
+    return difflib.SequenceMatcher(None, one, other).ratio() > 0.7
+
+
+def write_page() -> None:
+    """Make the page's table anew."""
+    asp, bsp = lines_of(together("asp")), lines_of(together("bsp"))
+    lines = {name: bsp[name] or asp[name] for name in bsp}
+    text = PAGE.read_text(encoding="utf-8")
+    head, _, rest = text.partition("| part |")
+    header = "| part | habit | alone | " + " | ".join(f"`{policy}`" for policy in POLICIES) + " | the line |"
+    table = [header, "|" + " --- |" * 8, *rows(lines)]
+    after = rest.partition("\n\n")[2]
+    PAGE.write_text(head + "\n".join(table) + "\n" + (f"\n{after}" if after else ""), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_page()

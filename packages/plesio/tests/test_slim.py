@@ -1,0 +1,72 @@
+"""Without its extras Plesio trains under every policy, and what needs an extra names it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCKED = """
+import sys
+
+sys.modules.update(dict.fromkeys(("plotly", "matplotlib", "PIL", "scipy", "numba", "sklearn")))
+"""
+"""As the module ``sitecustomize``: every Python process that is started then has none of them."""
+SCRIPT = """
+import sys
+import torch
+import plesio
+
+model = torch.nn.Linear(4, 1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with plesio.join(model, optimizer, policy=sys.argv[1]) as session:
+    for x, y in session.shard(loader):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss)
+    session.evaluate(lambda: float(loss))
+print("trained")
+"""
+
+
+@pytest.fixture
+def slim(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(BLOCKED, encoding="utf-8")
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+
+
+def plesio(*arguments: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "plesio.cli.main", *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("policy", ["adaptive", "bsp", "asp", "local_sgd:4"])
+def test_training_needs_none_of_them(policy: str, tmp_path: Path, slim: dict[str, str]):
+    done = plesio("run", "--workers", "2", "train.py", policy, folder=tmp_path, environment=slim)
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("simulate", "train.py"), "sim"),
+        (("simulate", "digits"), "digits"),
+        (("report", "."), "report"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(
+    words: tuple[str, ...], extra: str, tmp_path: Path, slim: dict[str, str]
+):
+    done = plesio(*words, folder=tmp_path, environment=slim)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f'pip install "plesio[{extra}]"' in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,1 +1,0 @@
-"""The studies' models, a module each, named as its study is; who asks calls `plesio.planning.studies`."""

@@ -1,4 +1,0 @@
-"""Result files told to people: a comparison as data (`model`), then a page, a table and a Perfetto trace.
-
-Reads only files, so a report can be rebuilt anywhere, at any time, without torch.
-"""
