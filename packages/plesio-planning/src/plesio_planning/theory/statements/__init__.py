@@ -1,39 +1,43 @@
 """Statements that textbooks on distributed training make, each with a check that computes whether it holds.
 
 They are from the definitions, theorems and exercises of the text that the studies are after ("Large-Scale Systems,
-Parallelism & Communication Models", chapter 23 of a textbook), in our words, and each names its place there. A check
-returns the numbers that decide: a counterexample, or the claim at many places. None of them knows the verdict; the
-tests hold what they compute to `Statement.verdict`.
+Parallelism & Communication Models", chapter 23 of a textbook), in our words, and each names its place there. Their
+words and verdicts are in ``statements.toml``; the modules beside this one compute. A check returns the numbers that
+decide: a counterexample, or the claim at many places. None of them has the verdict; the tests hold what they compute
+to it.
 
-Where a statement is about all functions or all settings, a check can only refute it: a "true" here is a claim that was
-also proved (`Statement.reason`), and whose numbers agree.
+A claim about all functions or all settings can only be refuted by a check: such a claim is "true" here if it was also
+proved (`Statement.reason`) and its numbers agree.
 """
 
+from collections.abc import Callable
+from importlib import import_module
+
 from plesio.core.errors import ConfigError, nearest
-from plesio_planning.theory.statements.asynchrony import ASYNCHRONY_STATEMENTS
-from plesio_planning.theory.statements.batches import BATCH_STATEMENTS
-from plesio_planning.theory.statements.changes import CHANGE_STATEMENTS
-from plesio_planning.theory.statements.definitions import DEFINITION_STATEMENTS
+from plesio_planning.texts import read_texts
 from plesio_planning.theory.statements.statement import Statement, Verdict, Witness
-from plesio_planning.theory.statements.systems import SYSTEM_STATEMENTS
-from plesio_planning.theory.statements.theorems import THEOREM_STATEMENTS
 
 __all__ = ["EXERCISES", "STATEMENTS", "Statement", "Verdict", "Witness", "statements_of"]
 
-EXERCISES: tuple[Statement, ...] = tuple(
-    sorted(
-        (*ASYNCHRONY_STATEMENTS, *BATCH_STATEMENTS, *SYSTEM_STATEMENTS),
-        key=lambda statement: int(statement.place.removeprefix("A.")),
-    )
-)
-"""The text's own twenty, A.1 to A.20."""
 
-STATEMENTS: tuple[Statement, ...] = (*EXERCISES, *THEOREM_STATEMENTS, *DEFINITION_STATEMENTS, *CHANGE_STATEMENTS)
-"""The twenty, then others in the order of the text, then those on a bound that changes."""
+def _check(name: str) -> Callable[[], Witness]:
+    """Find a check by its module here and its name there."""
+    module, _, function = name.partition(".")
+    check: Callable[[], Witness] = getattr(import_module(f"{__name__}.{module}"), f"_{function}")
+    return check
+
+
+STATEMENTS: tuple[Statement, ...] = tuple(
+    Statement(**{**told, "check": _check(told["check"])}) for told in read_texts("statements")["statements"]
+)
+"""The text's own twenty, then others in the order of the text, then statements on a bound that changes."""
+
+EXERCISES: tuple[Statement, ...] = tuple(each for each in STATEMENTS if each.place.startswith("A."))
+"""The text's own twenty, A.1 to A.20."""
 
 
 def statements_of(*places: str) -> list[tuple[int, Statement]]:
-    """The statements that are made at ``places``, all without; each with its number among all.
+    """Return the statements that are made at ``places``, all without; each with its number among all.
 
     >>> [(number, statement.verdict) for number, statement in statements_of("A.7")]
     [(7, 'false')]

@@ -1,4 +1,4 @@
-"""Statements A.2, A.6, A.9, A.12 and A.16 of the text: late gradients, local steps, and what they can bear."""
+"""Check statements A.2, A.6, A.9, A.12 and A.16 of the text: late gradients, local steps, and what they can bear."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 from plesio_planning.theory.local_steps import local_staleness
 from plesio_planning.theory.sharpness import sharpness_of_training
 from plesio_planning.theory.stability import first_unstable_staleness, stability_limit
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["ASYNCHRONY_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 _RATES = (0.1, 0.03, 0.01)
 
@@ -126,52 +124,3 @@ def _late_training_bears_less() -> Witness:
             numbers[f"first staleness that diverges at α = {rate}, {loss} loss, {moment}"] = float(bears[loss, moment])
     falls = {loss: bears[loss, "in the end"] < bears[loss, "at first"] for loss in ("squared", "logistic")}
     return Witness(falls["squared"], numbers, holds_otherwise=falls["logistic"])
-
-
-ASYNCHRONY_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="A.2",
-        claim="Asynchronous SGD can fail to converge if the staleness grows faster than the inverse of the rate.",
-        verdict="true",
-        reason="What counts is ατ: beyond about π/2 over the curvature, descent circles around the optimum.",
-        check=_staleness_outgrows_the_rate,
-        answer="true",
-        command="plesio bound constant-staleness",
-    ),
-    Statement(
-        place="A.6",
-        claim="A looser staleness bound can shorten steps and lengthen the way to the target; stragglers decide.",
-        verdict="true",
-        reason="Late gradients cost steps whatever the stragglers are; what a barrier costs grows with them.",
-        check=_looser_bounds_cut_both_ways,
-        answer="true",
-        command="plesio study consistency",
-    ),
-    Statement(
-        place="A.9",
-        claim="K local steps of n workers are a case of bounded staleness, which grows with K and with n.",
-        verdict="true under a condition",
-        reason="As a count of missed updates, at most K(n-1); not as dynamics: they bear rates that it does not.",
-        check=_local_steps_are_staleness,
-        answer="true",
-        command="plesio bound local-staleness",
-    ),
-    Statement(
-        place="A.12",
-        claim="With momentum, asynchronous training can diverge where synchronous training converges.",
-        verdict="true",
-        reason="Momentum 0.9 makes ten steps of one, and all of them are late.",
-        check=_momentum_bears_less,
-        answer="true",
-        command="plesio bound constant-staleness --momentum 0.9",
-    ),
-    Statement(
-        place="A.16",
-        claim="The staleness that training can bear falls while it goes on.",
-        verdict="true under a condition",
-        reason="If the loss becomes sharper and the rate stays: a squared loss does, a logistic one becomes flatter.",
-        check=_late_training_bears_less,
-        answer="true",
-        command="plesio bound constant-staleness",
-    ),
-)

@@ -1,12 +1,10 @@
-"""Statements A.1, A.5, A.10, A.19 and A.20 of the text: batches, workers and learning rates."""
+"""Check statements A.1, A.5, A.10, A.19 and A.20 of the text: batches, workers and learning rates."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio_planning.theory.dynamics import noise_floor
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["BATCH_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 _NUM_SAMPLES = 400_000
 _BATCH = 64
@@ -44,7 +42,7 @@ def _variance_needs_more_samples() -> Witness:
 
 
 def _linear_scaling_keeps_the_noise() -> Witness:
-    """What noise leaves behind, at a rate and a batch and at 16 times both, by how the variance falls with B."""
+    """Compare what noise leaves behind at a rate and a batch with 16 times both, by how the variance falls with B."""
     step, batch, times = 0.001, 8, 16
 
     def ratio(power: float) -> float:
@@ -95,50 +93,3 @@ def _accumulation_is_a_larger_batch() -> Witness:
         apart[normalises] = abs(np.mean(quarters) - gradient(slice(None), normalises=normalises))
     numbers = {"difference of the gradients": float(apart[False]), "with batch normalisation": float(apart[True])}
     return Witness(bool(apart[False] < 1e-12), numbers, holds_otherwise=bool(apart[True] < 1e-12))
-
-
-BATCH_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="A.1",
-        claim="Averaging over workers keeps a gradient unbiased, and makes it less noisy only if each keeps its batch.",
-        verdict="true",
-        reason="The mean over n workers of b samples has the variance σ²/(nb): with nb fixed, nothing is gained.",
-        check=_variance_needs_more_samples,
-        answer="true",
-        command="plesio bound batch-variance",
-    ),
-    Statement(
-        place="A.5",
-        claim="A learning rate in proportion to the batch keeps the noise scale only if the variance falls as 1/B.",
-        verdict="true under a condition",
-        reason="If the noise scale is what noise leaves behind, α times the variance; that of a single update grows.",
-        check=_linear_scaling_keeps_the_noise,
-        answer="true",
-        command="plesio study batch-scaling",
-    ),
-    Statement(
-        place="A.10",
-        claim="At a fixed global batch more workers make the gradient noisier.",
-        verdict="false",
-        reason="Each worker's own is noisier, and the mean over more of them undoes just that.",
-        check=_fixed_batch_grows_noisier,
-        answer="false",
-        command="plesio bound batch-variance",
-    ),
-    Statement(
-        place="A.19",
-        claim="At a fixed global batch and learning rate more workers make the updates larger, for each sample.",
-        verdict="false",
-        reason="The mean over workers is the gradient of the same samples; only rounding differs.",
-        check=_more_workers_move_further,
-        answer="false",
-    ),
-    Statement(
-        place="A.20",
-        claim="Accumulating gradients, to exchange more rarely, is a larger batch at the same rate for each sample.",
-        verdict="true under a condition",
-        reason="If no layer looks across its batch: batch normalisation sees the parts, not the whole.",
-        check=_accumulation_is_a_larger_batch,
-        answer="true",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Statements on a staleness bound that changes while a run goes on."""
+"""Check statements on a staleness bound that changes while a run goes on."""
 
 import math
 
@@ -8,9 +8,7 @@ from plesio_planning.theory.changing_bound import changing_bound, chosen_bound
 from plesio_planning.theory.chosen_staleness import in_flight_sgd, scheduled_sgd, worst_descent
 from plesio_planning.theory.dynamics import delayed_descent
 from plesio_planning.theory.stability import stability_limit
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["CHANGE_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 
 def _schedule_pays_for_the_mean() -> Witness:
@@ -54,35 +52,3 @@ def _premise_suffices_with_momentum() -> Witness:
     step = chosen_bound(max_bound=10).also["largest learning rate"]
     limit = stability_limit(staleness=10, momentum=0.9)
     return Witness(step < limit, {"largest αL by the premise, S = 10": step, "limit with τ = 10, β = 0.9": limit})
-
-
-CHANGE_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="changing bound",
-        claim="A staleness bound that changes by a schedule costs by its mean, at a rate that its largest value bears.",
-        verdict="true",
-        reason="The noise of different updates is uncorrelated; proved in `plesio_planning.theory.changing_bound`.",
-        check=_schedule_pays_for_the_mean,
-    ),
-    Statement(
-        place="changing bound",
-        claim="What converges with every gradient s steps late converges with every staleness up to s.",
-        verdict="false",
-        reason="Constant staleness bears a rate of about π/(2s), and staleness that changes 3/(2s).",
-        check=_varying_is_as_stable_as_constant,
-    ),
-    Statement(
-        place="changing bound",
-        claim="A rule that chooses the bound may look at gradients in flight.",
-        verdict="false",
-        reason="Given what it chose, their noise has no mean of 0 any more; what has been applied it may look at.",
-        check=_in_flight_may_be_looked_at,
-    ),
-    Statement(
-        place="changing bound",
-        claim="The learning rates that suffice for it suffice with momentum too.",
-        verdict="false",
-        reason="The premise is about the rate of a single update, and momentum uses every gradient again.",
-        check=_premise_suffices_with_momentum,
-    ),
-)

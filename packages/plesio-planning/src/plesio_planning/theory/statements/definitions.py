@@ -1,12 +1,10 @@
-"""Statements from the definitions and exercises of the text: on collectives, servers, pipelines, and failures."""
+"""Check statements from the text's definitions and exercises: collectives, servers, pipelines, and failures."""
 
 from plesio.cost.reliability import best_interval_s, young_interval_s
 from plesio_planning.theory.communication import all_reduce_bytes, asynchronous_rate
 from plesio_planning.theory.parallelism import pipeline_bubble
 from plesio_planning.theory.stability import spectral_radius
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["DEFINITION_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 
 def _half_full_pipeline() -> Witness:
@@ -62,70 +60,3 @@ def _young_for_three_days() -> Witness:
     times = {"checkpoint_s": 600.0, "mtbf_s": 259_200.0}
     young_h, best_h = young_interval_s(**times) / 3600, best_interval_s(**times) / 3600
     return Witness(abs(young_h - 5) < 0.25, {"Young's interval (h)": young_h, "exact (h)": best_h})
-
-
-DEFINITION_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="definition: all-reduce",
-        claim="Gradients that are compressed four times are all-reduced four times as fast.",
-        verdict="false",
-        reason="Only where bytes decide; latency stays.",
-        check=_compression_speeds_up_all_reduces,
-    ),
-    Statement(
-        place="definition: all-reduce",
-        claim="An all-reduce of 700 GB takes 100 to 200 ms at 100 GB/s.",
-        verdict="false",
-        reason="14 s: the number is that of 7 GB.",
-        check=_gradient_of_gpt3,
-    ),
-    Statement(
-        place="definition: parameter server",
-        claim="One server at 100 GB/s needs 80 s an iteration for 1000 workers with 4 GB each.",
-        verdict="true",
-        reason="4 TB each way.",
-        check=_parameter_server_hub,
-    ),
-    Statement(
-        place="definition: delayed gradient",
-        claim="K local steps are stable just where a staleness of K is.",
-        verdict="false",
-        reason="A local step has a fresh gradient of its own replica.",
-        check=_local_sgd_is_asynchrony,
-    ),
-    Statement(
-        place="definition: fault tolerance",
-        claim="States that take 10 min to write, and failures every 3 days, ask for one about every 5 hours.",
-        verdict="true",
-        reason="Young's formula; the exact interval is 4 % shorter.",
-        check=_young_for_three_days,
-    ),
-    Statement(
-        place="exercise C.4",
-        claim="In a ring no rank sends more than twice the message, however many there are.",
-        verdict="true",
-        reason="2(N-1)/N is below 2.",
-        check=_ring_is_below_twice_the_message,
-    ),
-    Statement(
-        place="exercise C.5",
-        claim="From m = 2p on the bubble is below 5 %.",
-        verdict="false",
-        reason="It is about a third; 5 % needs m = 19(p-1).",
-        check=_half_full_pipeline,
-    ),
-    Statement(
-        place="exercise C.5",
-        claim="Ten micro-batches give eight stages a utilisation of 90 %.",
-        verdict="false",
-        reason="m/(m+p-1) is 0.9 at m = 9(p-1).",
-        check=_ten_micro_batches,
-    ),
-    Statement(
-        place="elsewhere",
-        claim="Asynchronous workers together are as fast as n with the mean step time.",
-        verdict="false",
-        reason="Rates add up: n over the harmonic mean, which is never slower.",
-        check=_asynchronous_speed_is_the_mean,
-    ),
-)

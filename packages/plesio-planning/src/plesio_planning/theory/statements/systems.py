@@ -1,12 +1,10 @@
-"""Statements A.3, A.4, A.7, A.8, A.11, A.13 to A.15, A.17 and A.18 of the text: collectives, pipelines, precision."""
+"""Check statements A.3, A.4, A.7, A.8, A.11, A.13 to A.15, A.17 and A.18: collectives, pipelines, precision."""
 
 import numpy as np
 
 from plesio_planning.theory.communication import all_reduce_bytes
 from plesio_planning.theory.parallelism import pipeline_bubble
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["SYSTEM_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 
 def _ring_cost_is_flat() -> Witness:
@@ -150,97 +148,3 @@ def _latency_decides_efficiency() -> Witness:
     numbers = {f"efficiency, exchange every {period} steps": value for period, value in efficiency.items()}
     numbers["exchange behind two steps of computing"] = each_s / max(each_s, exchange_s / 2)
     return Witness(max(efficiency.values()) < 0.5, numbers)
-
-
-SYSTEM_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="A.3",
-        claim="What a ring all-reduce costs a worker does not depend on their number, where bandwidth decides.",
-        verdict="true",
-        reason="2(N-1)/N is nearly 2 from 64 ranks on; latency grows with N, and decides from d/(αB) on.",
-        check=_ring_cost_is_flat,
-        answer="true",
-        command="plesio bound all-reduce-bytes",
-    ),
-    Statement(
-        place="A.4",
-        claim="A pipeline with a bubble can be p times as fast on p stages if activations are recomputed.",
-        verdict="false",
-        reason="The speed-up is p less the bubble's share, and recomputing takes a fourth of what is left.",
-        check=_bubbles_allow_linear_speed_up,
-        answer="false",
-        command="plesio study pipeline",
-    ),
-    Statement(
-        place="A.7",
-        claim="Unbiased compression keeps the convergence rate of SGD, strongly convex, at a fixed step.",
-        verdict="false",
-        reason="It adds variance in proportion to the gradient, which slows, and at larger steps diverges.",
-        check=_unbiased_compression_is_free,
-        answer="false",
-        command="plesio bound unbiased-compression",
-    ),
-    Statement(
-        place="A.8",
-        claim="With a fixed bandwidth four times the workers at most halve an iteration.",
-        verdict="false",
-        reason="Where computing decides they nearly quarter it.",
-        check=_four_times_the_workers_halve_at_most,
-        answer="false",
-        command="plesio bound best-num-workers",
-    ),
-    Statement(
-        place="A.11",
-        claim="Parameter servers move bytes in proportion to n times d, for dense models.",
-        verdict="true",
-        reason="Each of n workers sends a gradient and fetches the parameters; a ring moves as much, on more links.",
-        check=_servers_move_all_gradients,
-        answer="true",
-        command="plesio study parameter-server",
-    ),
-    Statement(
-        place="A.13",
-        claim="Tensor parallelism sends more in a layer of a wider model, even with as many parameters.",
-        verdict="true",
-        reason="Activations are sent, tokens times width; the model as a whole, with fewer layers, sends less.",
-        check=_width_decides_tensor_traffic,
-        answer="true",
-        command="plesio study tensor-parallel",
-    ),
-    Statement(
-        place="A.14",
-        claim="Interleaved stages make the bubble smaller and hold no more activations.",
-        verdict="false",
-        reason="They hold 1 + (p-1)/(pv) times as much as 1F1B; less than GPipe, which holds all m.",
-        check=_interleaving_holds_no_more,
-        answer="false",
-        command="plesio study pipeline --schedule interleaved",
-    ),
-    Statement(
-        place="A.15",
-        claim="An all-reduce in two levels sends less between nodes than a flat ring.",
-        verdict="true under a condition",
-        reason="If the ring is laid without regard to nodes; laid node by node it leaves each just once.",
-        check=_two_levels_send_less,
-        answer="true",
-        command="plesio study hierarchical",
-    ),
-    Statement(
-        place="A.17",
-        claim="An overflow on one rank spoils the gradient of all, unless it is clipped before they are added up.",
-        verdict="true",
-        reason="Infinity stays in a sum. Clip at 65,504/n, for n ranks at 10⁴ overflow by themselves; a NaN stays.",
-        check=_one_overflow_spoils_all,
-        answer="true",
-        command="plesio study loss-scaling",
-    ),
-    Statement(
-        place="A.18",
-        claim="Strong scaling becomes inefficient, whatever the algorithm, once computing is below the latency.",
-        verdict="false",
-        reason="Not if workers exchange every K steps, or go on computing meanwhile; what that costs is steps.",
-        check=_latency_decides_efficiency,
-        answer="false",
-        command="plesio study local-sgd",
-    ),
-)

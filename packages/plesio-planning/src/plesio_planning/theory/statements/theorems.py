@@ -1,4 +1,4 @@
-"""Statements from the theorems of the text: on noise, staleness, speed-up, and stability."""
+"""Check statements from the theorems of the text: on noise, staleness, speed-up, and stability."""
 
 import numpy as np
 
@@ -7,9 +7,7 @@ from plesio_planning.theory.convergence import synchronous_sgd
 from plesio_planning.theory.dynamics import delayed_descent, iterations_to, noise_floor
 from plesio_planning.theory.gradient_noise import critical_batch
 from plesio_planning.theory.stability import first_unstable_staleness, stability_limit
-from plesio_planning.theory.statements.statement import Statement, Witness
-
-__all__ = ["THEOREM_STATEMENTS"]
+from plesio_planning.theory.statements.statement import Witness
 
 
 def _large_batch_is_average_of_workers() -> Witness:
@@ -128,133 +126,3 @@ def _time_falls_as_square_root() -> Witness:
 def _noise_vanishes_with_steps() -> Witness:
     values = {n: synchronous_sgd(num_steps=n).value for n in (10**4, 10**8)}
     return Witness(values[10**8] < 1e-3 * values[10**4], {f"bound after {n:.0e} steps": v for n, v in values.items()})
-
-
-THEOREM_STATEMENTS: tuple[Statement, ...] = (
-    Statement(
-        place="definition: gradient aggregation",
-        claim="The mean of the workers' mean gradients over equal shares is the gradient of the whole batch.",
-        verdict="true",
-        reason="A mean of means of equally many; with unequal shares they must be weighted by their samples.",
-        check=_large_batch_is_average_of_workers,
-    ),
-    Statement(
-        place="theorem 1",
-        claim="The noise that synchronous SGD is left with grows with the batch.",
-        verdict="false",
-        reason="A mean over B samples has the variance σ²/B; the text's B is in the numerator.",
-        check=_noise_grows_with_batch,
-    ),
-    Statement(
-        place="theorem 1",
-        claim="The bound holds for learning rates up to 2/L.",
-        verdict="false",
-        reason="It has 1-αL in a denominator and turns negative beyond 1/L; the proof needs αL < 1.",
-        check=_bound_up_to_two_over_smoothness,
-    ),
-    Statement(
-        place="theorem 1",
-        claim="At a constant learning rate the bound goes to 0 with the number of steps.",
-        verdict="false",
-        reason="Only the start's part does; the noise stays until the learning rate falls.",
-        check=_noise_vanishes_with_steps,
-    ),
-    Statement(
-        place="theorem 2",
-        claim="A learning rate of at most 1/(2L(1+τ)) keeps gradients that are τ steps late stable.",
-        verdict="true",
-        reason="The exact limit is three to four times as large.",
-        check=_sufficient_learning_rate,
-    ),
-    Statement(
-        place="theorem 2",
-        claim="At that learning rate the remaining noise grows quadratically with the staleness.",
-        verdict="false",
-        reason="The learning rate falls with τ, and the noise with it.",
-        check=_floor_grows_quadratically,
-    ),
-    Statement(
-        place="theorem 3",
-        claim="Staleness leaves an error that does not vanish with the number of steps.",
-        verdict="false",
-        reason="Without noise late gradients at a small enough rate reach the optimum; staleness only slows them.",
-        check=_staleness_leaves_an_error,
-    ),
-    Statement(
-        place="theorem 5",
-        claim="With a communication time that does not depend on n the speed-up is n(1+ρ)/(1+nρ).",
-        verdict="true",
-        reason="It is the ratio of the two times.",
-        check=_speedup_is_the_ratio_of_times,
-    ),
-    Statement(
-        place="theorem 5",
-        claim="n/(1+(n-1)ρ) is an upper bound of that speed-up.",
-        verdict="false",
-        reason="The exact one is larger: (1+ρ)(1+(n-1)ρ) is at least 1+nρ.",
-        check=_speedup_is_below_the_simple_bound,
-    ),
-    Statement(
-        place="theorem 5",
-        claim="The speed-up saturates at 1/ρ.",
-        verdict="false",
-        reason="At (1+ρ)/ρ, which is one more.",
-        check=_speedup_saturates_at_inverse_ratio,
-    ),
-    Statement(
-        place="theorem 6",
-        claim="From the critical batch on a larger batch saves no steps.",
-        verdict="false",
-        reason="At B_noise a batch twice as large still saves a quarter; the knee is soft.",
-        check=_critical_batch_saves_nothing_more,
-    ),
-    Statement(
-        place="theorem 7",
-        claim="An aggregation error of ε adds up over the steps, to O(Tε²).",
-        verdict="false",
-        reason="It leaves a floor of ε² in the squared gradient norm, for any T.",
-        check=_aggregation_error_adds_up,
-    ),
-    Statement(
-        place="theorem 8",
-        claim="At the best constant learning rate the iterations to a target grow linearly with the staleness.",
-        verdict="true",
-        reason="The largest stable rate falls as 1/τ.",
-        check=_iterations_grow_with_staleness,
-    ),
-    Statement(
-        place="theorem 9",
-        claim="A staleness of 1/(αλ) is where late gradients begin to diverge.",
-        verdict="false",
-        reason="They do at about π/2 times that: a gradient may point uphill for a while and the error still shrink.",
-        check=_threshold_is_inverse_step,
-    ),
-    Statement(
-        place="theorem 9",
-        claim="Below a staleness of 1/(αλ) gradient descent without momentum is stable.",
-        verdict="true",
-        reason="2 sin(π/(2(2τ+1))) is at least 1/τ for every τ from 1 on.",
-        check=_inverse_step_suffices,
-    ),
-    Statement(
-        place="theorem 9, with momentum",
-        claim="The same holds with momentum.",
-        verdict="false",
-        reason="Momentum 0.9 multiplies a step by ten in the long run, and the limit falls with it.",
-        check=_inverse_step_suffices_with_momentum,
-    ),
-    Statement(
-        place="theorem 10",
-        claim="An iteration takes at least √(2CV), with C a latency and V the bytes to be sent.",
-        verdict="false",
-        reason="The root of seconds times bytes is no time: in other units it says something else.",
-        check=_tradeoff_inequality,
-    ),
-    Statement(
-        place="theorem 10",
-        claim="Four times the workers halve the shortest possible iteration.",
-        verdict="false",
-        reason="The bytes of an iteration stay, and once they decide nothing more is saved.",
-        check=_time_falls_as_square_root,
-    ),
-)
