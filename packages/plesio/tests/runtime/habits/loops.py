@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader
 
+from runtime.habits.plain import as_plain_torch, of_sgd
 from runtime.habits.table import (
     BATCH_SIZE,
     NUM_SAMPLES,
@@ -75,27 +76,45 @@ def zero_grad_first(script: Script) -> Facts:
     return {}
 
 
-@habit("gradient accumulation", part=PART)
+@habit("gradient accumulation", part=PART, check=as_plain_torch(of_sgd, batches_per_step=2))
 def accumulation(script: Script) -> Facts:
     model, optimizer = sgd_net(script)
     session = script.join(model, optimizer)
-    for number, (_, x, y) in enumerate(session.shard(loader()), start=1):
+    seen: list[int] = []
+    for number, (index, x, y) in enumerate(session.shard(loader()), start=1):
         (F.mse_loss(model(x), y) / 2).backward()
+        seen += index.tolist()
         if number % 2 == 0:
             session.step()
-    return {}
+    session.close()
+    return {"seen": seen, "state": numbers(model)}
 
 
-@habit("`clip_grad_norm_` before the step", part=PART)
+def clip(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+def _clipped(facts: Sequence[Facts], script: Script) -> None:
+    as_plain_torch(of_sgd, before_step=clip)(facts, script)
+    begun = torch.tensor(numbers(of_sgd()[0]))
+    num_steps = sum(len(one["seen"]) for one in facts) // BATCH_SIZE
+    # learning rate by norm by steps; under collectives the workers' steps are one
+    assert torch.dist(torch.tensor(facts[0]["state"]), begun) < 0.05 * 0.1 * num_steps + 1e-6
+
+
+@habit("`clip_grad_norm_` before the step", part=PART, check=_clipped)
 def clipping(script: Script) -> Facts:
     model, optimizer = sgd_net(script)
     session = script.join(model, optimizer)
-    for _, x, y in session.shard(loader()):
+    seen: list[int] = []
+    for index, x, y in session.shard(loader()):
         loss = F.mse_loss(model(x), y)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        clip(model)
         session.step(loss)
-    return {}
+        seen += index.tolist()
+    session.close()
+    return {"seen": seen, "state": numbers(model)}
 
 
 @habit("a loss that is a vector", part=PART, kind="refused", alone="refused")

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from runtime.habits.plain import Made, as_plain_torch, of_sgd
 from runtime.habits.table import BATCH_SIZE, Facts, Numbered, Script, habit, net, numbers, sgd_net
 
 PART = "Models"
@@ -15,14 +16,16 @@ def _equal(facts: Sequence[Facts], script: Script) -> None:
     assert all(one["state"] == facts[0]["state"] for one in facts)
 
 
-def trained(script: Script, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def trained(script: Script, model: nn.Module, optimizer: torch.optim.Optimizer) -> Facts:
     session = script.join(model, optimizer)
-    script.train(session, model, DataLoader(Numbered(), batch_size=BATCH_SIZE))
+    seen = script.train(session, model, DataLoader(Numbered(), batch_size=BATCH_SIZE))
+    session.close()
+    return {"seen": seen, "state": numbers(model)}
 
 
 @habit("frozen layers that differ between workers to begin with", part=PART, check=_equal)
 def frozen(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     model[0].requires_grad_(False)
     trained(script, model, torch.optim.SGD(model[2].parameters(), lr=0.05))
     return {"state": numbers(model[0])}
@@ -48,11 +51,16 @@ def buffers(script: Script) -> Facts:
     return {"state": [*model.table.tolist(), *model.mask.tolist()]}
 
 
-@habit("BatchNorm", part=PART)
+def normed(rank: int = 0) -> Made:
+    torch.manual_seed(100 + rank)
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    return model, [torch.optim.SGD(model.parameters(), lr=0.05)]
+
+
+@habit("BatchNorm", part=PART, check=as_plain_torch(normed))
 def batch_norm(script: Script) -> Facts:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    trained(script, model, torch.optim.SGD(model.parameters(), lr=0.05))
-    return {}
+    model, optimizers = normed(script.rank)
+    return trained(script, model, optimizers[0])
 
 
 class Tied(nn.Module):
@@ -84,14 +92,14 @@ def gradients_before(script: Script) -> Facts:
 
 @habit("another learning rate on each worker", part=PART, kind="refused")
 def other_rates(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     trained(script, model, torch.optim.SGD(model.parameters(), lr=0.05 + 0.01 * script.rank))
     return {}
 
 
 @habit("another optimizer on each worker", part=PART, kind="refused")
 def other_optimizers(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     made = [torch.optim.SGD, torch.optim.AdamW][script.rank]
     trained(script, model, made(model.parameters(), lr=0.05))
     return {}
@@ -132,23 +140,22 @@ def in_ddp(script: Script) -> Facts:
     return {}
 
 
-@habit("`torch.compile`", part=PART)
+@habit("`torch.compile`", part=PART, check=as_plain_torch(of_sgd))
 def compiled(script: Script) -> Facts:
-    model = torch.compile(net(script), backend="eager")
-    trained(script, model, torch.optim.SGD(model.parameters(), lr=0.05))
-    return {}
+    model = torch.compile(net(script.rank), backend="eager")
+    return trained(script, model, torch.optim.SGD(model.parameters(), lr=0.05))
 
 
 @habit("a parameter that the optimizer does not have", part=PART, kind="warned", alone="warned")
 def forgotten(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     trained(script, model, torch.optim.SGD(model[2].parameters(), lr=0.05))
     return {}
 
 
 @habit("parameters in the optimizer that the model does not have", part=PART, kind="refused")
 def foreign(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     margin = nn.Parameter(torch.ones(1))
     trained(script, model, torch.optim.SGD([*model.parameters(), margin], lr=0.05))
     return {}

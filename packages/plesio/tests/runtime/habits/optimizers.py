@@ -7,7 +7,8 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
-from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, loss_of, net, sgd_net
+from runtime.habits.plain import Made, as_plain_torch
+from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, loss_of, net, numbers, sgd_net
 
 PART = "Optimizers and schedules"
 EPOCHS = 2
@@ -33,7 +34,11 @@ def cosine(script: Script) -> Facts:
     return {"rate": optimizer.param_groups[0]["lr"]}
 
 
-@habit("`OneCycleLR`, which may not be stepped too often", part=PART)
+def _ends_low(facts: Sequence[Facts], script: Script) -> None:
+    assert all(abs(one["rate"] - 0.1 / 25 / 1e4) < 1e-12 for one in facts)  # by torch's factors
+
+
+@habit("`OneCycleLR`, which may not be stepped too often", part=PART, check=_ends_low)
 def one_cycle(script: Script) -> Facts:
     model, optimizer = sgd_net(script)
     session = script.join(model, optimizer)
@@ -41,7 +46,8 @@ def one_cycle(script: Script) -> Facts:
     session.schedule(OneCycleLR(optimizer, max_lr=0.1, total_steps=steps + 1))
     for _ in range(EPOCHS):
         script.train(session, model, loader())
-    return {}
+    session.close()
+    return {"rate": optimizer.param_groups[0]["lr"]}
 
 
 @habit("`ReduceLROnPlateau` given to `session.schedule`", part=PART, kind="refused", alone="refused")
@@ -137,7 +143,7 @@ def _has_moments(facts: Sequence[Facts], script: Script) -> None:
 
 @habit("`optimizer.state_dict()` when the session is closed", part=PART, check=_has_moments)
 def optimizer_state(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     session = script.join(model, optimizer)
     script.train(session, model, loader())
@@ -145,14 +151,18 @@ def optimizer_state(script: Script) -> Facts:
     return {"num": len(optimizer.state_dict()["state"])}
 
 
-@habit("two optimizers for one model", part=PART)
+def of_two(rank: int = 0) -> Made:
+    model = net(rank)
+    return model, [torch.optim.AdamW(model[0].parameters(), lr=0.01), torch.optim.SGD(model[2].parameters(), lr=0.05)]
+
+
+@habit("two optimizers for one model", part=PART, check=as_plain_torch(of_two))
 def two_optimizers(script: Script) -> Facts:
-    model = net(script)
-    first = torch.optim.AdamW(model[0].parameters(), lr=0.01)
-    second = torch.optim.SGD(model[2].parameters(), lr=0.05)
-    session = script.join(model, [first, second])
-    script.train(session, model, loader())
-    return {}
+    model, optimizers = of_two(script.rank)
+    session = script.join(model, optimizers)
+    seen = script.train(session, model, loader())
+    session.close()
+    return {"seen": seen, "state": numbers(model)}
 
 
 class Mine(torch.optim.SGD):
@@ -172,7 +182,7 @@ class Mine(torch.optim.SGD):
     kind=ON_WORKERS,
 )
 def own_step(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     session = script.join(model, Mine(model.parameters(), lr=0.01))
     script.train(session, model, loader())
     return {}
@@ -192,7 +202,7 @@ def two_sessions(script: Script) -> Facts:
 
 @habit("`LBFGS`, whose step evaluates the loss itself", part=PART, kind="refused", alone="refused")
 def lbfgs(script: Script) -> Facts:
-    model = net(script)
+    model = net(script.rank)
     session = script.join(model, torch.optim.LBFGS(model.parameters()))
     script.train(session, model, loader())
     return {}

@@ -42,6 +42,9 @@ class Numbered(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
         return index, self.x[index], self.y[index]
 
 
+DATA = Numbered()
+
+
 @dataclass
 class Script:
     """The surroundings of a habit's script: its rank, and `plesio.join` with the policy of this run.
@@ -154,22 +157,21 @@ class Outcome:
 HABITS: list[Habit] = []
 
 
-def net(script: Script) -> nn.Module:
+def net(rank: int) -> nn.Module:
     """A small network; replicas differ until the session makes them rank 0's."""
-    torch.manual_seed(100 + script.rank)
+    torch.manual_seed(100 + rank)
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
 def sgd_net(script: Script) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The same with SGD."""
-    model = net(script)
+    model = net(script.rank)
     return model, torch.optim.SGD(model.parameters(), lr=0.05)
 
 
 def loss_of(model: nn.Module) -> float:
     """The loss on all samples."""
-    data = Numbered()
-    return F.mse_loss(model(data.x), data.y).item()
+    return F.mse_loss(model(DATA.x), DATA.y).item()
 
 
 def numbers(model: nn.Module) -> list[float]:
