@@ -1,6 +1,7 @@
-"""Write what the text prints for each study, beside what its inputs give now, into the studies' pages.
+"""Write the text's printed results for each study, beside what its inputs give now, into the studies' pages.
 
-Run it where a model has changed, and look at what changed with it: ``python tests/planning/studies/renew_textbook.py``.
+Run it where a model has changed, and look at what changed with it, in the package's folder:
+``python tests/studies/renew_textbook.py``.
 """
 
 import re
