@@ -24,8 +24,7 @@ from plesio.cost.link import Link
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import in_namespace
 from plesio.testbed.testbed import Testbed
-from plesio_planning.measured.collectives import all_reduce_times
-from plesio_planning.measured.ranks import Ranks, ranks_on_hosts, slowest_s
+from plesio_planning.measured.ranks import Ranks, all_reduce_times, ranks_on_hosts, slowest_s
 from record import Spread, print_table, print_verdict, save
 
 NUM_HOSTS, GIGABIT = 4, 125e6
@@ -62,7 +61,7 @@ def all_reduces(sizes: tuple[int, ...], *, repeats: int) -> dict[int, Spread]:
     found = {}
     with ranks_on_hosts(NUM_HOSTS, bytes_per_s=GIGABIT) as ranks:
         for size in sizes:
-            answers = ranks.run(all_reduce_times, algorithm="ring", num_bytes=size, repeats=repeats)
+            answers = ranks.run(all_reduce_times, num_bytes=size, repeats=repeats)
             ideal_s = 2 * (NUM_HOSTS - 1) / NUM_HOSTS * size / GIGABIT
             found[size] = Spread([each_s / ideal_s for each_s in slowest_s(answers)])
     return found
@@ -72,7 +71,7 @@ def in_latencies(num_hosts: int, sizes: tuple[int, ...], *, repeats: int) -> lis
     """Medians of all-reduces between hosts that are far from each other, by the one-way latency."""
     cluster = pair_of(latency_s=FAR_S, bytes_per_s=GIGABIT, hosts=num_hosts)
     with Testbed.of(cluster) as testbed, Ranks(num_hosts, site=testbed.site) as ranks:
-        answers = [ranks.run(all_reduce_times, algorithm="ring", num_bytes=one, repeats=repeats) for one in sizes]
+        answers = [ranks.run(all_reduce_times, num_bytes=one, repeats=repeats) for one in sizes]
     return [statistics.median(slowest_s(each)) / FAR_S for each in answers]
 
 

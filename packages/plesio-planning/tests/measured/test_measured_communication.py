@@ -11,10 +11,11 @@ import pytest
 
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured.collectives import BYTES_PER_S, measure_collectives
-from plesio_planning.measured.data_parallel import GRADIENT_BYTES, measure_data_parallel
-from plesio_planning.measured.hierarchical import measure_hierarchical
-from plesio_planning.measured.overlap import DEFAULT, measure_overlap
+from plesio_planning.measured import collectives, data_parallel, hierarchical, overlap
+from plesio_planning.measured.collectives import BYTES_PER_S
+from plesio_planning.measured.data_parallel import GRADIENT_BYTES
+from plesio_planning.measured.overlap import DEFAULT
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies import find_study
 from plesio_planning.studies.measured import Measured
 
@@ -50,10 +51,10 @@ def check(measured: Measured, *, study: str) -> None:
 )
 def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
     if not on_hosts:
-        monkeypatch.setattr("plesio_planning.measured.collectives.why_no_namespaces", lambda: "only root can")
+        monkeypatch.setattr("plesio_planning.measured.twin.why_no_namespaces", lambda: "only root can")
     steps: list[str] = []
     fitted_bytes = (50_000, 250_000, 1_000_000) if on_hosts else (4_000, 4_000_000, 16_000_000)
-    measured = measure_collectives(on_step=steps.append, fitted_bytes=fitted_bytes, other_bytes=(500_000,), repeats=3)
+    measured = collectives.measure(Twin(steps.append), fitted_bytes, (500_000,), 3)
     check(measured, study="collectives")
     assert len(steps) == 8
     assert [one.setting["algorithm"] for one in measured.predictions] == ["ring"] + 4 * ["tree"]
@@ -69,8 +70,8 @@ def test_collectives(monkeypatch: pytest.MonkeyPatch, *, on_hosts: bool):
 
 @needs_hosts
 def test_data_parallel():
-    measured = measure_data_parallel(
-        on_step=lambda what: None, counts=(2, 3), compute_s=0.02, fitted_bytes=(20_000, 400_000, 2_000_000), repeats=3
+    measured = data_parallel.measure(
+        Twin(lambda what: None), (20_000, 400_000, 2_000_000), 3, num_workers=3, forward_s=0.01, backward_s=0.01
     )
     check(measured, study="data-parallel")
     two, three = measured.predictions
@@ -82,12 +83,8 @@ def test_data_parallel():
 @pytest.mark.slow
 @needs_hosts
 def test_overlap():
-    measured = measure_overlap(
-        on_step=lambda what: None,
-        caps_mib=(0.5, 1.5),
-        pause_s=0.002,
-        fitted_bytes=(50_000, 400_000, 1_500_000),
-        repeats=2,
+    measured = overlap.measure(
+        Twin(lambda what: None), (0.5,), (50_000, 400_000, 1_500_000), 2, num_layers=6, backward_s=6 * 0.002
     )
     check(measured, study="overlap")
     assert [one.setting["buckets"] for one in measured.predictions] == ["0.5 MiB", "1.5 MiB", DEFAULT]
@@ -102,8 +99,8 @@ def test_overlap():
 @pytest.mark.slow
 @needs_hosts
 def test_two_levels():
-    measured = measure_hierarchical(
-        on_step=lambda what: None, fitted_bytes=(12_000, 400_000, 2_000_000), sizes_bytes=(60_000, 600_000), repeats=3
+    measured = hierarchical.measure(
+        Twin(lambda what: None), (12_000, 400_000, 2_000_000), (0.1, 1.0), 3, message_bytes=600_000
     )
     check(measured, study="hierarchical")
     assert [one.setting["all-reduce"] for one in measured.predictions] == 2 * ["flat"] + 2 * ["two levels"]

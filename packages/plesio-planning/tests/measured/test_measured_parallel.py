@@ -12,20 +12,13 @@ import pytest
 from plesio.core.errors import PlesioError
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured import checkpointing
+from plesio_planning.measured import checkpointing, mixture_of_experts, tensor_parallel
 from plesio_planning.measured.checkpoint_intervals import STEP_S, measure_intervals, waiting_work
 from plesio_planning.measured.checkpointing import measure_states, state_times, with_runs
 from plesio_planning.measured.failing_runs import run_with_failures
-from plesio_planning.measured.mixture_of_experts import (
-    BYTES_PER_S,
-    CAPACITY,
-    NUM_EXPERTS,
-    TOKEN_BYTES,
-    _routed,
-    measure_routings,
-)
+from plesio_planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, NUM_EXPERTS, TOKEN_BYTES, routed
 from plesio_planning.measured.pipeline import FORWARD_S, measure_pipelines
-from plesio_planning.measured.tensor_parallel import measure_cuts
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies import find_study
 from plesio_planning.studies.measured import Measured
 
@@ -70,26 +63,24 @@ def test_pipeline(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 def test_mixture_of_experts():
-    measured = measure_routings(
-        on_step=lambda what: None, fitted_tokens=(16, 64, 256), tokens=(256,), skews=(0.0, 1.0), repeats=2
-    )
+    measured = mixture_of_experts.measure(Twin(lambda what: None), (16, 64, 256), 2, tokens_per_device=256, skew=1.0)
     check(measured, study="mixture-of-experts")
-    assert len(measured.predictions) == 4
-    even, _, skewed, _ = measured.predictions
-    assert skewed.setting == {"tokens": "262 kB", "skew": "1", "capacity": "none"}
+    assert len(measured.predictions) == 2 * 4 * 2
+    found = {tuple(one.setting.values()): one for one in measured.predictions}
+    even, skewed = found["262 kB", "0", "none"], found["262 kB", "1", "none"]
     assert skewed.predicted / skewed.baseline > even.predicted / even.baseline, "its busiest rank receives twice a part"
-    for one, skew, capacity in zip(
-        measured.predictions, (0.0, 0.0, 1.0, 1.0), (None, CAPACITY, None, CAPACITY), strict=True
-    ):
-        tokens = _routed(256, skew, capacity, routing={"num_experts": NUM_EXPERTS}) // TOKEN_BYTES
-        last_to_begin = min(max(sent, received) for sent, received in zip(tokens.sum(1), tokens.sum(0), strict=True))
-        if NO_NAMESPACES is None:
-            assert one.measured > last_to_begin * TOKEN_BYTES / BYTES_PER_S - BUCKET_S
+    for skew in (0.0, 1.0):
+        for capacity in (None, CAPACITY):
+            tokens = routed(256, skew, capacity, routing={"num_experts": NUM_EXPERTS}) // TOKEN_BYTES
+            last = min(max(sent, received) for sent, received in zip(tokens.sum(1), tokens.sum(0), strict=True))
+            if NO_NAMESPACES is None:
+                one = found["262 kB", f"{skew:g}", f"{capacity:g}" if capacity else "none"]
+                assert one.measured > last * TOKEN_BYTES / BYTES_PER_S - BUCKET_S
 
 
 @needs_hosts
 def test_tensor_parallel_sends_what_it_should():
-    measured = measure_cuts(on_step=lambda what: None, tokens=(32,), fitted_bytes=(10_000, 200_000, 500_000), repeats=2)
+    measured = tensor_parallel.measure(Twin(lambda what: None), (1,), (10_000, 200_000, 500_000), 2, sequence_length=32)
     check(measured, study="tensor-parallel")
     sizes = [one for one in measured.predictions if one.quantity == "sent (bytes)"]
     assert len(sizes) == 3

@@ -9,12 +9,13 @@ from plesio.core.predictions import Prediction
 from plesio.core.results import Evaluation, RunResult
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
+from plesio_planning.measured import parameter_server
 from plesio_planning.measured.batch_scaling import Training, fitted_critical_batch, measure_batches, window_scales
 from plesio_planning.measured.bounded_staleness import measure_delays
 from plesio_planning.measured.consistency import Situation, measure_consistency, time_to
 from plesio_planning.measured.load_balancing import Cluster, measure_shares
-from plesio_planning.measured.parameter_server import measure_servers
 from plesio_planning.measured.time_to_train import measure_trainings, num_parameters
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 NO_NAMESPACES = why_no_namespaces()
@@ -75,16 +76,17 @@ def test_load_balancing():
 @pytest.mark.timeout(300)
 def test_parameter_server():
     bytes_per_s = 10e6
-    measured = measure_servers(
-        on_step=lambda what: None,
-        workers=(2,),
-        servers=(1, 2),
-        sizes_bytes=(400_000,),
-        fitted_bytes=(20_000, 100_000, 400_000),
+    measured = parameter_server.measure(
+        Twin(lambda what: None),
+        (1,),
+        (20_000, 100_000, 400_000),
+        2,
+        3,
+        num_workers=2,
+        num_servers=2,
+        gradient_bytes=400_000,
         bytes_per_s=bytes_per_s,
         compute_s=0.01,
-        repeats=2,
-        num_updates=3,
     )
     found = check(measured, study="parameter-server")
     for name, carried in (("ring", 1), ("1 server", 4), ("2 servers", 2)):  # gradients that a link carries, both ways

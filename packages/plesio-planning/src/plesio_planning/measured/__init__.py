@@ -2,8 +2,9 @@
 
 A measurement is a module with the name of its study and a function ``measure``, whose keyword arguments are those of
 the study's inputs that it has, with the values that this machine can do beside their types. ``FOUND`` names the inputs
-that it measures instead. It reports its progress by its only other argument, because it may take a minute; nothing else
-should run meanwhile.
+that it measures instead. Its first argument is a `plesio_planning.measured.twin.Twin`, by which it also reports its
+progress, because it may take a minute; nothing else should run meanwhile. Other positional arguments have defaults:
+sizes and repeats that no study has an input for.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
         PlesioError: It cannot be measured here.
     """
     from plesio.core.inputs import inputs_of
+    from plesio_planning.measured.twin import Twin
     from plesio_planning.studies import find_study
     from plesio_planning.studies.measured import Scope
 
@@ -71,7 +73,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
             )
         else:
             values[name] = tuple(asked[name]) if isinstance(asked[name], list) else asked[name]
-    measured: Measured = module.measure(on_step, **values)
+    measured: Measured = module.measure(Twin(on_step), **values)
     return replace(
         measured,
         scope=Scope(

@@ -25,6 +25,7 @@ from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 from plesio_planning.measured.ranks import Ranks
 from plesio_planning.measured.real_gradients import flat_gradient
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "Training", "fitted_critical_batch", "measure", "measure_batches", "train_to", "window_scales"]
@@ -64,7 +65,7 @@ class Training:
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     batches: Annotated[tuple[int, ...], Within(4, 1024, fewest=3, most=8)] = BATCHES,
@@ -74,13 +75,13 @@ def measure(
     """Measure four batch sizes; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         batches: Sizes, rounded up to even numbers.
         target: The loss to reach, over the first.
         seed: Seed of the first parameters and of the batches.
     """
     sizes = sorted({size + size % NUM_RANKS for size in batches})
-    return measure_batches(on_step=on_step, batches=sizes, target=target, seed=seed)
+    return measure_batches(on_step=twin.say, batches=sizes, target=target, seed=seed)
 
 
 def measure_batches(

@@ -20,6 +20,7 @@ from plesio.core.results import RunResult
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.delayed_descent import descend
 from plesio_planning.studies.measured import Measured
 from plesio_planning.theory.stability import stability_limit
@@ -38,7 +39,7 @@ NUM_DRAWS = 10
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     stalenesses: Annotated[tuple[int, ...], Within(1, 7, most=4)] = DELAYS,
@@ -48,14 +49,14 @@ def measure(
     """Measure two, four and six workers that take turns; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         stalenesses: Staleness in updates; one worker more than that.
         condition_number: Condition number of the quadratic; with more than 1 slow coordinates hide for a while that
             fast ones diverge.
         num_dimensions: Its dimensions.
     """
     return measure_delays(
-        on_step=on_step,
+        on_step=twin.say,
         delays=sorted(set(stalenesses)),
         condition_number=condition_number,
         num_dimensions=num_dimensions,

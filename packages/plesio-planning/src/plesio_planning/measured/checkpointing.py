@@ -27,6 +27,7 @@ from plesio.cost.fit import LineFit, fit_line
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.checkpoint_intervals import IntervalRuns, measure_intervals
 from plesio_planning.measured.ranks import Ranks, slowest_s
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure", "measure_states", "state_times"]
@@ -42,7 +43,7 @@ Times = list[tuple[float, float]]
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     checkpoint_s: Annotated[float, Within(5e-3, 0.5)] = 0.02,
@@ -53,15 +54,15 @@ def measure(
     """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         checkpoint_s: What writing a state of the runs that fail takes, about.
         cluster_mtbf_s: Their mean time between failures.
         checkpoint_interval_s: One more interval between their states.
         work_s: What they take without failures, about.
     """
-    states = measure_states(on_step=on_step)
+    states = measure_states(on_step=twin.say)
     runs = measure_intervals(
-        on_step=on_step,
+        on_step=twin.say,
         checkpoint_s=checkpoint_s,
         mtbf_s=cluster_mtbf_s,
         work_s=work_s,

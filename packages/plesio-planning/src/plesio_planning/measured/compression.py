@@ -27,6 +27,7 @@ from plesio.core.within import Within
 from plesio.policies.compression import Compression, Qsgd, RandomK, TopK, parse_compression
 from plesio.runtime.worker.compression import make_codec
 from plesio_planning.measured.real_gradients import training_gradients
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "kept_share", "measure", "measure_compression", "weibull_shape"]
@@ -37,20 +38,18 @@ STEPS = (0, 10, 30, 100, 200, 400, 600)
 _FITTED_SHARE = 0.05
 
 
-def measure(
-    on_step: Callable[[str], None], /, *, schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS
-) -> Measured:
+def measure(twin: Twin, /, *, schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS) -> Measured:
     """Measure at seven steps of a training; takes a few seconds.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         schemes: Compressions as policies have them; a step length or a feedback after them changes nothing here.
 
     Raises:
         ConfigError: A compression that policies do not have.
     """
     plain = (text.partition("@")[0].removesuffix("+no_feedback") for text in schemes)
-    return measure_compression(on_step=on_step, specs=tuple(dict.fromkeys(text for text in plain if text != "none")))
+    return measure_compression(on_step=twin.say, specs=tuple(dict.fromkeys(text for text in plain if text != "none")))
 
 
 def measure_compression(

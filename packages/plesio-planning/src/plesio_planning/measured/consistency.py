@@ -24,6 +24,7 @@ from plesio.core.within import Within
 from plesio.cost.step_time import LogNormal
 from plesio.runtime.worker.pacing import Pacer
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.twin import Twin
 from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
 from plesio_planning.studies.delayed_descent import descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds
@@ -50,7 +51,7 @@ _SHARES = np.geomspace(0.2, 1.0, 9)
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     cv: Annotated[float, Within(0, 1)] = 0.5,
@@ -65,7 +66,7 @@ def measure(
     """Measure BSP, local SGD, SSP and no bound with four processes; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         cv: Coefficient of variation of the steps.
         slowdown: Slow-down of one worker, for good.
         compute_s: Mean seconds of a step.
@@ -78,7 +79,7 @@ def measure(
     situation = Situation(
         num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
     )
-    return measure_consistency(situation, on_step=on_step, bounds=bounds, periods=periods)
+    return measure_consistency(situation, on_step=twin.say, bounds=bounds, periods=periods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 from plesio_planning.measured.ranks import Ranks, slowest_s, timed
 from plesio_planning.measured.real_gradients import flat_gradient
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.reduction_order import order_effect
 
@@ -41,7 +42,7 @@ GLOO = "Gloo's order"
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     num_tensors: Annotated[int, Within(2, 6)] = NUM_RANKS[-1],
@@ -51,13 +52,13 @@ def measure(
     """Measure two to four ranks on loopback; takes about half a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         num_tensors: The most ranks; all numbers from two on are measured.
         num_elements: Elements of the tensors whose sums are timed.
         num_steps: Steps of a training, with and without deterministic algorithms.
     """
     counts = tuple(range(2, num_tensors + 1))
-    return measure_determinism(on_step=on_step, num_ranks=counts, num_elements=num_elements, steps=num_steps)
+    return measure_determinism(on_step=twin.say, num_ranks=counts, num_elements=num_elements, steps=num_steps)
 
 
 def measure_determinism(

@@ -24,6 +24,7 @@ from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Ranks, slowest_s, timed
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.work_shares import divide, moved
 
@@ -85,7 +86,7 @@ class Cluster:
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     low: Annotated[float, Within(0.2, 1)] = 0.7,
@@ -102,7 +103,7 @@ def measure(
     """Measure four processes whose speeds are spread evenly from 0.7 to 1.3; takes about half a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         low: Slowest speed.
         high: Fastest speed; the others are between the two, as far apart as can be.
         num_workers: Processes.
@@ -123,7 +124,7 @@ def measure(
         rebalance_every=rebalance_every,
         largest_move=largest_move,
     )
-    return measure_shares(cluster, on_step=on_step, num_steps=num_steps)
+    return measure_shares(cluster, on_step=twin.say, num_steps=num_steps)
 
 
 def measure_shares(

@@ -18,6 +18,7 @@ from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure", "measure_local_sgd"]
@@ -32,7 +33,7 @@ NOISE = 0.05
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     periods: Annotated[tuple[int, ...], Within(1, 64, fewest=3, most=8)] = PERIODS,
@@ -47,7 +48,7 @@ def measure(
     """Measure two processes at six numbers of local steps; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         periods: Local steps, three numbers or more.
         num_workers: Processes.
         num_dimensions: Dimensions of the quadratics.
@@ -71,7 +72,7 @@ def measure(
         "noise": noise,
     }
     return measure_local_sgd(
-        on_step=on_step, periods=rising, num_workers=num_workers, learning_rate=floor_step, options=options
+        on_step=twin.say, periods=rising, num_workers=num_workers, learning_rate=floor_step, options=options
     )
 
 

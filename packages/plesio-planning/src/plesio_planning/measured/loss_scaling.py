@@ -21,6 +21,7 @@ from plesio.core.within import Within
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 from plesio_planning.measured.real_gradients import flat_gradient, training_gradients
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.half_precision_descent import LARGEST, SMALLEST, LossScale
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.models.loss_scaling import Range
@@ -38,7 +39,7 @@ RUN_STEPS = 400
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     initial_scale: Annotated[float, Within(1, 2.0**40)] = INITIAL_SCALE,
@@ -48,13 +49,13 @@ def measure(
     """Measure on gradients of a training, and run a dynamic scale; takes about ten seconds.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         initial_scale: First value of the dynamic scale.
         growth_interval: Steps without an infinity after which it is doubled.
         num_steps: Steps of the training with it.
     """
     return measure_loss_scaling(
-        on_step=on_step, run_steps=num_steps, initial_scale=initial_scale, growth_interval=growth_interval
+        on_step=twin.say, run_steps=num_steps, initial_scale=initial_scale, growth_interval=growth_interval
     )
 
 

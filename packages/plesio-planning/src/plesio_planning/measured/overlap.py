@@ -14,7 +14,7 @@ model's would, but for a latency.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,19 +22,17 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis, Series
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.collectives import ring_all_reduce_s
-from plesio.cost.fit import AlphaBeta
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio_planning.measured.collectives import all_reduce_times
-from plesio_planning.measured.ranks import Ranks, fitted_links, ranks_on_hosts, slowest_s, timed
-from plesio_planning.studies.buckets import Buckets, Layers, buckets_of_bytes, ddp_buckets
+from plesio_planning.measured.ranks import Times, ranks_on_hosts, timed
+from plesio_planning.measured.twin import Twin, beside, fit_text
+from plesio_planning.studies.buckets import Layers, buckets_of_bytes, ddp_buckets
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure", "measure_overlap"]
+__all__ = ["FOUND", "measure"]
 
 FOUND = ("latency_s",)
 
@@ -46,7 +44,8 @@ BATCH = 32
 PAUSE_S = 0.01
 """Length of each layer's backward pass."""
 NUM_LAYERS = 24
-CAPS_MIB = (0.25, 0.5, 1, 2, 3, 6)
+CAPS_MIB = (0.25, 0.5, 1, 2, 3)
+"""Limits of a bucket; one more holds all layers."""
 FITTED_BYTES = (100_000, 700_000, 4_000_000)
 REPEATS = 9
 WARM_UP = 3
@@ -56,7 +55,10 @@ DEFAULT = "PyTorch's default"
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
+    caps_mib: Sequence[float] = CAPS_MIB,
+    fitted_bytes: Sequence[int] = FITTED_BYTES,
+    repeats: int = REPEATS,
     /,
     *,
     num_layers: Annotated[int, Within(6, 48)] = NUM_LAYERS,
@@ -67,7 +69,10 @@ def measure(
     """Measure 24 layers of 0.25 MiB over a link of 25 MB/s; takes about half a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
+        caps_mib: Limits of a bucket; those that hold all layers are left out, and one that does is added.
+        fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
+        repeats: Repetitions of each size of a bucket.
         num_layers: Layers, each of 0.25 MiB.
         backward_s: What their backward pass takes.
         num_workers: Ranks.
@@ -77,70 +82,47 @@ def measure(
         ConfigError: This machine has no network namespaces for us.
     """
     whole_mib = num_layers * LAYER_MIB
-    return measure_overlap(
-        on_step=on_step,
-        caps_mib=(*(cap for cap in CAPS_MIB[:-1] if cap < whole_mib), whole_mib),
-        pause_s=backward_s / num_layers,
-        num_ranks=num_workers,
-        bytes_per_s=bytes_per_s,
-    )
-
-
-def measure_overlap(
-    *,
-    on_step: Callable[[str], None],
-    caps_mib: Sequence[float] = CAPS_MIB,
-    pause_s: float = PAUSE_S,
-    fitted_bytes: tuple[int, ...] = FITTED_BYTES,
-    repeats: int = REPEATS,
-    num_ranks: int = NUM_RANKS,
-    bytes_per_s: float = BYTES_PER_S,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        caps_mib: Limits of a bucket; the last one holds all layers, which are of 0.25 MiB each.
-        pause_s: That each layer sleeps in the backward pass.
-        fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
-        repeats: Repetitions of each size of a bucket.
-        num_ranks: Ranks.
-        bytes_per_s: Bandwidth that links are set to.
-
-    Raises:
-        ConfigError: This machine has no network namespaces for us.
-    """
-    caps, num_layers = {f"{mib:g} MiB": mib for mib in caps_mib}, round(caps_mib[-1] / LAYER_MIB)
-    shape = {"num_layers": num_layers, "pause_s": pause_s, "repeats": repeats}
-    measured_s: dict[str, list[float]] = {}
-    with ranks_on_hosts(num_ranks, bytes_per_s=bytes_per_s) as ranks:
-        links = _links(ranks, num_ranks=num_ranks, fitted_bytes=fitted_bytes, repeats=repeats, on_step=on_step)
-        on_step("the layers")
+    caps = {f"{mib:g} MiB": mib for mib in (*(mib for mib in caps_mib if mib < whole_mib), whole_mib)}
+    shape = {"num_layers": num_layers, "pause_s": backward_s / num_layers, "repeats": repeats}
+    medians_s: dict[str, float] = {}
+    with ranks_on_hosts(num_workers, bytes_per_s=bytes_per_s) as ranks:
+        links = twin.links(ranks, fitted_bytes, num_ranks=num_workers, repeats=repeats)
+        twin.say("the layers")
         layers = _layers(ranks.run(ready_times, **shape))
         for name, cap_mib in {**caps, DEFAULT: None}.items():
-            on_step(f"buckets of {name}")
-            measured_s[name] = slowest_s(ranks.run(step_times, cap_mib=cap_mib, **shape))
-    all_reduce_s = partial(ring_all_reduce_s, num_ranks=num_ranks, link=links.link)
-    modelled = {name: buckets_of_bytes(layers, cap_mib * _MIB, all_reduce_s) for name, cap_mib in caps.items()}
-    modelled[DEFAULT] = ddp_buckets(layers, all_reduce_s)
-    return _compared(
-        modelled,
-        measured_s,
-        setting=f"{num_ranks} ranks of one thread on hosts of their own, a link of {format_bandwidth(bytes_per_s)}; "
+            twin.say(f"buckets of {name}")
+            medians_s[name] = twin.median(ranks.times_s(step_times, cap_mib=cap_mib, **shape))
+    all_reduce_s = partial(ring_all_reduce_s, num_ranks=num_workers, link=links.link)
+    modelled_s = {name: buckets_of_bytes(layers, cap * _MIB, all_reduce_s).end_s for name, cap in caps.items()}
+    modelled_s[DEFAULT] = ddp_buckets(layers, all_reduce_s).end_s
+    whole, whole_s = list(caps)[-1], modelled_s[list(caps)[-1]]
+    for name, end_s in modelled_s.items():
+        twin.predict(
+            "until added up (s)", {"buckets": name}, predicted=end_s, measured=medians_s[name], baseline=whole_s
+        )
+    best, fastest = min(caps, key=modelled_s.__getitem__), min(caps, key=medians_s.__getitem__)
+    mib = list(caps.values())
+    return twin.measured(
+        "overlap",
+        finding=f"The model is off by {twin.off():.1f} % (median). It has buckets of {best} for the fastest; "
+        f"measured, {fastest} are, at {format_seconds(medians_s[fastest])}, and the model's choice takes "
+        f"{format_seconds(medians_s[best])}; one bucket takes {format_seconds(medians_s[whole])}.",
+        setting=f"{num_workers} ranks of one thread on hosts of their own, a link of {format_bandwidth(bytes_per_s)}; "
         f"{num_layers} layers of {LAYER_MIB:g} MiB, paced to {format_seconds(layers.backward_s / num_layers)}; medians "
-        f"of {repeats}. Fitted to all-reduces of {', '.join(map(format_bytes, fitted_bytes))}: "
-        f"{format_seconds(links.latency_s)}, {format_bandwidth(links.bytes_per_s)}.",
+        f"of {repeats}. Fitted to all-reduces of {', '.join(map(format_bytes, fitted_bytes))}: {fit_text(links)}. "
+        f"Steps vary by {twin.spread:.0f} %. The baseline is no overlap at all.",
+        rivals="buckets",
+        charts=[
+            beside(
+                {"": (mib, [1e3 * modelled_s[name] for name in caps], [1e3 * medians_s[name] for name in caps])},
+                title=f"Measured, buckets of {fastest} are the fastest; modelled, of {best}",
+                caption="Time from the backward pass's begin until all gradients are added up, by bucket_cap_mb.",
+                x=Axis(title="limit of a bucket (MiB)"),
+                y=Axis(title="time (ms)"),
+                more=[Series(name="no overlap", x=mib, y=[1e3 * whole_s] * len(mib), style="dashed")],
+            )
+        ],
     )
-
-
-def _links(
-    ranks: Ranks, *, num_ranks: int, fitted_bytes: Sequence[int], repeats: int, on_step: Callable[[str], None]
-) -> AlphaBeta:
-    def times_s(size: int) -> list[float]:
-        on_step(f"an all-reduce of {format_bytes(size)}")
-        return slowest_s(ranks.run(all_reduce_times, algorithm="ring", num_bytes=size, repeats=repeats))
-
-    return fitted_links(fitted_bytes, times_s, num_ranks=num_ranks)
 
 
 def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
@@ -176,9 +158,7 @@ def ready_times(group: TorchGroup, *, num_layers: int, pause_s: float, repeats: 
     return steps[WARM_UP:]
 
 
-def step_times(
-    group: TorchGroup, *, cap_mib: float | None, num_layers: int, pause_s: float, repeats: int
-) -> list[tuple[float, float]]:
+def step_times(group: TorchGroup, *, cap_mib: float | None, num_layers: int, pause_s: float, repeats: int) -> Times:
     """When backward passes begin and end on a rank; they end when all gradients are added up."""
     inputs = torch.randn(BATCH, WIDTH)
     model = DistributedDataParallel(
@@ -223,48 +203,3 @@ class _Paced(nn.Linear):
 def _model(num_layers: int, *, pause_s: float) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*(_Paced(pause_s=pause_s) for _ in range(num_layers)))
-
-
-def _compared(modelled: Mapping[str, Buckets], measured_s: Mapping[str, Sequence[float]], *, setting: str) -> Measured:
-    medians_s = {name: statistics.median(times) for name, times in measured_s.items()}
-    caps = [name for name in modelled if name != DEFAULT]
-    whole = modelled[caps[-1]]
-    predictions = tuple(
-        Prediction(
-            setting={"buckets": name},
-            quantity="until added up (s)",
-            scale="relative",
-            predicted=buckets.end_s,
-            measured=medians_s[name],
-            baseline=whole.end_s,
-        )
-        for name, buckets in modelled.items()
-    )
-    error = statistics.median(abs(one.error) for one in predictions)
-    best = min(caps, key=lambda name: modelled[name].end_s)
-    fastest = min(caps, key=medians_s.__getitem__)
-    spread = statistics.median(statistics.stdev(times) / statistics.median(times) for times in measured_s.values())
-    mib = [float(name.removesuffix(" MiB")) for name in caps]
-    return Measured(
-        study="overlap",
-        finding=f"The model is off by {100 * error:.1f} % (median). It has buckets of {best} for the fastest; "
-        f"measured, {fastest} are, at {format_seconds(medians_s[fastest])}, and the model's choice takes "
-        f"{format_seconds(medians_s[best])}; one bucket takes {format_seconds(medians_s[caps[-1]])}.",
-        setting=f"{setting} Steps vary by {100 * spread:.0f} %. The baseline is no overlap at all.",
-        predictions=predictions,
-        rivals="buckets",
-        charts=(
-            LineChart(
-                slug="measured",
-                title=f"Measured, buckets of {fastest} are the fastest; modelled, of {best}",
-                caption="Time from the backward pass's begin until all gradients are added up, by bucket_cap_mb.",
-                x=Axis(title="limit of a bucket (MiB)"),
-                y=Axis(title="time (ms)"),
-                series=[
-                    Series(name="modelled", x=mib, y=[1e3 * modelled[name].end_s for name in caps]),
-                    Series(name="measured", x=mib, y=[1e3 * medians_s[name] for name in caps], style="points"),
-                    Series(name="no overlap", x=mib, y=[1e3 * whole.end_s] * len(caps), style="dashed"),
-                ],
-            ),
-        ),
-    )

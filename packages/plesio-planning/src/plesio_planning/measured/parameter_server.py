@@ -7,26 +7,25 @@ bandwidth are fitted to what one worker pushes to one server and pulls, and pred
 few lines and no store of Plesio's, which keeps its shards on the workers' hosts.
 """
 
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
-from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
+from plesio.core.charts import Axis
+from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.fit import AlphaBeta
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio_planning.measured.ranks import fitted_links, ranks_on_hosts, slowest_s, timed
+from plesio_planning.measured.ranks import Times, all_reduce_times, fitted_links, ranks_on_hosts, slowest_s, timed
+from plesio_planning.measured.twin import Twin, beside, fit_text, where_text
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.server_model import ServerModel
 
-__all__ = ["FOUND", "asynchronous_times", "exchange_times", "measure", "measure_servers", "ring_times"]
+__all__ = ["FOUND", "asynchronous_times", "exchange_times", "measure"]
 
 FOUND = ("latency_s",)
 NUM_WORKERS = 4
@@ -39,11 +38,13 @@ FITTED_BYTES = (100_000, 300_000, 900_000)
 REPEATS = 7
 NUM_UPDATES = 12
 
-Times = list[tuple[float, float]]
-
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
+    size_parts: Sequence[int] = (4, 1),
+    fitted_bytes: Sequence[int] = FITTED_BYTES,
+    repeats: int = REPEATS,
+    num_updates: int = NUM_UPDATES,
     /,
     *,
     num_workers: Annotated[int, Within(2, 6)] = NUM_WORKERS,
@@ -55,7 +56,11 @@ def measure(
     """Measure four workers and up to four servers with links of 10 MB/s; takes about half a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
+        size_parts: Numbers that the gradient is divided by, for each size that is measured.
+        fitted_bytes: What one worker pushes where latency and bandwidth are fitted; three sizes or more.
+        repeats: Repetitions of each exchange.
+        num_updates: Of each asynchronous worker.
         num_workers: Workers; two are measured, too.
         num_servers: The most servers; one, and half as many, are measured, too.
         gradient_bytes: Bytes of a gradient; a quarter of it is measured, too.
@@ -65,94 +70,62 @@ def measure(
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """
-    return measure_servers(
-        on_step=on_step,
-        workers=sorted({2, num_workers}),
-        servers=sorted({1, max(1, num_servers // 2), num_servers}),
-        sizes_bytes=(int(gradient_bytes) // 4, int(gradient_bytes)),
-        bytes_per_s=bytes_per_s,
-        compute_s=compute_s,
-    )
-
-
-def measure_servers(
-    *,
-    on_step: Callable[[str], None],
-    workers: Sequence[int] = (2, NUM_WORKERS),
-    servers: Sequence[int] = (1, 2, NUM_SERVERS),
-    sizes_bytes: Sequence[int] = (GRADIENT_BYTES // 4, GRADIENT_BYTES),
-    fitted_bytes: Sequence[int] = FITTED_BYTES,
-    bytes_per_s: float = BYTES_PER_S,
-    compute_s: float = COMPUTE_S,
-    repeats: int = REPEATS,
-    num_updates: int = NUM_UPDATES,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        workers: Numbers of workers, rising.
-        servers: Numbers of servers, rising.
-        sizes_bytes: Bytes of gradients, rising.
-        fitted_bytes: What one worker pushes where latency and bandwidth are fitted; three sizes or more.
-        bytes_per_s: Bandwidth that links are set to.
-        compute_s: What an asynchronous worker computes for an update.
-        repeats: Repetitions of each exchange.
-        num_updates: Of each asynchronous worker.
-
-    Raises:
-        ConfigError: This machine has no network namespaces for us.
-    """
-    most = workers[-1]
-    predictions: list[Prediction] = []
-    with ranks_on_hosts(most + servers[-1], bytes_per_s=bytes_per_s) as ranks:
+    servers = sorted({1, max(1, num_servers // 2), num_servers})
+    gradient, first_server = int(gradient_bytes), num_workers
+    with ranks_on_hosts(num_workers + num_servers, bytes_per_s=bytes_per_s) as ranks:
 
         def times_s(function: Callable[..., Times], *, count: int, **arguments: Any) -> list[float]:
-            answers = ranks.run(function, count=count, **arguments)
-            return slowest_s([answer for answer in answers[:count] if answer])
+            answers = ranks.run(function, count=count, first_server=first_server, **arguments)
+            return slowest_s(answers[:count])
 
         def fitted_s(size: int) -> list[float]:
-            on_step(f"{format_bytes(size / 2)} to a server and back")
-            alone = {"count": 1, "first_server": most, "num_servers": 1}
-            return times_s(exchange_times, num_bytes=size // 2, repeats=repeats, **alone)
+            twin.say(f"{format_bytes(size / 2)} to a server and back")
+            return times_s(exchange_times, count=1, num_servers=1, num_bytes=size // 2, repeats=repeats)
 
         # there and back, one worker and one server take as long as two ranks for an all-reduce of twice the bytes
         links = fitted_links([2 * size for size in fitted_bytes], fitted_s, num_ranks=2)
-        model = _model_of(links, num_workers=most, gradient_bytes=sizes_bytes[-1], compute_s=compute_s)
-        for count in workers:
-            for size in sizes_bytes:
+        model = _model_of(links, num_workers=num_workers, gradient_bytes=gradient, compute_s=compute_s)
+        for count in sorted({2, num_workers}):
+            for size in (gradient // part for part in size_parts):
                 for number in (0, *servers):
-                    on_step(
-                        f"{count} workers, {counted(number, 'server') if number else 'a ring'}, {format_bytes(size)}"
-                    )
+                    exchange, shape = counted(number, "server") if number else "ring", {"num_bytes": size}
+                    twin.say(f"{count} workers, {exchange if number else 'a ring'}, {format_bytes(size)}")
                     own = replace(model, num_workers=count, num_servers=number or 1, gradient_bytes=size)
                     if number:
-                        common = {"first_server": most, "num_servers": number}
-                        found = times_s(exchange_times, count=count, num_bytes=size, repeats=repeats, **common)
+                        found_s = times_s(exchange_times, count=count, num_servers=number, repeats=repeats, **shape)
                     else:
-                        found = times_s(ring_times, count=count, num_bytes=size, repeats=repeats)
-                    predictions.append(_exchange(own, number, measured=statistics.median(found)))
+                        found_s = ranks.times_s(all_reduce_times, parts=[range(count)], repeats=repeats, **shape)
+                    twin.predict(
+                        "exchange (s)",
+                        {"workers": count, "gradient": format_bytes(size), "exchange": exchange},
+                        predicted=own.server_s if number else own.ring_s,
+                        measured=twin.median(found_s),
+                        baseline=own.ring_s,
+                    )
         for number in servers:
-            on_step(f"{most} asynchronous workers, {counted(number, 'server')}")
+            twin.say(f"{num_workers} asynchronous workers, {counted(number, 'server')}")
             (took_s,) = times_s(
                 asynchronous_times,
-                count=most,
-                first_server=most,
+                count=num_workers,
                 num_servers=number,
-                num_bytes=sizes_bytes[-1],
+                num_bytes=gradient,
                 compute_s=compute_s,
                 num_updates=num_updates,
             )
-            rate = most * num_updates / took_s
-            predictions.append(_asynchronous(replace(model, num_servers=number), measured=rate))
+            twin.predict(
+                "updates a second",
+                {"workers": num_workers, "gradient": format_bytes(gradient), "servers": number},
+                predicted=replace(model, num_servers=number).asynchronous_per_s,
+                measured=num_workers * num_updates / took_s,
+                baseline=num_workers / compute_s,
+            )
     return _compared(
-        predictions,
+        twin,
         model=model,
-        setting=f"Gloo ranks of one thread on hosts of their own, links of {format_bandwidth(bytes_per_s)}; medians of "
-        f"{repeats}. Fitted to one worker and one server: {format_seconds(links.latency_s)}, "
-        f"{format_bandwidth(links.bytes_per_s)}. Asynchronous workers compute for {format_seconds(compute_s)} and make "
-        f"{num_updates} updates each. The baseline has a ring's time for every exchange, and for updates no "
-        "communication.",
+        setting=f"Gloo ranks of one thread on hosts of their own, {where_text(bytes_per_s)}; medians of {repeats}. "
+        f"Fitted to one worker and one server: {fit_text(links)}. Asynchronous workers compute for "
+        f"{format_seconds(compute_s)} and make {num_updates} updates each. The baseline has a ring's time for every "
+        "exchange, and for updates no communication.",
     )
 
 
@@ -170,13 +143,6 @@ def _model_of(links: AlphaBeta, *, num_workers: int, gradient_bytes: int, comput
         compute_s=compute_s,
         barrier_factor=1.0,
     )
-
-
-def ring_times(group: TorchGroup, *, count: int, num_bytes: int, repeats: int) -> Times:
-    """All-reduce so many bytes among the first ``count`` ranks; nothing on the others."""
-    part = group.split([range(count)])
-    tensor = torch.ones(num_bytes // 4)
-    return [] if part is None else timed(part, lambda: part.all_reduce(tensor).wait(), repeats=repeats)
 
 
 def exchange_times(
@@ -251,86 +217,32 @@ def _all_done(works: Any) -> None:
         work.wait()
 
 
-def _exchange(model: ServerModel, servers: int, *, measured: float) -> Prediction:
-    return Prediction(
-        setting={
-            "workers": str(model.num_workers),
-            "gradient": format_bytes(model.gradient_bytes),
-            "exchange": counted(servers, "server") if servers else "ring",
-        },
-        quantity="exchange (s)",
-        scale="relative",
-        predicted=model.server_s if servers else model.ring_s,
-        measured=measured,
-        baseline=model.ring_s,
+def _compared(twin: Twin, *, model: ServerModel, setting: str) -> Measured:
+    ring, *of_servers = twin.rows(
+        "exchange (s)", workers=str(model.num_workers), gradient=format_bytes(model.gradient_bytes)
     )
-
-
-def _asynchronous(model: ServerModel, *, measured: float) -> Prediction:
-    return Prediction(
-        setting={
-            "workers": str(model.num_workers),
-            "gradient": format_bytes(model.gradient_bytes),
-            "servers": str(model.num_servers),
-        },
-        quantity="updates a second",
-        scale="relative",
-        predicted=model.asynchronous_per_s,
-        measured=measured,
-        baseline=model.num_workers / model.compute_s,
-    )
-
-
-def _compared(predictions: Sequence[Prediction], *, model: ServerModel, setting: str) -> Measured:
-    exchanges = [one for one in predictions if one.quantity == "exchange (s)"]
-    rates = [one for one in predictions if one.quantity == "updates a second"]
-    largest = [
-        one
-        for one in exchanges
-        if one.setting["workers"] == str(model.num_workers)
-        and one.setting["gradient"] == format_bytes(model.gradient_bytes)
-    ]
-    by_name = {one.setting["exchange"]: one for one in largest}
-    ring, one_server = by_name["ring"], next(one for name, one in by_name.items() if name != "ring")
-    errors = [statistics.median(abs(one.error) for one in each) for each in (exchanges, rates)]
-    return Measured(
-        study="parameter-server",
-        finding=f"{one_server.setting['exchange']} takes {one_server.measured / ring.measured:.2f} times as long as "
-        f"a ring of {model.num_workers} workers, modelled {one_server.predicted / ring.predicted:.2f} times; exchanges "
-        f"are off by {100 * errors[0]:.1f} % and asynchronous updates a second by {100 * errors[1]:.1f} % (medians).",
+    first = of_servers[0]
+    ratio = first.measured / ring.measured
+    numbers = [int(one.setting["exchange"].split()[0]) for one in of_servers]
+    lines = {"servers": of_servers, "ring": [ring] * len(numbers)}
+    return twin.measured(
+        "parameter-server",
+        finding=f"{first.setting['exchange']} takes {ratio:.2f} times as long as a ring of {model.num_workers} "
+        f"workers, modelled {first.predicted / ring.predicted:.2f} times; exchanges are off by "
+        f"{twin.off('exchange (s)'):.1f} % and asynchronous updates a second by {twin.off('updates a second'):.1f} % "
+        "(medians).",
         setting=setting,
-        predictions=tuple(predictions),
-        charts=(_chart(by_name, ratio=one_server.measured / ring.measured),),
-        rivals="exchange",
-    )
-
-
-def _chart(by_name: Mapping[str, Prediction], *, ratio: float) -> LineChart:
-    numbers = [int(name.split()[0]) for name in by_name if name != "ring"]
-    of_servers = [one for name, one in by_name.items() if name != "ring"]
-    ring = by_name["ring"]
-    return LineChart(
-        slug="measured",
-        title=f"Measured, {of_servers[0].setting['exchange']} takes {ratio:.2g} times as long as a ring",
-        caption=f"Time of an exchange of {ring.setting['workers']} workers by number of servers; medians.",
-        x=Axis(title="servers"),
-        y=Axis(title="time (ms)"),
-        series=[
-            Series(name="servers, modelled", group="servers", x=numbers, y=[1e3 * one.predicted for one in of_servers]),
-            Series(
-                name="servers, measured",
-                group="servers",
-                x=numbers,
-                y=[1e3 * one.measured for one in of_servers],
-                style="points",
-            ),
-            Series(name="ring, modelled", group="ring", x=numbers, y=[1e3 * ring.predicted] * len(numbers)),
-            Series(
-                name="ring, measured",
-                group="ring",
-                x=numbers,
-                y=[1e3 * ring.measured] * len(numbers),
-                style="points",
-            ),
+        charts=[
+            beside(
+                {
+                    name: (numbers, [1e3 * one.predicted for one in each], [1e3 * one.measured for one in each])
+                    for name, each in lines.items()
+                },
+                title=f"Measured, {first.setting['exchange']} takes {ratio:.2g} times as long as a ring",
+                caption=f"Time of an exchange of {model.num_workers} workers by number of servers; medians.",
+                x=Axis(title="servers"),
+                y=Axis(title="time (ms)"),
+            )
         ],
+        rivals="exchange",
     )

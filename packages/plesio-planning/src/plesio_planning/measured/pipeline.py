@@ -22,6 +22,7 @@ from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Ranks
+from plesio_planning.measured.twin import Twin
 from plesio_planning.sim.pipeline_schedules import SCHEDULES, SPLIT, Execution, Operation, Schedule, execute, operations
 from plesio_planning.studies.measured import Measured
 
@@ -46,7 +47,7 @@ Stage = Mapping[str, float]
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     pp: Annotated[int, Within(2, 6)] = WAITING,
@@ -56,13 +57,13 @@ def measure(
     """Measure two stages that compute and four that wait; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         pp: Stages that wait; beside them two compute.
         num_micro_batches: The most micro-batches; fewer are measured, too.
         forward_s: Forward pass of a stage that waits; its backward pass takes twice as long.
     """
     numbers = sorted({num_micro_batches, *(number for number in MICRO_BATCHES if number < num_micro_batches)})
-    return measure_pipelines(on_step=on_step, micro_batches=numbers, num_waiting=pp, forward_s=forward_s)
+    return measure_pipelines(on_step=twin.say, micro_batches=numbers, num_waiting=pp, forward_s=forward_s)
 
 
 def measure_pipelines(

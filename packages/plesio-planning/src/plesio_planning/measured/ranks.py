@@ -26,10 +26,23 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.testbed.testbed import Testbed
 
-__all__ = ["Ranks", "fitted_links", "ranks_on_hosts", "serve_functions", "slowest_s", "timed"]
+__all__ = [
+    "Ranks",
+    "Times",
+    "all_reduce_times",
+    "fitted_links",
+    "ranks_on_hosts",
+    "ranks_over_links",
+    "serve_functions",
+    "slowest_s",
+    "timed",
+]
 
 _FIT_ROUNDS = 5
 """How often all sizes are measured, at most, before a machine is said to be too busy to tell them apart."""
+
+Times = list[tuple[float, float]]
+"""Begin and end of each repeat on a rank, on the clock that all processes share."""
 
 
 class Ranks:
@@ -74,6 +87,10 @@ class Ranks:
             answers.append(value)
         return answers
 
+    def times_s(self, function: Callable[..., Times], **arguments: Any) -> list[float]:
+        """Seconds of each repeat of a function that returns what `timed` does; ranks that return nothing only wait."""
+        return slowest_s([answer for answer in self.run(function, **arguments) if answer])
+
     def __enter__(self) -> Self:
         return self
 
@@ -101,9 +118,14 @@ def ranks_on_hosts(count: int, *, ranks_per_host: int = 1, bytes_per_s: float) -
         yield ranks
 
 
-def timed(
-    group: TorchGroup, work: Callable[[], object], *, repeats: int, warm_up: int = 3
-) -> list[tuple[float, float]]:
+@contextlib.contextmanager
+def ranks_over_links(count: int, *, bytes_per_s: float | None) -> Iterator[Ranks]:
+    """Start ranks on hosts of their own with links of this bandwidth, or on this machine's loopback for None."""
+    with Ranks(count) if bytes_per_s is None else ranks_on_hosts(count, bytes_per_s=bytes_per_s) as ranks:
+        yield ranks
+
+
+def timed(group: TorchGroup, work: Callable[[], object], *, repeats: int, warm_up: int = 3) -> Times:
     """When this rank began and ended each of ``repeats`` pieces of work, on the clock that all processes share.
 
     All ranks meet before each.
@@ -117,7 +139,16 @@ def timed(
     return times[warm_up:]
 
 
-def slowest_s(answers: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+def all_reduce_times(
+    group: TorchGroup, *, num_bytes: int, repeats: int, parts: Sequence[Sequence[int]] | None = None
+) -> Times:
+    """All-reduce so many bytes among all ranks, or in each of some parts of them; ranks in no part do nothing."""
+    part = group if parts is None else group.split(parts)
+    tensor = torch.ones(max(1, num_bytes // 4))
+    return [] if part is None else timed(part, lambda: part.all_reduce(tensor).wait(), repeats=repeats)
+
+
+def slowest_s(answers: Sequence[Times]) -> list[float]:
     """Seconds of each repeat that `timed` took on all ranks: from the last one's begin to the last one's end."""
     return [
         max(ended_s for _, ended_s in of_all) - max(begun_s for begun_s, _ in of_all)

@@ -19,6 +19,7 @@ from plesio.core.results import RunResult
 from plesio.core.within import Within
 from plesio.policies.weighting import parse_weighting
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.delayed_descent import descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.measured import Measured
@@ -41,7 +42,7 @@ NUM_DRAWS = 20
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     weightings: Annotated[tuple[str, ...], Within(most=6)] = WEIGHTINGS[2:],
@@ -51,14 +52,14 @@ def measure(
     """Measure four weightings with four processes; takes about half a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         weightings: Weightings beside none and inverse, as policies have them.
         condition_number: Condition number of the quadratic.
         num_dimensions: Its dimensions.
     """
     chosen = tuple(dict.fromkeys((*WEIGHTINGS[:2], *weightings)))
     options = {"condition_number": condition_number, "num_dimensions": num_dimensions}
-    return measure_weightings(on_step=on_step, weightings=chosen, options=options)
+    return measure_weightings(on_step=twin.say, weightings=chosen, options=options)
 
 
 def measure_weightings(

@@ -12,6 +12,7 @@ from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import run_quadratics
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.order_statistics import GammaTimes, LogNormalTimes
 
@@ -27,7 +28,7 @@ MEAN_S = 0.02
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     num_workers: Annotated[int, Within(2, 8)] = 8,
@@ -39,7 +40,7 @@ def measure(
     """Measure two, four and eight processes whose steps vary by half; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         num_workers: The most processes; half as many and a quarter are measured, too.
         distribution: Distribution of the steps.
         compute_s: Mean step.
@@ -48,7 +49,7 @@ def measure(
     """
     counts = sorted({max(2, round(num_workers / part)) for part in (1, 2, 4)})
     return measure_barriers(
-        on_step=on_step,
+        on_step=twin.say,
         num_workers=counts,
         cvs=(cv,),
         num_steps=num_steps,

@@ -27,6 +27,7 @@ from plesio.tasks.task import Task, take_batch
 from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, run_with_failures
 from plesio_planning.measured.ranks import Ranks, slowest_s, timed
 from plesio_planning.measured.real_gradients import flat_gradient
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure", "measure_trainings", "peak_flops_per_s", "step_times", "training_work"]
@@ -47,7 +48,7 @@ _NUM_GAPS = 8
 
 
 def measure(
-    on_step: Callable[[str], None],
+    twin: Twin,
     /,
     *,
     tokens: Annotated[float, Within(5e3, 1e6)] = TOKENS,
@@ -56,11 +57,11 @@ def measure(
     """Measure four sizes on one device and on two, and runs that fail again and again; takes about a minute.
 
     Args:
-        on_step: Is told what is being measured.
+        twin: Keeps what is measured.
         tokens: D, of each training that does not fail.
         device_mtbf_s: Mean time between failures of the device of those that do.
     """
-    return measure_trainings(on_step=on_step, tokens=tokens, mtbf_s=device_mtbf_s)
+    return measure_trainings(on_step=twin.say, tokens=tokens, mtbf_s=device_mtbf_s)
 
 
 def measure_trainings(
