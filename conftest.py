@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from support.browser import CHROMIUM
+from support.browser import browser as browser
 
 _PATIENCE_S = 10.0
 """How long what a test has ended already may take to be gone."""

@@ -64,7 +64,7 @@ def test_links_of_pages_outside_the_site(name: str):
 
 def test_files_that_contributing_names_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:src|tests|docs|examples|\.ci)/[\w./-]+)`", text)
+    named = re.findall(r"`((?:packages|tests|docs|examples|\.ci)/[\w./-]+)`", text)
     assert len(named) > 20
     assert not [path for path in named if "NAME" not in path and not (ROOT / path).exists()]
 

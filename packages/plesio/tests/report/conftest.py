@@ -2,18 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, Staleness, WorkerTimes
 from plesio.report.explanation import Explanation, explanation_of
 from support.adaptive_logs import NETWORK
-from support.browser import launched
 
 ENVIRONMENT = Environment(
     plesio="0.1.0",
@@ -131,13 +129,6 @@ def _workers(behaviour: Behaviour, *, wall_s: float, random: np.random.Generator
 def _staleness(mean: float, *, random: np.random.Generator) -> Staleness:
     draws = random.negative_binomial(4, 4 / (4 + mean), size=1600) if mean > 0 else np.zeros(400, dtype=int)
     return Staleness.of({int(tau): int((draws == tau).sum()) for tau in np.unique(draws)})
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Started once: that takes longer than to open a page."""
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="session")

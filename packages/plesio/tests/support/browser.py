@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-__all__ = ["bad_labels", "check_figures", "launched", "load", "opened"]
+__all__ = ["bad_labels", "browser", "check_figures", "load", "opened"]
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -36,9 +37,9 @@ BAD_LABELS = """all => all.flatMap(figure => {
 })"""
 
 
-@contextmanager
-def launched() -> Iterator[Browser]:
-    """A browser."""
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Started once: that takes longer than to open a page."""
     assert CHROMIUM.exists(), "this test needs Debian's chromium: apt-get install chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
