@@ -89,7 +89,7 @@ def train(
         ),
     )
     with session:
-        num_steps = max(1, math.ceil(budget / (own.batch_size * place.num_workers)))
+        num_steps = max(1, math.ceil(budget / (own.batch_size * session.num_workers)))
         schedule = own.schedule(optimizer, num_steps)
         if schedule is not None:
             session.register(schedule=schedule)

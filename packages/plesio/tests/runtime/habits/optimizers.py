@@ -1,10 +1,10 @@
 """Habits with optimizers: schedules, several of them, and what stands after the step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from runtime.habits.plain import Made, as_plain_torch
@@ -78,6 +78,49 @@ def plateau_of_all(script: Script) -> Facts:
         facts["found"].append(found)
         facts["rates"].append(optimizer.param_groups[0]["lr"])
     return facts
+
+
+FROM_STEPS: dict[str, Callable[[torch.optim.Optimizer, int], LRScheduler]] = {
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps),
+    "one cycle": lambda optimizer, steps: OneCycleLR(optimizer, max_lr=0.1, total_steps=steps + 1),
+    "lambda": lambda optimizer, steps: LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps)),
+}
+
+
+def _stepped_by_hand(script: Script, make: Callable[..., LRScheduler], *, asks: bool = False) -> bool:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    steps = EPOCHS * (len(session.shard(loader())) if asks else len(loader()))
+    scheduler = make(optimizer, steps)
+    len(session.shard(loader()))  # as a progress bar does
+    for _ in range(EPOCHS):
+        script.train(session, model, loader(), after=scheduler.step)
+    session.close()
+    return any("once a step" in line for line in session.report().fallbacks)
+
+
+def _all_told(facts: Sequence[Facts], script: Script) -> None:
+    assert script.alone or all(any(told) for told in zip(*(one["told"] for one in facts), strict=True))
+
+
+@habit(
+    "`scheduler.step()` after every step, reckoned by `len(loader)`: a cosine, `OneCycleLR`, `LambdaLR`",
+    part=PART,
+    check=_all_told,
+    kind="warned",
+)
+def by_hand(script: Script) -> Facts:
+    return {"told": [_stepped_by_hand(script, make) for make in FROM_STEPS.values()]}
+
+
+@habit("the same, reckoned by `len(session.shard(loader))`, or at a constant rate", part=PART)
+def by_hand_of_shards(script: Script) -> Facts:
+    _stepped_by_hand(script, FROM_STEPS["cosine"], asks=True)
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    scheduler = LambdaLR(optimizer, lambda _: 1.0)
+    script.train(session, model, loader(), after=scheduler.step)
+    return {}
 
 
 def _two_epochs(facts: Sequence[Facts], script: Script) -> None:

@@ -25,7 +25,7 @@ from plesio.protocol.to_worker import Regroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.registered import Registered, Stateful
-from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
+from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Handover", "packed", "unpacked"]
@@ -66,7 +66,7 @@ class Handover:
 
     def __init__(self, replica: Replica, *, num_workers: int) -> None:
         self._replica = replica
-        self.schedules = Schedules(num_workers=num_workers)
+        self.schedules = Schedules(replica.optimizers, num_workers=num_workers)
         """Schedulers that the session steps."""
         self._registered = Registered()
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
@@ -85,7 +85,7 @@ class Handover:
     def warn(self, warn: Callable[[str], None]) -> None:
         """Tell the user what those who join are not told."""
         why = "a worker that joins begins it anew and trains with another learning rate"
-        warn_unless_kept(self._replica.optimizers, self._registered.objects.values(), why=why, warn=warn)
+        self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 
     def tell(self) -> dict[str, Any]:
         """All of it."""

@@ -135,7 +135,7 @@ class Loops:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
         if is_stream(loader):
             check_stream(loader, samples=samples, rounds=self._rounds)
-            return Shard(lambda: self._streamed(loader), lambda: len(loader) // self._rounds.num_workers)
+            return self._shard(lambda: self._streamed(loader), lambda: len(loader) // self._rounds.num_workers)
         if hasattr(loader, "state_dict"):
             self._warn(
                 f"the state_dict() of this {type(loader).__name__} does not follow what session.shard deals out; "
@@ -143,10 +143,17 @@ class Loops:
             )
         order = Order(loader, seed=self._seed)
         figures = self._figures(order, samples)
-        return Shard(
+        return self._shard(
             lambda: self._dealt(Order(loader, seed=self._seed), samples),
             lambda: num_rounds(figures, num_workers=self._rounds.num_workers),
         )
+
+    def _shard(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> Shard:
+        def asked() -> int:
+            self._schedules.by_hand.asked(by_length=True)
+            return length()
+
+        return Shard(begin, asked)
 
     def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
         """Rounds of so many workers in an epoch."""
@@ -184,6 +191,8 @@ class Loops:
             self._own += own * self._rounds.num_workers  # nobody tells this worker of the others' own batches
             self.global_samples = self._own
             return own
+        if samples and self._deals:
+            self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
         if self._source is not None and size:
             self.global_samples = self._source.trained(size)
             self._exact = self.global_samples is not None

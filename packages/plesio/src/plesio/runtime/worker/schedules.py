@@ -10,7 +10,7 @@ The clock never goes back. Where samples of a lost worker are dealt out again it
 workers that form a new group all go on from the furthest clock, so their learning rates are equal.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from plesio.core.errors import ConfigError
 from plesio.protocol.plans import PlanFigures, num_rounds
+from plesio.runtime.worker.hand_stepped import HandStepped, has_scheduler
 
-__all__ = ["RoundClock", "Scheduled", "Schedules", "warn_unless_kept"]
+__all__ = ["RoundClock", "Scheduled", "Schedules"]
 
 
 class RoundClock:
@@ -155,11 +156,15 @@ class Schedules:
     """The schedulers of one worker's session.
 
     Args:
+        optimizers: The session's.
         num_workers: With how many the run began.
     """
 
-    def __init__(self, *, num_workers: int) -> None:
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, num_workers: int) -> None:
         self.clock = RoundClock(num_workers=num_workers)
+        self.by_hand = HandStepped(optimizers)
+        """Those that the script steps."""
+        self._optimizers = optimizers
         self._scheduled: list[Scheduled] = []
 
     def add(self, scheduler: LRScheduler) -> tuple[str, Scheduled]:
@@ -178,6 +183,7 @@ class Schedules:
                 f"session.schedule takes a scheduler of torch.optim.lr_scheduler, and this is a "
                 f"{type(scheduler).__name__}"
             )
+        self.by_hand.asked()
         scheduled = Scheduled(scheduler, self.clock)
         self._scheduled.append(scheduled)
         return f"schedule {len(self._scheduled)}", scheduled
@@ -202,24 +208,19 @@ class Schedules:
         self.clock.reached = max(self.clock.reached, reached)
         self.catch_up()
 
+    def warn_unless_kept(self, objects: Iterable[object], *, why: str, warn: Callable[[str], None]) -> None:
+        """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
 
-def warn_unless_kept(
-    optimizers: Iterable[torch.optim.Optimizer], objects: Iterable[object], *, why: str, warn: Callable[[str], None]
-) -> None:
-    """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
-
-    Args:
-        optimizers: A scheduler of torch marks their step.
-        objects: What is registered.
-        why: What comes of it.
-        warn: Tells the user.
-    """
-    scheduled = any(hasattr(optimizer.step, "_wrapped_by_lr_sched") for optimizer in optimizers)
-    if scheduled and not any(map(_has_scheduler, objects)):
-        warn(
-            f"the optimizer has a scheduler that is not registered, so {why}: write "
-            "session.register(scheduler=scheduler), or session.schedule(scheduler)"
-        )
+        Args:
+            objects: What is registered.
+            why: What comes of it.
+            warn: Tells the user.
+        """
+        if has_scheduler(self._optimizers) and not any(map(_has_scheduler, objects)):
+            warn(
+                f"the optimizer has a scheduler that is not registered, so {why}: write "
+                "session.register(scheduler=scheduler), or session.schedule(scheduler)"
+            )
 
 
 def _has_scheduler(one: object) -> bool:

@@ -41,7 +41,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.registered import Stateful
-from plesio.runtime.worker.schedules import Schedules, warn_unless_kept
+from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.step_times import StepTimes
@@ -67,7 +67,6 @@ class Session:
         model: The user's model, as it was passed.
         policy: The consistency policy in force.
         rank: This worker's number, 0 to ``num_workers - 1`` (higher for workers that join later).
-        num_workers: Workers at the start of the run.
     """
 
     def __init__(
@@ -91,20 +90,18 @@ class Session:
     ) -> None:
         self.model = replica.model
         self.policy = policy
-        self.rank, self.num_workers = world.rank, world.num_workers
+        self.rank = world.rank
         self._replica, self._world = replica, world
         self._exchange, self._sharing = exchange, sharing
-        self._steps = steps
-        self._began = steps.finished
-        self._timeline = timeline
-        self._recovery = recovery
+        self._steps, self._began = steps, steps.finished
+        self._timeline, self._recovery = timeline, recovery
         self._equality, self._watch = equality, StepWatch(replica)
         self._now_s = timeline.now_s
-        self._past = Past() if past is None else past
-        self._saver = saver
+        self._past, self._saver = Past() if past is None else past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
-        self._schedules = Schedules(num_workers=world.num_workers) if handover is None else handover.schedules
+        own = Schedules(replica.optimizers, num_workers=world.num_workers)
+        self._schedules = own if handover is None else handover.schedules
         self._loops = Loops(
             seed=seed,
             sharing=sharing,
@@ -129,6 +126,12 @@ class Session:
                 lambda: self._past.values(training_s=self._times.elapsed_s, stream=self._loops.stream_position())
             )
         replica.changes.begin()
+
+    @property
+    def num_workers(self) -> int:
+        """Workers at the start of the run."""
+        self._schedules.by_hand.asked()
+        return self._world.num_workers
 
     @property
     def clock(self) -> int:
@@ -171,7 +174,8 @@ class Session:
     def steps_per_epoch(self, loader: DataLoader[Any]) -> int:
         """Rounds of an epoch: batches of each worker if all are equally quick, and as many as the run began with."""
         self._ensure_open()
-        return self._loops.rounds_of(loader, num_workers=self.num_workers)
+        self._schedules.by_hand.asked()
+        return self._loops.rounds_of(loader, num_workers=self._world.num_workers)
 
     def _take_checkpoint(self) -> None:
         if self._saver is not None:
@@ -206,12 +210,8 @@ class Session:
         self._take_checkpoint()
         self._replica.check_as_joined()
         if self._saver is not None:
-            warn_unless_kept(
-                self._replica.optimizers,
-                self._registered,
-                why="no checkpoint has its state and a resumed run would begin it anew",
-                warn=self._timeline.meter.warn,
-            )
+            why = "no checkpoint has its state and a resumed run would begin it anew"
+            self._schedules.warn_unless_kept(self._registered, why=why, warn=self._timeline.meter.warn)
         if all(parameter.grad is None for parameter in self._replica.parameters.values()):
             self._timeline.meter.warn(_NO_GRADIENT)
         times, clock = self._times, self.clock + 1
@@ -368,7 +368,9 @@ class Session:
         """
         self._ensure_open()
         with self._times.stopped(), self._replica.changes.put_back():
-            return state_of_run(self._replica, policy=self.policy.title, clock=self.clock, num_workers=self.num_workers)
+            return state_of_run(
+                self._replica, policy=self.policy.title, clock=self.clock, num_workers=self._world.num_workers
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.
