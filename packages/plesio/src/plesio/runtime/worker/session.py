@@ -88,9 +88,7 @@ class Session:
         handover: Handover | None = None,
         equality: Equality | None = None,
     ) -> None:
-        self.model = replica.model
-        self.policy = policy
-        self.rank = world.rank
+        self.model, self.policy, self.rank = replica.model, policy, world.rank
         self._replica, self._world = replica, world
         self._exchange, self._sharing = exchange, sharing
         self._steps, self._began = steps, steps.finished
