@@ -130,7 +130,7 @@ def test_what_is_unfrozen_later_is_refused_at_the_step():
         session.step()
         model.bias.requires_grad_(True)
         model(torch.ones(1, 2)).sum().backward()
-        with pytest.raises(TaskError, match=r'"bias" was frozen when this session began'):
+        with pytest.raises(TaskError, match=r'"bias" was frozen when this session began.*; close it and join anew'):
             session.step()
 
 

@@ -11,6 +11,7 @@ from typing import IO
 __all__ = ["Output", "Screen"]
 
 _MAX_LINE_BYTES = 1 << 16
+_LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 _CLEAR = b"\r\x1b[K"
 
 
@@ -43,6 +44,10 @@ class Output:
     screen: Screen = field(default_factory=Screen)
     _rest: bytes = b""
     _trace: list[bytes] = field(default_factory=list)
+    _dropped: bool = False
+    """True after a traceback that was dropped, until another line comes."""
+    _linked: bool = False
+    """True where the next traceback is the rest of one that was dropped."""
 
     def forward(self) -> bool:
         """Pass on what has arrived; False at the end of the stream."""
@@ -79,12 +84,16 @@ class Output:
     def _but_interrupts(self, line: bytes) -> list[bytes]:
         """Hold a traceback back until its error, and drop it if that is Ctrl-C, which met the script in its imports."""
         if not self._trace and not line.startswith(b"Traceback (most recent call last)"):
-            return [line]
+            self._linked = self._dropped and (self._linked or line.startswith(_LINKS))
+            self._dropped = self._dropped and (not line or self._linked)
+            return [] if self._dropped else [line]
         self._trace.append(line)
         if len(self._trace) == 1 or not line or line.startswith(b" "):
             return []
         trace, self._trace = self._trace, []
-        return [] if line.startswith(b"KeyboardInterrupt") else trace
+        self._dropped = self._linked or line.startswith(b"KeyboardInterrupt")
+        self._linked = False
+        return [] if self._dropped else trace
 
     def _update(self) -> None:
         """Show a line that goes on; only what comes after its last return can still change."""

@@ -126,6 +126,12 @@ class DdpExchange(ReducingExchange):
             if "Expected to have finished reduction" not in str(error):
                 self._take(error)
                 return None
+            frozen = self._replica.frozen_since
+            if frozen is not None:
+                raise ExchangeError(
+                    f'"{frozen}" was trained when this session began and is frozen now, and the workers wait for its '
+                    "gradient; close the session and join anew, or freeze it before plesio.join"
+                ) from None
             raise ExchangeError(
                 "the last step gave some parameters no gradient that the first one had used, and the others wait for "
                 "it; use all parameters in every step, or leave one out in the first step too"

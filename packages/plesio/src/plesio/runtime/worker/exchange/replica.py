@@ -108,6 +108,7 @@ class Replica:
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
+        self._begun_as = self._kinds()
         self.changes = OwnChanges(lambda: self.parameters)
         """The script's own writes into the parameters."""
 
@@ -178,6 +179,12 @@ class Replica:
             self.optimizer.state.clear()
             self.optimizer.state.update(before)
 
+    def _kinds(self) -> list[tuple[str, torch.dtype, str]]:
+        """Name, type and device of the first and the last parameter: a model that is converted has both converted."""
+        named = list(self.parameters)
+        ends = [(name, self.parameters[name]) for name in (named[0], named[-1])]
+        return [(name, parameter.dtype, parameter.device.type) for name, parameter in ends]
+
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
 
@@ -185,15 +192,21 @@ class Replica:
         """What is trained must be what was when the workers agreed on it.
 
         Raises:
-            TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone. Or
-                the script has changed one by itself, and that would be lost.
+            TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone. The
+                model has been converted. Or the script has changed a parameter by itself, and that would be lost.
         """
+        for (name, dtype, device), (_, dtype_now, device_now) in zip(self._begun_as, self._kinds(), strict=True):
+            if (dtype, device) != (dtype_now, device_now):
+                raise TaskError(
+                    f'"{name}" was {dtype} on {device} when this session began and is {dtype_now} on {device_now} now; '
+                    "convert the model before plesio.join, or close the session and join anew"
+                )
         self.changes.check()
         for name, parameter in self._held_still:
             if parameter.requires_grad:
                 raise TaskError(
-                    f'"{name}" was frozen when this session began and is trained now, so the other workers would never '
-                    "hear of it; close the session and join anew, or let it require a gradient from the start"
+                    f'"{name}" was frozen when this session began and requires a gradient now, and a session trains '
+                    "what it began with; close it and join anew, or let it require a gradient from the start"
                 )
         if self._num_in_optimizer() != self._num_held:
             raise TaskError(
@@ -234,6 +247,11 @@ class Replica:
     def frozen(self) -> list[torch.nn.Parameter]:
         """Parameters that were frozen when the workers agreed on what is trained."""
         return [parameter for _, parameter in self._held_still]
+
+    @property
+    def frozen_since(self) -> str | None:
+        """The first parameter that was trained when the session began and is frozen now."""
+        return next((name for name, p in self.parameters.items() if not p.requires_grad), None)
 
     def digest(self) -> str:
         """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""

@@ -292,6 +292,7 @@ class StoreExchange:
             self._client.not_finite(clock=clock, base_version=self._version)
         else:
             begun_s = self._timeline.now_s()
+            self._tell_frozen()
             present, payloads = self._pack(self._update())
             groups = group_options(self._replica.optimizer)
             changed = self._policy.update == "gradient" and groups != self._sent_groups
@@ -310,6 +311,14 @@ class StoreExchange:
             self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
         self._gradients = {}
         self._num_steps = self._num_samples = 0
+
+    def _tell_frozen(self) -> None:
+        frozen = self._replica.frozen_since
+        if frozen is not None and not self._policy.synchronous:
+            self._timeline.meter.warn(
+                f'"{frozen}" was frozen in mid-run: under {self._policy.spec} updates that other workers make before '
+                "they freeze it still move it; where it must hold still, close the session, freeze it, and join anew"
+            )
 
     def _exchange_clock(self) -> int:
         """The clock that the update is handed in for: its round's, when a synchronous policy's worker ends early."""
