@@ -33,6 +33,7 @@ from plesio_planning.studies.delayed_descent import (
 from plesio_planning.studies.refusing_server import Workers
 from plesio_planning.studies.staleness_trials import DelayPoint, StalenessProblem
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.theory.stability import first_unstable_staleness
 
 __all__ = ["BoundedStaleness", "bounded_staleness"]
@@ -101,49 +102,40 @@ class BoundedStaleness(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Staleness that is given, and a server that bounds it; a row for each."""
-        rows = [
-            (
-                str(point.delay),
-                f"{point.limit:.4f}",
-                f"{point.best_step:.4f}",
-                f"{point.best_iterations:.0f}",
-                f"{point.best_trials:.0f}",
-                _or_diverges(point.tiny_iterations),
-                f"{point.tiny_trials:.0f}" if math.isfinite(point.tiny_trials.mean) else "diverges",
-                f"{point.computing_steps:.0f}",
-            )
-            for point in self.points
-        ]
-        headers = (
-            "staleness",
-            "limit (1/L)",
-            "best step (1/L)",
-            "iterations",
-            "in trials",
-            "tiny step",
-            "tiny, in trials",
-            "computing steps",
-        )
         trials = counted(self.num_trials, "trial")
         title = f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):"
-        return [Table(title=title, headers=headers, rows=rows), self._server_table()]
+        return [
+            table_of(
+                title,
+                self.points,
+                {
+                    "staleness": lambda point: str(point.delay),
+                    "limit (1/L)": lambda point: f"{point.limit:.4f}",
+                    "best step (1/L)": lambda point: f"{point.best_step:.4f}",
+                    "iterations": lambda point: f"{point.best_iterations:.0f}",
+                    "in trials": lambda point: f"{point.best_trials:.0f}",
+                    "tiny step": lambda point: _or_diverges(point.tiny_iterations),
+                    "tiny, in trials": lambda point: (
+                        f"{point.tiny_trials:.0f}" if math.isfinite(point.tiny_trials.mean) else "diverges"
+                    ),
+                    "computing steps": lambda point: f"{point.computing_steps:.0f}",
+                },
+            ),
+            self._server_table(),
+        ]
 
     def _server_table(self) -> Table:
-        rows = [
-            (
-                str(point.delay),
-                f"{100 * point.served.refused:.1f} %",
-                f"{point.served.mean_age:.1f}",
-                str(point.served.max_age),
-                f"{point.served.iterations:.0f}",
-                f"{point.served.steps:.0f}",
-            )
-            for point in self.points
-        ]
-        return Table(
-            title=f"{counted(self.num_workers, 'worker')} and a server that refuses what is older, best steps:",
-            headers=("bound", "refused", "mean age", "oldest", "iterations", "time (mean steps)"),
-            rows=rows,
+        return table_of(
+            f"{counted(self.num_workers, 'worker')} and a server that refuses what is older, best steps:",
+            self.points,
+            {
+                "bound": lambda point: str(point.delay),
+                "refused": lambda point: f"{100 * point.served.refused:.1f} %",
+                "mean age": lambda point: f"{point.served.mean_age:.1f}",
+                "oldest": lambda point: str(point.served.max_age),
+                "iterations": lambda point: f"{point.served.iterations:.0f}",
+                "time (mean steps)": lambda point: f"{point.served.steps:.0f}",
+            },
         )
 
     def charts(self) -> Sequence[Chart]:

@@ -27,6 +27,7 @@ from plesio_planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
 from plesio_planning.studies.checkpoint_ways import Costs, Way, costs_of_ways, lost_generations, overhead_by_hosts
 from plesio_planning.studies.published_failures import published_failures
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 
 __all__ = ["Checkpointing", "checkpointing"]
 
@@ -109,28 +110,19 @@ class Checkpointing(Answer):
 
     def _intervals(self) -> Table:
         least = min(one.exact for one in self.simulated)
-        rows = [
-            (
-                f"{one.factor:.3g}",
-                format_seconds(one.interval_s),
-                _overhead(one.exact),
-                _overhead(one.exact / least),
-                _with_interval(one.poisson, one.poisson_ci95),
-                "yes" if one.poisson_ci95[0] <= one.exact <= one.poisson_ci95[1] else "no",
-                _with_interval(one.weibull, one.weibull_ci95),
-            )
-            for one in self.simulated
-        ]
-        headers = (
-            "by the best",
-            "interval",
-            "overhead",
-            "longer than at best",
-            "simulated (95 % interval)",
-            "agree",
-            f"Weibull {self.shape:g}",
+        return table_of(
+            "What other intervals cost:",
+            self.simulated,
+            {
+                "by the best": lambda one: f"{one.factor:.3g}",
+                "interval": lambda one: format_seconds(one.interval_s),
+                "overhead": lambda one: _overhead(one.exact),
+                "longer than at best": lambda one: _overhead(one.exact / least),
+                "simulated (95 % interval)": lambda one: _with_interval(one.poisson, one.poisson_ci95),
+                "agree": lambda one: "yes" if one.poisson_ci95[0] <= one.exact <= one.poisson_ci95[1] else "no",
+                f"Weibull {self.shape:g}": lambda one: _with_interval(one.weibull, one.weibull_ci95),
+            },
         )
-        return Table(title="What other intervals cost:", headers=headers, rows=rows)
 
     def _ways(self) -> Table:
         rows = [

@@ -30,6 +30,7 @@ from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
 from plesio_planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.trajectories import Difference, Tier, Trajectory, difference_at, distances, read_trajectory
 
 __all__ = ["Comparison", "Determinism", "determinism"]
@@ -131,44 +132,36 @@ class Determinism(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Where runs differ; how orders do."""
-        rows = [
-            (
-                one.name,
-                "–" if one.strict is None else _where(one.strict),
-                "–" if one.strict is None else format_percent(one.strict.distance.differing),
-                "–" if one.relaxed is None else _where(one.relaxed),
-                f"{one.relative[-1]:.1e}",
-                one.remedy or "–",
+        tables = [
+            table_of(
+                f"First differences (tolerance {self.tolerance:g}):",
+                self.comparisons,
+                {
+                    "what differs": lambda one: one.name,
+                    "first in any bit": lambda one: "–" if one.strict is None else _where(one.strict),
+                    "of its elements": lambda one: (
+                        "–" if one.strict is None else format_percent(one.strict.distance.differing)
+                    ),
+                    "first beyond tolerance": lambda one: "–" if one.relaxed is None else _where(one.relaxed),
+                    "last step": lambda one: f"{one.relative[-1]:.1e}",
+                    "remedy": lambda one: one.remedy or "–",
+                },
             )
-            for one in self.comparisons
         ]
-        headers = (
-            "what differs",
-            "first in any bit",
-            "of its elements",
-            "first beyond tolerance",
-            "last step",
-            "remedy",
-        )
-        tables = [Table(title=f"First differences (tolerance {self.tolerance:g}):", headers=headers, rows=rows)]
         if not self.orders:
             return tables
-        orders = [
-            (
-                str(one.num_ranks),
-                format_percent(one.differing),
-                format_percent(one.last_place),
-                f"{one.largest:.2g}",
-                format_percent(one.differing_in_64, digits=4),
-            )
-            for one in self.orders
-        ]
         return [
             *tables,
-            Table(
-                title=f"{self.num_elements:,} standard normal numbers a rank, added up forward and backward:",
-                headers=("ranks", "differ", "by one unit in the last place", "largest difference", "with 64-bit sums"),
-                rows=orders,
+            table_of(
+                f"{self.num_elements:,} standard normal numbers a rank, added up forward and backward:",
+                self.orders,
+                {
+                    "ranks": lambda one: str(one.num_ranks),
+                    "differ": lambda one: format_percent(one.differing),
+                    "by one unit in the last place": lambda one: format_percent(one.last_place),
+                    "largest difference": lambda one: f"{one.largest:.2g}",
+                    "with 64-bit sums": lambda one: format_percent(one.differing_in_64, digits=4),
+                },
             ),
             Table(
                 title="Three numbers, from left to right:",

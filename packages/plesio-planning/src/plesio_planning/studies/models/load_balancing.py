@@ -27,6 +27,7 @@ from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, LongRun, asynchronous_descent
 from plesio_planning.studies.work_shares import divide, unweighted_variance
 
@@ -142,22 +143,17 @@ class LoadBalancing(Answer):
         return Table(title="Time with equal shares over that with proportional ones:", headers=headers, rows=rows)
 
     def _balanced_table(self) -> Table:
-        rows = [
-            (
-                one.name,
-                format_seconds(float(np.mean(one.step_s))),
-                format_seconds(float(np.quantile(one.step_s, 0.95))),
-                format_percent(max(one.slowest)),
-                str(one.largest_move),
-            )
-            for one in self.balanced
-        ]
-        headers = ("shares", "mean step", "95 % of steps under", "one worker the slowest in", "largest move")
         number = len(self.balanced[0].step_s)
-        return Table(
-            title=f"{number:,} steps; a worker leaves at {self.leaves:,}, one joins at {self.joins:,}:",
-            headers=headers,
-            rows=rows,
+        return table_of(
+            f"{number:,} steps; a worker leaves at {self.leaves:,}, one joins at {self.joins:,}:",
+            self.balanced,
+            {
+                "shares": lambda one: one.name,
+                "mean step": lambda one: format_seconds(float(np.mean(one.step_s))),
+                "95 % of steps under": lambda one: format_seconds(float(np.quantile(one.step_s, 0.95))),
+                "one worker the slowest in": lambda one: format_percent(max(one.slowest)),
+                "largest move": lambda one: str(one.largest_move),
+            },
         )
 
     def _bounds_table(self) -> Table:

@@ -45,6 +45,7 @@ from plesio_planning.studies.nonconvex_local_steps import (
     penalty_of,
 )
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 
 __all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd"]
 
@@ -154,28 +155,24 @@ class LocalSgd(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Tables by K, and the best K by Tm / Tc."""
-        rows = [
-            (
-                str(point.period),
-                f"{point.step:.3f}",
-                _number(point.iterations),
-                _number(point.equal_iterations),
-                _number(point.gradient_iterations),
-                _number(point.num_exchanges),
-                format_seconds(point.time_s) if math.isfinite(point.time_s) else "never",
-            )
-            for point in self.points
-        ]
         floors = [
             (str(point.period), f"{point.floor:.2e}", f"{point.simulated_floor:.2e}", f"{point.equal_floor:.2e}")
             for point in self.points
         ]
         best = [(f"{ratio:g}", f"{formula:.2f}", str(found)) for ratio, (formula, found) in self.best_periods.items()]
         return [
-            Table(
-                title=f"To a loss of {self.target:g}, with the best step for each:",
-                headers=("local steps", "step", "iterations", "equal Hessians", "gradients", "exchanges", "time"),
-                rows=rows,
+            table_of(
+                f"To a loss of {self.target:g}, with the best step for each:",
+                self.points,
+                {
+                    "local steps": lambda point: str(point.period),
+                    "step": lambda point: f"{point.step:.3f}",
+                    "iterations": lambda point: _number(point.iterations),
+                    "equal Hessians": lambda point: _number(point.equal_iterations),
+                    "gradients": lambda point: _number(point.gradient_iterations),
+                    "exchanges": lambda point: _number(point.num_exchanges),
+                    "time": lambda point: format_seconds(point.time_s) if math.isfinite(point.time_s) else "never",
+                },
             ),
             Table(
                 title=f"Floors of the loss with a step of {self.floor_step:g} (simulated: mean and 95 % interval):",

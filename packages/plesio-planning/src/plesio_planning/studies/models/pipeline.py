@@ -33,6 +33,7 @@ from plesio_planning.sim.pipeline_schedules import Schedule, fewest_micro_batche
 from plesio_planning.studies.pipeline_charts import charts_of, words_of
 from plesio_planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.tensor_cuts import check_heads
 from plesio_planning.theory.parallelism import micro_batches_for
 
@@ -190,30 +191,20 @@ class Pipeline(Answer):
         return Table(title=f"{self.at.num_micro_batches} micro-batches, by schedule:", headers=headers, rows=rows)
 
     def _frontier_table(self) -> Table:
-        rows = [
-            (
-                point.schedule,
-                str(point.num_micro_batches),
-                point.recomputation,
-                format_bytes(point.activation_bytes),
-                format_bytes(self.state_bytes + point.activation_bytes),
-                format_seconds(point.micro_batch_s),
-                f"{100 * point.bubble:.1f} %",
-                "yes" if self.state_bytes + point.activation_bytes <= self.memory_bytes else "no",
-            )
-            for point in self.frontier
-        ]
-        headers = (
-            "schedule",
-            "micro-batches",
-            "recomputed",
-            "activations",
-            "memory",
-            "time a micro-batch",
-            "bubble",
-            "fits",
+        return table_of(
+            "None is faster with as little memory:",
+            self.frontier,
+            {
+                "schedule": lambda point: point.schedule,
+                "micro-batches": lambda point: str(point.num_micro_batches),
+                "recomputed": lambda point: point.recomputation,
+                "activations": lambda point: format_bytes(point.activation_bytes),
+                "memory": lambda point: format_bytes(self.state_bytes + point.activation_bytes),
+                "time a micro-batch": lambda point: format_seconds(point.micro_batch_s),
+                "bubble": lambda point: f"{100 * point.bubble:.1f} %",
+                "fits": lambda point: "yes" if self.state_bytes + point.activation_bytes <= self.memory_bytes else "no",
+            },
         )
-        return Table(title="None is faster with as little memory:", headers=headers, rows=rows)
 
     def _recomputation(self) -> Table:
         by = {

@@ -34,6 +34,7 @@ from plesio_planning.sim.recurrences import simulate_bound
 from plesio_planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.update_order import order_updates
 
 __all__ = ["StalenessWeighting", "TunedWeighting", "UntunedWeighting", "staleness_weighting"]
@@ -161,14 +162,6 @@ class StalenessWeighting(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Untuned, and with the best steps."""
-        untuned = [
-            (
-                _LABELS.get(each.name, each.name),
-                f"{each.step:.4g}",
-                each.arrival,
-            )
-            for each in self.untuned
-        ]
         tuned = [
             (
                 each.staleness,
@@ -180,10 +173,14 @@ class StalenessWeighting(Answer):
             for each in self.tuned
         ]
         return [
-            Table(
-                title=f"Not tuned, {counted(self.num_trials, 'trial')} (mean and 95 % interval):",
-                headers=("weighting", "step (1/L)", "iterations"),
-                rows=untuned,
+            table_of(
+                f"Not tuned, {counted(self.num_trials, 'trial')} (mean and 95 % interval):",
+                self.untuned,
+                {
+                    "weighting": lambda each: _LABELS.get(each.name, each.name),
+                    "step (1/L)": lambda each: f"{each.step:.4g}",
+                    "iterations": lambda each: each.arrival,
+                },
             ),
             Table(
                 title="With the best step for each:",

@@ -25,6 +25,7 @@ from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.link import Link
 from plesio_planning.activations import layer_activation_bytes
 from plesio_planning.studies.study import Answer
+from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.tensor_cuts import CutBytes, check_heads, cut_bytes, pays_from_tokens
 
 __all__ = ["TensorParallel", "TensorPoint", "tensor_parallel"]
@@ -134,36 +135,26 @@ class TensorParallel(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Tables by number of devices, and by cut."""
-        rows = [
-            (
-                str(point.num_devices),
-                format_bytes(point.sent_bytes / self.num_layers),
-                format_seconds(point.communicating_s / self.num_layers),
-                format_seconds(point.computing_s / self.num_layers),
-                format_seconds(point.iteration_s),
-                f"{100 * point.share:.1f} %",
-                format_bytes(point.activation_bytes),
-                format_bytes(point.sequence_activation_bytes),
-            )
-            for point in self.by_devices
-        ]
-        headers = (
-            "devices",
-            "sent a layer",
-            "communicating a layer",
-            "computing a layer",
-            "iteration",
-            "communicating",
-            "kept a layer",
-            "kept with sequence",
-        )
         names = self.cuts[self.square]
         cuts = [
             (str(devices), *(format_bytes(by[name].both) if name in by else "–" for name in names))
             for devices, by in self.cuts.items()
         ]
         return [
-            Table(title="By number of devices, Megatron's cut:", headers=headers, rows=rows),
+            table_of(
+                "By number of devices, Megatron's cut:",
+                self.by_devices,
+                {
+                    "devices": lambda point: str(point.num_devices),
+                    "sent a layer": lambda point: format_bytes(point.sent_bytes / self.num_layers),
+                    "communicating a layer": lambda point: format_seconds(point.communicating_s / self.num_layers),
+                    "computing a layer": lambda point: format_seconds(point.computing_s / self.num_layers),
+                    "iteration": lambda point: format_seconds(point.iteration_s),
+                    "communicating": lambda point: f"{100 * point.share:.1f} %",
+                    "kept a layer": lambda point: format_bytes(point.activation_bytes),
+                    "kept with sequence": lambda point: format_bytes(point.sequence_activation_bytes),
+                },
+            ),
             Table(title="Sent by a device for a layer, by cut:", headers=("devices", *names), rows=cuts),
         ]
 
