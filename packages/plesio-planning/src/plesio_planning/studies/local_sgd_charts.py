@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plesio.core.charts import Axis, Chart, LineChart, Series
+from plesio_planning.studies.declared import lines_of
 
 if TYPE_CHECKING:
     from plesio_planning.studies.models.local_sgd import LocalSgd
@@ -18,7 +19,10 @@ def charts_of(asked: "LocalSgd") -> Sequence[Chart]:
 
 
 def _times(asked: "LocalSgd") -> LineChart:
-    best = {ratio: min(times.values()) for ratio, times in asked.times.items()}
+    lines = {
+        f"Tm / Tc = {ratio:g}": [time_s / min(times.values()) for time_s in times.values()]
+        for ratio, times in asked.times.items()
+    }
     return LineChart(
         slug="time",
         title=f"{asked.best.period} local steps are the fastest where an exchange takes "
@@ -26,14 +30,7 @@ def _times(asked: "LocalSgd") -> LineChart:
         caption="Time until the target over the shortest, by communicating over computing.",
         x=Axis(title="local steps K", log=True),
         y=Axis(title="time over the shortest", log=True),
-        series=[
-            Series(
-                name=f"Tm / Tc = {ratio:g}",
-                x=list(times),
-                y=[_or_gap(time_s / best[ratio]) for time_s in times.values()],
-            )
-            for ratio, times in asked.times.items()
-        ],
+        series=lines_of([point.period for point in asked.points], lines),
     )
 
 
@@ -41,6 +38,11 @@ def _iterations(asked: "LocalSgd") -> LineChart:
     periods = [point.period for point in asked.points]
     arriving = [point for point in asked.points if math.isfinite(point.iterations)]
     scale = sum(each.iterations for each in arriving) / sum(1 + asked.penalty * each.period for each in arriving)
+    lines = {
+        "unequal workers": [point.iterations for point in asked.points],
+        "equal Hessians": [point.equal_iterations for point in asked.points],
+        "mean of K gradients": [point.gradient_iterations for point in asked.points],
+    }
     return LineChart(
         slug="iterations",
         title=f"Each local step costs {100 * asked.penalty:.1f} % more iterations, or none with equal Hessians",
@@ -48,22 +50,19 @@ def _iterations(asked: "LocalSgd") -> LineChart:
         x=Axis(title="local steps K"),
         y=Axis(title="iterations"),
         series=[
-            Series(name="unequal workers", x=periods, y=[_or_gap(point.iterations) for point in asked.points]),
-            Series(name="equal Hessians", x=periods, y=[_or_gap(point.equal_iterations) for point in asked.points]),
-            Series(
-                name="mean of K gradients",
-                x=periods,
-                y=[_or_gap(point.gradient_iterations) for point in asked.points],
-            ),
-            Series(
-                name="1 + cK", x=periods, y=[scale * (1 + asked.penalty * each) for each in periods], style="dashed"
-            ),
+            *lines_of(periods, lines),
+            *lines_of(periods, {"1 + cK": [scale * (1 + asked.penalty * each) for each in periods]}, style="dashed"),
         ],
     )
 
 
 def _floors(asked: "LocalSgd") -> LineChart:
     periods = [point.period for point in asked.points]
+    simulated = {"unequal workers, simulated": [point.simulated_floor.mean for point in asked.points]}
+    expected = {
+        "unequal workers": [point.floor for point in asked.points],
+        "equal Hessians": [point.equal_floor for point in asked.points],
+    }
     return LineChart(
         slug="floors",
         title="Unequal workers drift: the floor rises with the local steps",
@@ -71,14 +70,8 @@ def _floors(asked: "LocalSgd") -> LineChart:
         x=Axis(title="local steps K", log=True),
         y=Axis(title="loss above the optimum", log=True),
         series=[
-            Series(name="unequal workers", x=periods, y=[point.floor for point in asked.points]),
-            Series(name="equal Hessians", x=periods, y=[point.equal_floor for point in asked.points]),
-            Series(
-                name="unequal workers, simulated",
-                x=periods,
-                y=[point.simulated_floor.mean for point in asked.points],
-                style="points",
-            ),
+            *lines_of(periods, expected),
+            *lines_of(periods, simulated, style="points"),
         ],
     )
 
@@ -107,13 +100,8 @@ def _best_periods(asked: "LocalSgd") -> LineChart:
         x=Axis(title="communicating over computing, Tm / Tc", log=True),
         y=Axis(title="local steps K", log=True),
         series=[
-            Series(name="formula", x=ratios, y=[_or_gap(formula) for formula, _ in asked.best_periods.values()]),
-            Series(
-                name="best of the sweep",
-                x=ratios,
-                y=[best for _, best in asked.best_periods.values()],
-                style="points",
-            ),
+            *lines_of(ratios, {"formula": [formula for formula, _ in asked.best_periods.values()]}),
+            *lines_of(ratios, {"best of the sweep": [best for _, best in asked.best_periods.values()]}, style="points"),
         ],
     )
 
@@ -123,14 +111,9 @@ def _nonconvex(asked: "LocalSgd") -> LineChart:
     first = asked.points[0].iterations
     found = asked.nonconvex
     lines = [
-        Series(
-            name=f"not convex, data {number}",
-            x=list(over),
-            y=[_or_gap(value) for value in over.values()],
-            style="points",
-            hollow=True,
-        )
+        line
         for number, over in enumerate(found.over_first)
+        for line in lines_of(over, {f"not convex, data {number}": list(over.values())}, style="points", hollow=True)
     ]
     return LineChart(
         slug="nonconvex",
@@ -139,12 +122,5 @@ def _nonconvex(asked: "LocalSgd") -> LineChart:
         "drawn anew, and the quadratics.",
         x=Axis(title="local steps K", log=True),
         y=Axis(title=f"iterations over those of K = {periods[0]}", log=True),
-        series=[
-            Series(name="quadratics", x=periods, y=[_or_gap(point.iterations / first) for point in asked.points]),
-            *lines,
-        ],
+        series=[*lines_of(periods, {"quadratics": [point.iterations / first for point in asked.points]}), *lines],
     )
-
-
-def _or_gap(value: float) -> float:
-    return value if math.isfinite(value) else math.nan

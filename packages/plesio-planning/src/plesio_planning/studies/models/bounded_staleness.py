@@ -27,13 +27,13 @@ import numpy as np
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.delayed_descent import (
     eigenvalues_of,
 )
 from plesio_planning.studies.refusing_server import Workers
 from plesio_planning.studies.staleness_trials import DelayPoint, StalenessProblem
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.theory.stability import first_unstable_staleness
 
 __all__ = ["BoundedStaleness", "bounded_staleness"]

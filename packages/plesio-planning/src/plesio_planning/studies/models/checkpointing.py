@@ -25,9 +25,9 @@ from plesio.cost.faults import Failures
 from plesio.cost.reliability import best_interval_s, daly_interval_s, expected_slowdown, young_interval_s
 from plesio_planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
 from plesio_planning.studies.checkpoint_ways import Costs, Way, costs_of_ways, lost_generations, overhead_by_hosts
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.published_failures import published_failures
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 
 __all__ = ["Checkpointing", "checkpointing"]
 

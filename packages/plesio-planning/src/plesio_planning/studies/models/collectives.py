@@ -39,6 +39,7 @@ from plesio.cost.collectives import (
 )
 from plesio.cost.link import Link
 from plesio.cost.selection import Crossover, fastest
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
 __all__ = ["Algorithm", "Collectives", "Links", "collectives", "ring_tree_crossover_bytes"]
@@ -214,10 +215,7 @@ class Collectives(Answer):
             caption=f"Time of an all-reduce of {self.num_ranks} ranks by size of the message.",
             x=Axis(title="message (MB)", log=True),
             y=Axis(title="time (ms)", log=True),
-            series=[
-                Series(name=name, x=sizes_mb, y=[1e3 * each for each in times])
-                for name, times in self.by_size_s.items()
-            ],
+            series=lines_of(sizes_mb, {name: [1e3 * each for each in times] for name, times in self.by_size_s.items()}),
             marks={"ring = tree": ring_from_bytes / 1e6} if crosses else {},
         )
 

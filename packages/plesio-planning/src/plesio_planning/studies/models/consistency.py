@@ -34,6 +34,7 @@ from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
 from plesio_planning.studies.consistency_contest import FAMILIES, LEARNING_STEPS, Cell, Contest
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.heterogeneous_quadratic import best_rounds, make_heterogeneous
 from plesio_planning.studies.study import Answer
 
@@ -166,13 +167,8 @@ class Consistency(Answer):
     def _by_slowdown(self) -> LineChart:
         cells = [cell for cell in self.persistent if cell.ratio == self.at.ratio]
         slowdowns = [cell.slowdown for cell in cells]
-        lines = [
-            Series(name=family, x=slowdowns, y=[_or_gap(cell.best_of(family).time_s) for cell in cells])
-            for family in FAMILIES
-        ]
-        rebalanced = Series(
-            name="BSP, rebalanced", x=slowdowns, y=[cell.rebalanced_s for cell in cells], style="dashed"
-        )
+        lines = lines_of(slowdowns, {family: [cell.best_of(family).time_s for cell in cells] for family in FAMILIES})
+        lines += lines_of(slowdowns, {"BSP, rebalanced": [cell.rebalanced_s for cell in cells]}, style="dashed")
         return LineChart(
             slug="slowdown",
             title=self._slow_title(cells),
@@ -180,7 +176,7 @@ class Consistency(Answer):
             "ends where the target is not reached.",
             x=Axis(title="slowdown of one worker"),
             y=Axis(title="time (s)"),
-            series=[*lines, rebalanced],
+            series=lines,
         )
 
 
@@ -300,7 +296,3 @@ def _who_is_first(cells: Sequence[Cell]) -> str:
 
 def _seconds(value_s: float) -> str:
     return format_seconds(value_s) if math.isfinite(value_s) else "never"
-
-
-def _or_gap(value: float) -> float:
-    return value if math.isfinite(value) else math.nan

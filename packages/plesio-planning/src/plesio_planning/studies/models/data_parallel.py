@@ -25,6 +25,7 @@ from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_bytes, format_percent, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.collectives import ALL_REDUCES
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.models.collectives import Links, ring_tree_crossover_bytes
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
@@ -220,13 +221,9 @@ class DataParallel(Answer):
             "large as it is.",
             x=Axis(title="samples of a worker's step", log=True),
             y=Axis(title="efficiency (%)"),
-            series=[
-                Series(
-                    name="efficiency",
-                    x=list(self.by_batch),
-                    y=[100 * point.efficiency for point in self.by_batch.values()],
-                )
-            ],
+            series=lines_of(
+                self.by_batch, {"efficiency": [100 * point.efficiency for point in self.by_batch.values()]}
+            ),
         )
 
     def _efficiency(self) -> LineChart:

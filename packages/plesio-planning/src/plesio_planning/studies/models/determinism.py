@@ -28,9 +28,9 @@ from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.trajectories import Difference, Tier, Trajectory, difference_at, distances, read_trajectory
 
 __all__ = ["Comparison", "Determinism", "determinism"]

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
@@ -41,6 +41,7 @@ from plesio.cost.collectives import (
 )
 from plesio.cost.link import Link
 from plesio.cost.selection import fastest
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
 __all__ = ["Hierarchical", "Hosts", "hierarchical"]
@@ -220,13 +221,11 @@ class Hierarchical(Answer):
     def _hosts_chart(self) -> LineChart:
         hosts = list(self.by_hosts)
         names = ("hierarchical", "flat ring", "a flat ring for each NIC", "flat tree")
-        series = [
-            Series(name=name, x=hosts, y=[1e3 * times[name] for times in self.by_hosts.values()]) for name in names
-        ]
+        series = lines_of(hosts, {name: [1e3 * by[name] for by in self.by_hosts.values()] for name in names})
         one_nic = [replace(self.hosts, num_hosts=number, nics_per_host=1) for number in hosts]
         if self.hosts.nics_per_host > 1:
             times = [1e3 * each.times_s(self.message_bytes)["hierarchical"] for each in one_nic]
-            series.append(Series(name="hierarchical, one NIC a host", x=hosts, y=times, style="dashed"))
+            series += lines_of(hosts, {"hierarchical, one NIC a host": times}, style="dashed")
         return LineChart(
             slug="hosts",
             title=f"At {self.hosts.num_hosts} hosts two levels are "
@@ -250,7 +249,6 @@ class Hierarchical(Answer):
         )
 
     def _groups_chart(self) -> LineChart:
-        groups = list(self.by_group)
         return LineChart(
             slug="groups",
             title=f"Groups of {counted(self.best_group, 'rank')} are the best for {format_bytes(self.message_bytes)}, "
@@ -259,13 +257,13 @@ class Hierarchical(Answer):
             "are a flat ring.",
             x=Axis(title="ranks of a group", log=True),
             y=Axis(title="time over the best"),
-            series=[
-                Series(name=name, x=groups, y=[each / min(times.values()) for each in times.values()])
-                for name, times in (
-                    (format_bytes(self.message_bytes), self.by_group),
-                    (format_bytes(_SMALL_BYTES), self.small_by_group),
-                )
-            ],
+            series=lines_of(
+                self.by_group,
+                {
+                    format_bytes(size): [each / min(times.values()) for each in times.values()]
+                    for size, times in ((self.message_bytes, self.by_group), (_SMALL_BYTES, self.small_by_group))
+                },
+            ),
             marks={"a host": self.hosts.ranks_per_host},
         )
 
@@ -278,10 +276,9 @@ class Hierarchical(Answer):
             caption="Time of an all-reduce by size of the message.",
             x=Axis(title="message (MB)", log=True),
             y=Axis(title="time (ms)", log=True),
-            series=[
-                Series(name=name, x=sizes_mb, y=[1e3 * times[name] for times in self.by_size.values()])
-                for name in self.times_s
-            ],
+            series=lines_of(
+                sizes_mb, {name: [1e3 * by[name] for by in self.by_size.values()] for name in self.times_s}
+            ),
             marks={"rings = trees": sizes_bytes[0] / 1e6} if 0 < sizes_bytes[0] < math.inf else {},
         )
 

@@ -26,8 +26,8 @@ from plesio.core.errors import ArgumentError
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, LongRun, asynchronous_descent
 from plesio_planning.studies.work_shares import divide, unweighted_variance
 

@@ -34,6 +34,7 @@ from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.local_sgd_charts import charts_of
@@ -45,7 +46,6 @@ from plesio_planning.studies.nonconvex_local_steps import (
     penalty_of,
 )
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 
 __all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd"]
 

@@ -38,6 +38,7 @@ from plesio_planning.studies.buckets import (
     caps_bytes,
     ddp_buckets,
 )
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
 __all__ = ["BandwidthPoint", "Overlap", "Shape", "overlap"]
@@ -265,10 +266,10 @@ class Overlap(Answer):
     def _bandwidth_chart(self) -> LineChart:
         gb_per_s = [point.bytes_per_s / 1e9 for point in self.by_bandwidth]
         slow, fast = self.by_bandwidth[0], self.by_bandwidth[-1]
-        exposed = {
-            "best limit": [point.best_exposed_s for point in self.by_bandwidth],
-            "PyTorch's default": [point.default_exposed_s for point in self.by_bandwidth],
-            "one bucket": [point.whole_exposed_s for point in self.by_bandwidth],
+        exposed_ms = {
+            "best limit": [1e3 * point.best_exposed_s for point in self.by_bandwidth],
+            "PyTorch's default": [1e3 * point.default_exposed_s for point in self.by_bandwidth],
+            "one bucket": [1e3 * point.whole_exposed_s for point in self.by_bandwidth],
         }
         return LineChart(
             slug="bandwidth",
@@ -278,9 +279,7 @@ class Overlap(Answer):
             caption="Exposed communication by bandwidth, with the best limit of each.",
             x=Axis(title="bandwidth (GB/s)", log=True),
             y=Axis(title="exposed (ms)", log=True),
-            series=[
-                Series(name=name, x=gb_per_s, y=[1e3 * each for each in values]) for name, values in exposed.items()
-            ],
+            series=lines_of(gb_per_s, exposed_ms),
         )
 
 

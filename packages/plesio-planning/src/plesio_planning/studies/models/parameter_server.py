@@ -18,6 +18,7 @@ import numpy as np
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.server_model import Pull, ServerModel
 from plesio_planning.studies.study import Answer
 
@@ -120,11 +121,11 @@ class ParameterServer(Answer):
     def _workers_chart(self) -> LineChart:
         counts = [one.num_workers for one in self.by_workers]
         servers = sorted({1, self.model.num_servers, self.model.num_workers})
-        lines = {
-            counted(number, "server"): [replace(one, num_servers=number).server_s for one in self.by_workers]
+        lines_ms = {
+            counted(number, "server"): [1e3 * replace(one, num_servers=number).server_s for one in self.by_workers]
             for number in servers
         }
-        lines["ring"] = [one.ring_s for one in self.by_workers]
+        ring_ms = {"ring": [1e3 * one.ring_s for one in self.by_workers]}
         return LineChart(
             slug="workers",
             title=f"With {counted(self.model.num_servers, 'server')} {self.model.num_workers} workers take "
@@ -132,12 +133,7 @@ class ParameterServer(Answer):
             caption="Time of an exchange by number of workers.",
             x=Axis(title="workers", log=True),
             y=Axis(title="time (ms)", log=True),
-            series=[
-                Series(
-                    name=name, x=counts, y=[1e3 * each for each in times], style="dashed" if name == "ring" else "line"
-                )
-                for name, times in lines.items()
-            ],
+            series=[*lines_of(counts, lines_ms), *lines_of(counts, ring_ms, style="dashed")],
         )
 
     def _ratio_chart(self) -> HeatMap:
@@ -200,7 +196,7 @@ class ParameterServer(Answer):
             caption="Updates per second by what a barrier costs: the mean of the slowest worker's step over the mean.",
             x=Axis(title="slowest over mean step"),
             y=Axis(title="updates per second"),
-            series=[Series(name=name, x=_BARRIERS, y=values) for name, values in rates.items()],
+            series=lines_of(_BARRIERS, rates),
             marks={"break-even": self.asynchronous_from}
             if 1 + _NO_COST < self.asynchronous_from < _BARRIERS[-1]
             else {},

@@ -30,10 +30,10 @@ from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
 from plesio_planning.activations import Recomputation
 from plesio_planning.sim.pipeline_schedules import Schedule, fewest_micro_batches
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.pipeline_charts import charts_of, words_of
 from plesio_planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.tensor_cuts import check_heads
 from plesio_planning.theory.parallelism import micro_batches_for
 

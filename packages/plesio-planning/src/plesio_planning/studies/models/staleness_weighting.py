@@ -31,10 +31,10 @@ from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 from plesio_planning.sim.recurrences import simulate_bound
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.update_order import order_updates
 
 __all__ = ["StalenessWeighting", "TunedWeighting", "UntunedWeighting", "staleness_weighting"]

@@ -24,8 +24,8 @@ from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
 from plesio.cost.link import Link
 from plesio_planning.activations import layer_activation_bytes
+from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.tables import table_of
 from plesio_planning.studies.tensor_cuts import CutBytes, check_heads, cut_bytes, pays_from_tokens
 
 __all__ = ["TensorParallel", "TensorPoint", "tensor_parallel"]
