@@ -9,10 +9,9 @@ import torch
 from plesio.core.predictions import Prediction
 from plesio.cost.step_time import LogNormal
 from plesio.runtime.worker.pacing import Pacer
-from plesio_planning.measured.local_sgd import measure_local_sgd
+from plesio_planning.measured import local_sgd, staleness_weighting, stragglers
 from plesio_planning.measured.quadratics import problem_of, unlike_quadratics
-from plesio_planning.measured.staleness_weighting import measure_weightings
-from plesio_planning.measured.stragglers import measure_barriers
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
 
@@ -36,7 +35,7 @@ def test_a_step_of_the_task_is_the_step_that_is_modelled():
 @pytest.mark.slow
 def test_local_sgd():
     told: list[str] = []
-    measured = measure_local_sgd(on_step=told.append, periods=(1, 4, 16), num_steps=512, seeds=(0,))
+    measured = local_sgd.measure(Twin(told.append), 512, (0,), periods=(1, 4, 16))
     assert [one.setting["K"] for one in quantity(measured, "seconds of a step")] == ["4"]
     losses = quantity(measured, "loss in the end")
     assert [one.setting["K"] for one in losses] == ["1", "4", "16"]
@@ -53,7 +52,7 @@ def test_local_sgd():
 
 @pytest.mark.slow
 def test_staleness_weighting():
-    measured = measure_weightings(on_step=lambda _: None, weightings=("none", "inverse"), num_steps=40)
+    measured = staleness_weighting.measure(Twin(lambda _: None), 40, weightings=())
     none, inverse = quantity(measured, "updates to a tenth of the loss")
     assert none.predicted < inverse.predicted
     assert none.measured < inverse.measured
@@ -64,7 +63,7 @@ def test_staleness_weighting():
 
 
 def test_stragglers():
-    measured = measure_barriers(on_step=lambda _: None, num_workers=(2,), cvs=(0.5,), num_steps=20)
+    measured = stragglers.measure(Twin(lambda _: None), num_workers=2, num_steps=20)
     (one,) = measured.predictions
     assert one.predicted > one.baseline
     pacers = [Pacer(step_time=LogNormal(mean_s=0.02, cv=0.5), seed=0, worker=worker) for worker in range(2)]

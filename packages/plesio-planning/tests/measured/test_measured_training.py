@@ -9,9 +9,8 @@ from plesio.core.predictions import Prediction
 from plesio.core.results import Evaluation, RunResult
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured import parameter_server
+from plesio_planning.measured import bounded_staleness, parameter_server
 from plesio_planning.measured.batch_scaling import Training, fitted_critical_batch, measure_batches, window_scales
-from plesio_planning.measured.bounded_staleness import measure_delays
 from plesio_planning.measured.consistency import Situation, measure_consistency, time_to
 from plesio_planning.measured.load_balancing import Cluster, measure_shares
 from plesio_planning.measured.time_to_train import measure_trainings, num_parameters
@@ -37,7 +36,7 @@ def check(measured: Measured, *, study: str) -> dict[tuple[str, ...], Prediction
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_bounded_staleness():
-    measured = measure_delays(on_step=lambda what: None, delays=(1,), shares=(0.2, 2.5), num_steps=40)
+    measured = bounded_staleness.measure(Twin(lambda what: None), (0.2, 2.5), 40, stalenesses=(1,))
     found = check(measured, study="bounded-staleness")
     below, above = (found["loss that an update leaves", "1", share] for share in ("0.2", "2.5"))
     assert below.predicted < 1 < above.predicted

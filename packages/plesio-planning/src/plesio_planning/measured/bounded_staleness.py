@@ -8,28 +8,28 @@ staleness that the run's updates had, drawn independently, and the latter from t
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis
 from plesio.core.results import RunResult
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.studies.delayed_descent import descend
 from plesio_planning.studies.measured import Measured
 from plesio_planning.theory.stability import stability_limit
 
-__all__ = ["FOUND", "left_by_update", "measure", "measure_delays", "where_it_leaves_all"]
+__all__ = ["FOUND", "left_by_update", "measure", "where_it_leaves_all"]
 
 Array = NDArray[np.float64]
 
 FOUND = ()
+LIMIT, LEFT = "limit of the step (1/L)", "loss that an update leaves"
 DELAYS = (1, 3, 5)
 SHARES = (0.5, 0.8, 1.1, 1.4, 1.7)
 """Steps over the limit."""
@@ -40,6 +40,8 @@ NUM_DRAWS = 10
 
 def measure(
     twin: Twin,
+    shares: Sequence[float] = SHARES,
+    num_steps: int = NUM_STEPS,
     /,
     *,
     stalenesses: Annotated[tuple[int, ...], Within(1, 7, most=4)] = DELAYS,
@@ -50,35 +52,9 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
-        stalenesses: Staleness in updates; one worker more than that.
-        condition_number: Condition number of the quadratic; with more than 1 slow coordinates hide for a while that
-            fast ones diverge.
-        num_dimensions: Its dimensions.
-    """
-    return measure_delays(
-        on_step=twin.say,
-        delays=sorted(set(stalenesses)),
-        condition_number=condition_number,
-        num_dimensions=num_dimensions,
-    )
-
-
-def measure_delays(
-    *,
-    on_step: Callable[[str], None],
-    delays: Sequence[int] = DELAYS,
-    shares: Sequence[float] = SHARES,
-    num_steps: int = NUM_STEPS,
-    condition_number: float = 1.0,
-    num_dimensions: int = 10,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        delays: Staleness in updates, rising.
         shares: Steps over the limit, rising, on both sides of 1.
         num_steps: Steps of each worker.
+        stalenesses: Staleness in updates; one worker more than that.
         condition_number: Condition number of the quadratic; with more than 1 slow coordinates hide for a while that
             fast ones diverge.
         num_dimensions: Its dimensions.
@@ -91,8 +67,8 @@ def measure_delays(
         "noise": 0.0,
     }
     eigenvalues = problem_of(num_workers=1, **options).eigenvalues[0]  # type: ignore[arg-type]
-    predictions, limits, staleness = [], [], {}
-    lines: dict[int, tuple[list[float], list[float]]] = {}
+    delays, staleness, lines = sorted(set(stalenesses)), [], {}
+    left_by_delay: dict[int, tuple[list[float], list[float]]] = {}
     for delay in delays:
         count, limit = delay + 1, stability_limit(staleness=delay)
         steps = [share * limit for share in shares]
@@ -103,72 +79,66 @@ def measure_delays(
             num_steps=num_steps,
             evaluate_every=max(1, num_steps // 20),
             seeds=range(len(steps)),
-            on_step=lambda what, count=count: on_step(f"{count} workers, {what}"),  # type: ignore[misc]
-        )
-        staleness[delay] = statistics.fmean(run.staleness.mean for run in runs)
+            on_step=lambda what, count=count: twin.say(f"{count} workers, {what}"),  # type: ignore[misc]
+        )["asp"]
+        staleness.append(statistics.fmean(run.staleness.mean for run in runs))
         measured = [left_by_update(_curve(run)) for run in runs]
         modelled = [
             _modelled(eigenvalues, run, step=step, num_updates=num_steps * count)
             for run, step in zip(runs, steps, strict=True)
         ]
-        lines[delay] = modelled, measured
-        fresh = [left_by_update(_fresh(eigenvalues, step=step, num_updates=num_steps * count)) for step in steps]
-        predictions += _losses_left(delay, shares, modelled=modelled, measured=measured, fresh=fresh)
-        limits += _limits(delay, steps, modelled=modelled, measured=measured)
-    points = statistics.median(abs(one.error) for one in predictions)
-    found = ", ".join(f"{one.measured:.3g} ({one.predicted:.3g})" for one in limits[::2])
-    return Measured(
-        study="bounded-staleness",
-        finding=f"With a staleness of {', '.join(map(str, delays))} real runs diverge from a step of {found} on, the "
-        f"model's limit for constant staleness in brackets, and what an update leaves of the loss is off by "
-        f"{points:.1f} points (median).",
+        left_by_delay[delay] = modelled, measured
+        # by the limit for constant staleness, and by the run's own staleness
+        for how, predicted in (("constant", limit), ("the run's", where_it_leaves_all(steps, modelled))):
+            twin.predict(
+                LIMIT,
+                {"staleness": delay, "taken as": how},
+                predicted=predicted,
+                measured=where_it_leaves_all(steps, measured),
+                baseline=stability_limit(staleness=0),
+            )
+    for delay, (modelled, measured) in left_by_delay.items():
+        for share, predicted, found in zip(shares, modelled, measured, strict=True):
+            step, num_updates = share * stability_limit(staleness=delay), num_steps * (delay + 1)
+            twin.predict(
+                LEFT,
+                {"staleness": delay, "step over limit": f"{share:g}"},
+                predicted=predicted,
+                measured=found,
+                baseline=left_by_update(_fresh(eigenvalues, step=step, num_updates=num_updates)),
+                scale="points",
+            )
+        growths = ([100 * (left - 1) for left in each] for each in (modelled, measured))
+        lines[f"staleness {delay}"] = (shares, *growths)
+    return _compared(
+        twin,
+        lines,  # type: ignore[arg-type]
         setting=f"{', '.join(str(delay + 1) for delay in delays)} processes and a store, no bound, steps of {STEP_MS} "
         f"ms; {counted(num_steps, 'step')} of each, without noise. Updates were "
-        f"{', '.join(f'{staleness[delay]:.2f}' for delay in delays)} updates late on average. The baseline has no "
-        "staleness.",
-        predictions=(*limits, *predictions),
-        charts=(_chart(lines, shares=shares),),
+        f"{', '.join(f'{mean:.2f}' for mean in staleness)} updates late on average. The baseline has no staleness.",
     )
 
 
-def _losses_left(
-    delay: int,
-    shares: Sequence[float],
-    *,
-    modelled: Sequence[float],
-    measured: Sequence[float],
-    fresh: Sequence[float],
-) -> list[Prediction]:
-    """What an update leaves of the loss, by step over the limit; beside it what it would leave without staleness."""
-    return [
-        Prediction(
-            setting={"staleness": str(delay), "step over limit": f"{share:g}"},
-            quantity="loss that an update leaves",
-            scale="points",
-            predicted=predicted,
-            measured=found,
-            baseline=baseline,
-        )
-        for share, predicted, found, baseline in zip(shares, modelled, measured, fresh, strict=True)
-    ]
-
-
-def _limits(
-    delay: int, steps: Sequence[float], *, modelled: Sequence[float], measured: Sequence[float]
-) -> list[Prediction]:
-    """The step from which on runs diverge: by the limit for constant staleness, and by the run's own staleness."""
-    ways = (("constant", stability_limit(staleness=delay)), ("the run's", where_it_leaves_all(steps, modelled)))
-    return [
-        Prediction(
-            setting={"staleness": str(delay), "taken as": how},
-            quantity="limit of the step (1/L)",
-            scale="relative",
-            predicted=predicted,
-            measured=where_it_leaves_all(steps, measured),
-            baseline=stability_limit(staleness=0),
-        )
-        for how, predicted in ways
-    ]
+def _compared(twin: Twin, lines: dict[str, Line], *, setting: str) -> Measured:
+    limits = twin.rows(LIMIT, **{"taken as": "constant"})
+    found = ", ".join(f"{one.measured:.3g} ({one.predicted:.3g})" for one in limits)
+    return twin.measured(
+        "bounded-staleness",
+        finding=f"With a staleness of {', '.join(one.setting['staleness'] for one in limits)} real runs diverge from a "
+        f"step of {found} on, the model's limit for constant staleness in brackets, and what an update leaves of the "
+        f"loss is off by {twin.off(LEFT):.1f} points (median).",
+        setting=setting,
+        charts=[
+            beside(
+                lines,
+                title="Real runs begin to diverge where the model says",
+                caption="Growth of the loss by an update, by step over the stability limit of its staleness.",
+                x=Axis(title="step over the limit"),
+                y=Axis(title="growth of the loss (% an update)"),
+                marks={"limit": 1.0},
+            )
+        ],
+    )
 
 
 def left_by_update(losses: dict[int, float]) -> float:
@@ -220,21 +190,3 @@ def _descended(eigenvalues: Array, *, step: float, delays: NDArray[np.int64]) ->
     scale = np.sqrt(eigenvalues)  # in these coordinates the distance is the root of twice the loss
     going = descend(eigenvalues=eigenvalues, start=scale, steps=step, delays=delays, target=0.0)
     return dict(enumerate((0.5 * going.distance**2).tolist()))
-
-
-def _chart(lines: dict[int, tuple[list[float], list[float]]], *, shares: Sequence[float]) -> LineChart:
-    series = []
-    for delay, (modelled, measured) in lines.items():
-        group = f"staleness {delay}"
-        for name, left, style in (("modelled", modelled, "line"), ("measured", measured, "points")):
-            y = [100 * (share - 1) for share in left]
-            series.append(Series(name=f"{group}, {name}", group=group, x=shares, y=y, style=style))  # type: ignore[arg-type]
-    return LineChart(
-        slug="measured",
-        title="Real runs begin to diverge where the model says",
-        caption="Growth of the loss by an update, by step over the stability limit of its staleness.",
-        x=Axis(title="step over the limit"),
-        y=Axis(title="growth of the loss (% an update)"),
-        series=series,
-        marks={"limit": 1.0},
-    )

@@ -173,7 +173,7 @@ def measure_consistency(
     modelled_s = barriers.arriving | stores.arriving
     runs: dict[str, list[RunResult]] = {}
     for models in (barriers, stores):
-        found = run_quadratics(
+        runs |= run_quadratics(
             list(models.arriving),
             options={"learning_rate": models.step, **situation.options},
             workers=situation.workers,
@@ -182,8 +182,6 @@ def measure_consistency(
             seeds=seeds,
             on_step=on_step,
         )
-        for place, policy in enumerate(models.arriving):
-            runs[policy] = found[place * len(seeds) : (place + 1) * len(seeds)]
     predictions = [
         Prediction(
             setting={"policy": policy},
@@ -226,7 +224,7 @@ def _exchanges_s(situation: Situation, num_steps: int, *, on_step: Callable[[str
         seeds=(0,),
         on_step=lambda what: on_step(f"exchanges: {what}"),
     )
-    return {run.policy: max(0.0, run.wall_s / num_steps - situation.step_s) for run in runs}
+    return {policy: max(0.0, run.wall_s / num_steps - situation.step_s) for policy, (run,) in runs.items()}
 
 
 def _barriers(situation: Situation, periods: Sequence[int], *, exchange_s: float, seeds: Sequence[int]) -> Modelled:

@@ -152,8 +152,8 @@ def run_quadratics(
     evaluate_every: int,
     seeds: Sequence[int],
     on_step: Callable[[str], None],
-) -> list[RunResult]:
-    """Train with real processes under each of the policies.
+) -> dict[str, list[RunResult]]:
+    """Train with real processes under each of the policies; return a policy's runs in the order of the seeds.
 
     Args:
         policies: Their specs.
@@ -180,4 +180,5 @@ def run_quadratics(
     }
     with tempfile.TemporaryDirectory() as folder:
         recipe = make_recipe(data, folder=Path(folder), where="the measurement")
-        return run_comparison(recipe, out=Path(folder), resume=False, progress=_Told(on_step))
+        runs = run_comparison(recipe, out=Path(folder), resume=False, progress=_Told(on_step))
+    return {policy: runs[place * len(seeds) : (place + 1) * len(seeds)] for place, policy in enumerate(policies)}

@@ -7,14 +7,13 @@ weighting does. Updates that a cut-off refuses are not counted, here and there.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
 from plesio.core.results import RunResult
 from plesio.core.within import Within
 from plesio.policies.weighting import parse_weighting
@@ -24,7 +23,7 @@ from plesio_planning.studies.delayed_descent import descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure", "measure_weightings"]
+__all__ = ["FOUND", "measure"]
 
 FOUND = ("max_staleness", "shares")
 
@@ -43,6 +42,8 @@ NUM_DRAWS = 20
 
 def measure(
     twin: Twin,
+    num_steps: int = NUM_STEPS,
+    seeds: Sequence[int] = (0,),
     /,
     *,
     weightings: Annotated[tuple[str, ...], Within(most=6)] = WEIGHTINGS[2:],
@@ -53,35 +54,22 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
+        num_steps: Steps of each worker, on average.
+        seeds: One run for each weighting and seed.
         weightings: Weightings beside none and inverse, as policies have them.
         condition_number: Condition number of the quadratic.
         num_dimensions: Its dimensions.
     """
     chosen = tuple(dict.fromkeys((*WEIGHTINGS[:2], *weightings)))
-    options = {"condition_number": condition_number, "num_dimensions": num_dimensions}
-    return measure_weightings(on_step=twin.say, weightings=chosen, options=options)
-
-
-def measure_weightings(
-    *,
-    on_step: Callable[[str], None],
-    weightings: Sequence[str] = WEIGHTINGS,
-    num_steps: int = NUM_STEPS,
-    seeds: Sequence[int] = (0,),
-    options: Mapping[str, Any] | None = None,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        weightings: The first is the one whose run's staleness the others are modelled with.
-        num_steps: Steps of each worker, on average.
-        seeds: One run for each weighting and seed.
-        options: Of the quadratic (`problem_of`).
-    """
-    options = {**(options or {}), "hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}
+    options = {
+        "condition_number": condition_number,
+        "num_dimensions": num_dimensions,
+        "hessian_spread": 0.0,
+        "heterogeneity": 0.0,
+        "noise": 0.0,
+    }
     runs = run_quadratics(
-        ["asp" if text == "none" else f"asp,weight={text}" for text in weightings],
+        ["asp" if text == "none" else f"asp,weight={text}" for text in chosen],
         options={"learning_rate": LEARNING_RATE, **options},
         workers={
             "count": NUM_WORKERS,
@@ -91,57 +79,48 @@ def measure_weightings(
         num_steps=num_steps,
         evaluate_every=max(num_steps // 20, 1),
         seeds=seeds,
-        on_step=on_step,
+        on_step=twin.say,
     )
-    by_weighting = {text: runs[place * len(seeds) : (place + 1) * len(seeds)] for place, text in enumerate(weightings)}
-    counts = _counts(by_weighting[weightings[0]])
-    problem = problem_of(num_workers=NUM_WORKERS, **options)
-    modelled = {text: _modelled(problem, counts, text, num_updates=num_steps * NUM_WORKERS) for text in weightings}
-    fresh = _modelled(problem, np.array([1.0]), "none", num_updates=num_steps * NUM_WORKERS)
-    predictions = tuple(
-        Prediction(
-            setting={"weighting": text},
-            quantity="updates to a tenth of the loss",
-            scale="relative",
-            predicted=_tenth(modelled[text]),
-            measured=statistics.median(_tenth(_curve(run)) for run in by_weighting[text]),
-            baseline=_tenth(fresh),
+    curves = {text: list(map(_curve, each)) for text, each in zip(chosen, runs.values(), strict=True)}
+    counts = _counts(runs["asp"])
+    problem, num_updates = problem_of(num_workers=NUM_WORKERS, **options), num_steps * NUM_WORKERS  # type: ignore[arg-type]
+    fresh = _tenth(_modelled(problem, np.array([1.0]), "none", num_updates=num_updates))
+    series = []
+    for text in chosen:
+        modelled = _modelled(problem, counts, text, num_updates=num_updates)
+        series.append(Series(name=text, x=list(modelled), y=list(modelled.values())))
+        twin.predict(
+            "updates to a tenth of the loss",
+            {"weighting": text},
+            predicted=_tenth(modelled),
+            measured=statistics.median(map(_tenth, curves[text])),
+            baseline=fresh,
         )
-        for text in weightings
-    )
-    error = statistics.median(abs(one.error) for one in predictions)
+    points = [point for each in curves.values() for point in each[0].items()]
+    series.append(Series(name="measured", x=[x for x, _ in points], y=[y for _, y in points], style="points"))
     mean = float(counts @ np.arange(len(counts)) / counts.sum())
-    slowest = max(predictions, key=lambda one: one.measured)
-    fastest = min(predictions, key=lambda one: one.measured)
-    return Measured(
-        study="staleness-weighting",
+    slowest = max(twin.predictions, key=lambda one: one.measured)
+    fastest = min(twin.predictions, key=lambda one: one.measured)
+    return twin.measured(
+        "staleness-weighting",
         finding=f"With the measured staleness ({mean:.2f} updates on average, {len(counts) - 1} at most) the model is "
-        f"off by {100 * error:.1f} % (median): at one step for all, {fastest.setting['weighting']} takes "
+        f"off by {twin.off():.1f} % (median): at one step for all, {fastest.setting['weighting']} takes "
         f"{fastest.measured:.0f} updates to a tenth of the loss and {slowest.setting['weighting']} "
         f"{slowest.measured:.0f}.",
         setting=f"{NUM_WORKERS} processes and a store, steps of {STEP_MS} ms (lognormal, coefficient of variation "
         f"{CV:g}), one worker at {SLOW_SPEED:g} of the speed; {num_steps} steps each of {LEARNING_RATE:g}; "
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each weighting. The baseline has neither staleness nor weights.",
-        predictions=predictions,
         rivals="weighting",
-        charts=(
-            _losses([_curve(by_weighting[text][0]) for text in weightings], modelled=modelled),
+        charts=[
+            LineChart(
+                slug="measured",
+                title="Weighting by staleness is a smaller step, as the model says",
+                caption="Loss above the optimum by updates that were applied; lines are modelled.",
+                x=Axis(title="updates"),
+                y=Axis(title="loss above the optimum", log=True),
+                series=series,
+            ),
             _staleness(counts, mean=mean),
-        ),
-    )
-
-
-def _losses(curves: Sequence[dict[int, float]], *, modelled: Mapping[str, Mapping[int, float]]) -> LineChart:
-    points = [point for curve in curves for point in curve.items()]
-    return LineChart(
-        slug="measured",
-        title="Weighting by staleness is a smaller step, as the model says",
-        caption="Loss above the optimum by updates that were applied; lines are modelled.",
-        x=Axis(title="updates"),
-        y=Axis(title="loss above the optimum", log=True),
-        series=[
-            *(Series(name=text, x=list(losses), y=list(losses.values())) for text, losses in modelled.items()),
-            Series(name="measured", x=[x for x, _ in points], y=[y for _, y in points], style="points"),
         ],
     )
 
