@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from plesio_planning.measured.compression import kept_share, measure_compression, measured_share, weibull_shape
-from plesio_planning.measured.determinism import measure_determinism, step_times
-from plesio_planning.measured.loss_scaling import measure_loss_scaling
+from plesio_planning.measured import compression, determinism, loss_scaling
+from plesio_planning.measured.compression import kept_share, measured_share, weibull_shape
 from plesio_planning.measured.real_gradients import training_gradients
+from plesio_planning.measured.twin import Twin
 from plesio_planning.studies import find_study
 from plesio_planning.studies.measured import Measured
 
@@ -35,7 +35,7 @@ def test_gradients_are_those_of_one_training():
 
 def test_compression():
     said: list[str] = []
-    measured = measure_compression(on_step=said.append, specs=("topk:0.1", "randk:0.1", "qsgd:8", "fp16"), steps=(0, 2))
+    measured = compression.measure(Twin(said.append), (0, 2), schemes=("topk:0.1", "randk:0.1", "qsgd:8", "fp16"))
     check(measured, study="compression")
     assert len(said) == 5
     by_key = {(one.setting["compression"], one.quantity): one for one in measured.predictions}
@@ -59,7 +59,7 @@ def test_a_weibull_distribution_is_found_again():
 
 
 def test_loss_scaling():
-    measured = measure_loss_scaling(on_step=lambda what: None, steps=(1, 4), run_steps=200)
+    measured = loss_scaling.measure(Twin(lambda what: None), (1, 4), num_steps=200)
     check(measured, study="loss-scaling")
     casts = [one for one in measured.predictions if "scale" in one.setting]
     for what in ("zero", "infinite"):
@@ -73,7 +73,7 @@ def test_loss_scaling():
 
 @pytest.mark.timeout(300)
 def test_determinism():
-    measured = measure_determinism(on_step=lambda what: None, num_ranks=(2, 3), num_elements=10_000, repeats=3, steps=3)
+    measured = determinism.measure(Twin(lambda what: None), 3, num_tensors=3, num_elements=10_000, num_steps=3)
     check(measured, study="determinism")
     differ = {
         (one.setting["ranks"], one.setting["order"]): one.measured
@@ -88,6 +88,6 @@ def test_determinism():
 
 
 def test_deterministic_algorithms_are_switched_off_again_and_change_nothing():
-    _, _, same = step_times(2)
+    _, _, same = determinism.step_times(2)
     assert same
     assert not torch.are_deterministic_algorithms_enabled()

@@ -12,12 +12,12 @@ import pytest
 from plesio.core.errors import PlesioError
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured import checkpointing, mixture_of_experts, tensor_parallel
+from plesio_planning.measured import checkpointing, mixture_of_experts, pipeline, tensor_parallel
 from plesio_planning.measured.checkpoint_intervals import STEP_S, measure_intervals, waiting_work
 from plesio_planning.measured.checkpointing import measure_states, state_times, with_runs
 from plesio_planning.measured.failing_runs import run_with_failures
 from plesio_planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, NUM_EXPERTS, TOKEN_BYTES, routed
-from plesio_planning.measured.pipeline import FORWARD_S, measure_pipelines
+from plesio_planning.measured.pipeline import FORWARD_S
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies import find_study
 from plesio_planning.studies.measured import Measured
@@ -39,11 +39,8 @@ def check(measured: Measured, *, study: str) -> None:
     json.dumps(measured.to_json())
 
 
-def test_pipeline(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("plesio_planning.measured.pipeline.CALIBRATIONS", 5)
-    measured = measure_pipelines(
-        on_step=lambda what: None, micro_batches=(1, 8), schedules=("gpipe", "1f1b", "zbv"), repeats=1
-    )
+def test_pipeline():
+    measured = pipeline.measure(Twin(lambda what: None), (1,), ("gpipe", "1f1b", "zbv"), 1, 5, num_micro_batches=8)
     check(measured, study="pipeline")
     bubbles = [one for one in measured.predictions if one.quantity == "bubble"]
     assert len(bubbles) == 2 * 2 * 2 + 1

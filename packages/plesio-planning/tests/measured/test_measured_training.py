@@ -9,11 +9,11 @@ from plesio.core.predictions import Prediction
 from plesio.core.results import Evaluation, RunResult
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured import bounded_staleness, parameter_server
-from plesio_planning.measured.batch_scaling import Training, fitted_critical_batch, measure_batches, window_scales
+from plesio_planning.measured import batch_scaling, bounded_staleness, load_balancing, parameter_server, time_to_train
+from plesio_planning.measured.batch_scaling import Training, fitted_critical_batch, window_scales
 from plesio_planning.measured.consistency import Situation, measure_consistency, time_to
-from plesio_planning.measured.load_balancing import Cluster, measure_shares
-from plesio_planning.measured.time_to_train import measure_trainings, num_parameters
+from plesio_planning.measured.load_balancing import Cluster
+from plesio_planning.measured.time_to_train import num_parameters
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
@@ -63,7 +63,19 @@ def test_load_balancing():
     assert rebalanced[0] == pytest.approx(16 * 2e-3 / 0.5)
     assert rebalanced[4] == pytest.approx(12 * 2e-3 / 0.5)
     assert rebalanced[8] == pytest.approx(8 * 2e-3 / 0.5)
-    measured = measure_shares(cluster, on_step=lambda what: None, num_steps=12)
+    measured = load_balancing.measure(
+        Twin(lambda what: None),
+        low=0.5,
+        high=1.5,
+        num_workers=3,
+        batch_size=16,
+        sample_s=2e-3,
+        cap=40,
+        jitter=0.0,
+        rebalance_every=4,
+        largest_move=4,
+        num_steps=12,
+    )
     found = check(measured, study="load-balancing")
     equal, proportional = (found["step (s)", way] for way in ("equal", "proportional"))
     assert equal.measured > 16 * 2e-3 / 0.5
@@ -140,9 +152,7 @@ def test_the_time_to_a_target_is_between_evaluations():
 
 
 def test_batch_scaling():
-    measured = measure_batches(
-        on_step=lambda what: None, batches=(8, 32, 128), target=0.6, factors=(1.0,), most_steps=120
-    )
+    measured = batch_scaling.measure(Twin(lambda what: None), (1.0,), 120, batches=(8, 32, 128), target=0.6)
     found = check(measured, study="batch-scaling")
     small, middle = (found["steps to the target", batch] for batch in ("8", "32"))
     assert small.predicted > middle.predicted
@@ -160,9 +170,7 @@ def test_the_noise_scale_is_that_of_the_gradients():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_time_to_train():
-    measured = measure_trainings(
-        on_step=lambda what: None, tokens=1500, mtbf_s=2.0, widths=(32, 64), failing_s=0.5, intervals=(1.0,)
-    )
+    measured = time_to_train.measure(Twin(lambda what: None), (32, 64), 0.5, (1.0,), tokens=1500, device_mtbf_s=2.0)
     found = check(measured, study="time-to-train")
     trainings = [one for one in found.values() if one.quantity == "training (s)"]
     assert len(trainings) == 4

@@ -8,7 +8,7 @@ A.1). It predicts how many steps the other sizes need, and the critical batch, w
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,18 +17,17 @@ import torch
 
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.errors import PlesioError
-from plesio.core.predictions import Prediction
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 from plesio_planning.measured.ranks import Ranks
-from plesio_planning.measured.real_gradients import flat_gradient
+from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "Training", "fitted_critical_batch", "measure", "measure_batches", "train_to", "window_scales"]
+__all__ = ["FOUND", "Training", "fitted_critical_batch", "measure", "train_to", "window_scales"]
 
 FOUND = ("noise_scale",)
 NUM_RANKS = 2
@@ -38,6 +37,7 @@ LONGEST = 0.4
 """Step length of the largest batch around which others are tried."""
 FACTORS = (0.5, 1.0, 2.0)
 MOST_STEPS = 1200
+STEPS = "steps to the target"
 _EVALUATED = 400
 """Training samples whose loss is looked at."""
 _LOOKS = 3
@@ -66,6 +66,8 @@ class Training:
 
 def measure(
     twin: Twin,
+    factors: Sequence[float] = FACTORS,
+    most_steps: int = MOST_STEPS,
     /,
     *,
     batches: Annotated[tuple[int, ...], Within(4, 1024, fewest=3, most=8)] = BATCHES,
@@ -76,42 +78,22 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
-        batches: Sizes, rounded up to even numbers.
-        target: The loss to reach, over the first.
-        seed: Seed of the first parameters and of the batches.
-    """
-    sizes = sorted({size + size % NUM_RANKS for size in batches})
-    return measure_batches(on_step=twin.say, batches=sizes, target=target, seed=seed)
-
-
-def measure_batches(
-    *,
-    on_step: Callable[[str], None],
-    batches: Sequence[int] = BATCHES,
-    target: float = TARGET,
-    factors: Sequence[float] = FACTORS,
-    most_steps: int = MOST_STEPS,
-    seed: int = 0,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        batches: Sizes, rising and even.
-        target: The loss to reach, over the first.
         factors: Step lengths that are tried, over that of the rule.
         most_steps: Steps after which a training is given up.
+        batches: Sizes, rounded up to even numbers.
+        target: The loss to reach, over the first.
         seed: Seed of the first parameters and of the batches.
 
     Raises:
         PlesioError: A size does not get to the target.
     """
+    batches = tuple(sorted({size + size % NUM_RANKS for size in batches}))
     with Ranks(NUM_RANKS) as ranks:
 
         def best_of(batch: int, length: float) -> Training:
             found = []
             for factor in factors:
-                on_step(f"batches of {batch}, steps of {factor * length:.3g}")
+                twin.say(f"batches of {batch}, steps of {factor * length:.3g}")
                 answers: list[Training] = ranks.run(
                     train_to, batch=batch, length=factor * length, target=target, most_steps=most_steps, seed=seed
                 )
@@ -128,38 +110,30 @@ def measure_batches(
     steps = {one.batch: one.steps for one in (*trainings, largest)}
     least = largest.steps / (1 + noise_scale / largest.batch)
     critical = fitted_critical_batch(steps)
-    predictions = [
-        Prediction(
-            setting={"batch": str(batch)},
-            quantity="steps to the target",
-            scale="relative",
+    for batch in batches[:-1]:
+        twin.predict(
+            STEPS,
+            {"batch": batch},
             predicted=least * (1 + noise_scale / batch),
             measured=steps[batch],
             baseline=largest.steps * largest.batch / batch,
         )
-        for batch in batches[:-1]
-    ]
-    predictions.append(
-        Prediction(
-            setting={"batches": f"{batches[0]} to {batches[-1]}"},
-            quantity="critical batch",
-            scale="relative",
-            predicted=noise_scale,
-            measured=critical,
-            baseline=scales[0],
-        )
+    twin.predict(
+        "critical batch",
+        {"batches": f"{batches[0]} to {batches[-1]}"},
+        predicted=noise_scale,
+        measured=critical,
+        baseline=scales[0],
     )
-    error = statistics.median(abs(one.error) for one in predictions[:-1])
-    return Measured(
-        study="batch-scaling",
+    return twin.measured(
+        "batch-scaling",
         finding=f"Steps fall with the batch as with a critical batch of {critical:.3g}, where the noise scale measured "
-        f"on the way says {noise_scale:.3g}; by that steps are off by {100 * error:.0f} % (median).",
+        f"on the way says {noise_scale:.3g}; by that steps are off by {twin.off(STEPS):.0f} % (median).",
         setting=f"digits to {target:g} of its first loss, {NUM_RANKS} Gloo ranks that share each batch; the best of "
         f"{counted(len(factors), 'step length')} for each size. Noise scale of the largest batch's training: "
         f"{scales[0]:.3g} in its first eighth, {scales[-1]:.3g} in its last. The baseline of steps is that twice the "
         "batch saves half of them, that of the critical batch the noise scale at the start.",
-        predictions=tuple(predictions),
-        charts=(_chart(steps, least=least, noise_scale=noise_scale, critical=critical),),
+        charts=[_chart(steps, least=least, noise_scale=noise_scale, critical=critical)],
     )
 
 
@@ -193,9 +167,7 @@ def train_to(group: TorchGroup, *, batch: int, length: float, target: float, mos
         mean = both[:-1]
         own_squares.append(float(both[-1]))
         mean_squares.append(float(mean.square().sum()))
-        parameters = list(model.parameters())
-        for one, part in zip(parameters, torch.split(mean, [one.numel() for one in parameters]), strict=True):
-            one.grad = part.view_as(one)
+        set_gradient(model, mean)
         optimizer.step()
         if step % _LOOKS == 0:
             now = loss()

@@ -14,7 +14,7 @@ and to nothing else. Normal numbers are the baseline. Then
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -22,47 +22,41 @@ import torch
 from torch import Tensor
 
 from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
 from plesio.core.within import Within
 from plesio.policies.compression import Compression, Qsgd, RandomK, TopK, parse_compression
 from plesio.runtime.worker.compression import make_codec
 from plesio_planning.measured.real_gradients import training_gradients
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.twin import Twin, median_off
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "kept_share", "measure", "measure_compression", "weibull_shape"]
+__all__ = ["FOUND", "kept_share", "measure", "weibull_shape"]
 
 FOUND = ()
 SPECS = ("topk:0.5", "topk:0.1", "topk:0.01", "topk:0.001", "randk:0.1", "qsgd:4", "qsgd:8", "fp16", "bf16")
 STEPS = (0, 10, 30, 100, 200, 400, 600)
+PAYLOAD, ERROR = "payload (B)", "relative error"
 _FITTED_SHARE = 0.05
 
 
-def measure(twin: Twin, /, *, schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS) -> Measured:
+def measure(
+    twin: Twin,
+    steps: Sequence[int] = STEPS,
+    /,
+    *,
+    schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS,
+) -> Measured:
     """Measure at seven steps of a training; takes a few seconds.
 
     Args:
         twin: Keeps what is measured.
+        steps: Steps of the training, whose gradients are compressed.
         schemes: Compressions as policies have them; a step length or a feedback after them changes nothing here.
 
     Raises:
         ConfigError: A compression that policies do not have.
     """
     plain = (text.partition("@")[0].removesuffix("+no_feedback") for text in schemes)
-    return measure_compression(on_step=twin.say, specs=tuple(dict.fromkeys(text for text in plain if text != "none")))
-
-
-def measure_compression(
-    *, on_step: Callable[[str], None], specs: Sequence[str] = SPECS, steps: Sequence[int] = STEPS
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        specs: Compressions.
-        steps: Steps of the training, whose gradients are compressed.
-    """
-    on_step(f"gradients of digits up to step {max(steps)}")
+    twin.say(f"gradients of digits up to step {max(steps)}")
     gradients = training_gradients(steps)
     number = len(gradients[0])
     shape = weibull_shape(measured_share(gradients[0], _FITTED_SHARE), share=_FITTED_SHARE)
@@ -70,46 +64,34 @@ def measure_compression(
     signs = rng.choice([-1.0, 1.0], number)
     drawn = torch.from_numpy((signs * rng.weibull(shape, number)).astype(np.float32))
     normal = torch.from_numpy(rng.standard_normal(number).astype(np.float32))
-    predictions = []
-    for spec in specs:
-        on_step(spec)
+    for spec in dict.fromkeys(text for text in plain if text != "none"):
+        twin.say(spec)
         stage = parse_compression(spec)
         payloads, losses = zip(*(_compressed(stage, gradient) for gradient in gradients), strict=True)
         (num_bytes,) = set(payloads)
-        predictions.append(
-            Prediction(
-                setting={"compression": spec},
-                quantity="payload (B)",
-                scale="relative",
-                predicted=-(-stage.payload_bits(number) // 8),
-                measured=num_bytes,
-                baseline=_bytes_of_numbers(stage, number),
-            )
+        twin.predict(
+            PAYLOAD,
+            {"compression": spec},
+            predicted=-(-stage.payload_bits(number) // 8),
+            measured=num_bytes,
+            baseline=_bytes_of_numbers(stage, number),
         )
-        predictions.append(
-            Prediction(
-                setting={"compression": spec},
-                quantity="relative error",
-                scale="relative",
-                predicted=_modelled_error(stage, shape=shape, drawn=drawn),
-                measured=statistics.median(losses),
-                baseline=_normal_error(stage, normal=normal),
-            )
+        twin.predict(
+            ERROR,
+            {"compression": spec},
+            predicted=_modelled_error(stage, shape=shape, drawn=drawn),
+            measured=statistics.median(losses),
+            baseline=_normal_error(stage, normal=normal),
         )
-    of_errors = [one for one in predictions if one.quantity == "relative error"]
-    off, baseline_off = (
-        statistics.median(map(abs, errors))
-        for errors in ([one.error for one in of_errors], [one.baseline_error for one in of_errors])
-    )
-    exact = all(one.error == 0 for one in predictions if one.quantity == "payload (B)")
-    return Measured(
-        study="compression",
+    exact = all(one.error == 0 for one in twin.rows(PAYLOAD))
+    return twin.measured(
+        "compression",
         finding=f"Bytes are {'exactly' if exact else 'not'} those of the closed forms; what is lost is off by "
-        f"{100 * off:.0f} % (median), and by {100 * baseline_off:.0f} % for normal numbers.",
+        f"{twin.off(ERROR):.0f} % (median), and by {median_off(twin.rows(ERROR), baseline=True):.0f} % for normal "
+        "numbers.",
         setting=f"{number:,} numbers of the gradient of digits at steps {', '.join(map(str, steps))}; errors are "
         f"medians over them. The Weibull shape is {shape:.2f}, fitted at step {steps[0]}.",
-        predictions=tuple(predictions),
-        charts=(_chart(gradients, shape=shape, steps=steps),),
+        charts=[_chart(gradients, shape=shape, steps=steps)],
     )
 
 

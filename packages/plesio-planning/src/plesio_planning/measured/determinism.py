@@ -10,7 +10,6 @@ the operations of this network are deterministic as they are. (With them torch a
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
@@ -25,27 +24,29 @@ from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
-from plesio_planning.measured.ranks import Ranks, slowest_s, timed
+from plesio_planning.measured.ranks import Ranks, Times, timed
 from plesio_planning.measured.real_gradients import flat_gradient
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.reduction_order import order_effect
 
-__all__ = ["FOUND", "gradient_of_rank", "measure", "measure_determinism", "reductions", "step_times"]
+__all__ = ["FOUND", "gradient_of_rank", "measure", "reductions", "step_times"]
 
 FOUND = ()
-NUM_RANKS = (2, 3, 4)
+MOST_RANKS = 4
 NUM_ELEMENTS = 1_000_000
 REPEATS = 11
 STEPS = 60
-GLOO = "Gloo's order"
+REVERSE, GLOO = "reverse order", "Gloo's order"
+DIFFERING = "elements that differ"
 
 
 def measure(
     twin: Twin,
+    repeats: int = REPEATS,
     /,
     *,
-    num_tensors: Annotated[int, Within(2, 6)] = NUM_RANKS[-1],
+    num_tensors: Annotated[int, Within(2, 6)] = MOST_RANKS,
     num_elements: Annotated[int, Within(1000, 10_000_000)] = NUM_ELEMENTS,
     num_steps: Annotated[int, Within(10, 1000)] = STEPS,
 ) -> Measured:
@@ -53,95 +54,60 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
+        repeats: Repetitions of a sum.
         num_tensors: The most ranks; all numbers from two on are measured.
         num_elements: Elements of the tensors whose sums are timed.
         num_steps: Steps of a training, with and without deterministic algorithms.
     """
-    counts = tuple(range(2, num_tensors + 1))
-    return measure_determinism(on_step=twin.say, num_ranks=counts, num_elements=num_elements, steps=num_steps)
-
-
-def measure_determinism(
-    *,
-    on_step: Callable[[str], None],
-    num_ranks: tuple[int, ...] = NUM_RANKS,
-    num_elements: int = NUM_ELEMENTS,
-    repeats: int = REPEATS,
-    steps: int = STEPS,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        num_ranks: Numbers of ranks, rising.
-        num_elements: Elements of the tensors whose sums are timed.
-        repeats: Repetitions of a sum.
-        steps: Steps of a training, with and without deterministic algorithms.
-    """
     rng = np.random.default_rng(0)
-    drawn = rng.standard_normal((num_ranks[-1], 100_000)).astype(np.float32)
-    predictions, repeatable = [], True
-    spreads = []
-    for count in num_ranks:
-        on_step(f"sums of {count} ranks")
+    drawn = rng.standard_normal((num_tensors, 100_000)).astype(np.float32)
+    repeatable = True
+    for count in range(2, num_tensors + 1):
+        twin.say(f"sums of {count} ranks")
         modelled = order_effect(drawn[:count]).differing
         with Ranks(count) as ranks:
             found = ranks.run(reductions, repeats=repeats)
-            timings = {
-                way: slowest_s(ranks.run(timed_sums, way=way, num_elements=num_elements, repeats=repeats))
+            reduced_s, gathered_s = (
+                twin.median(ranks.times_s(timed_sums, way=way, num_elements=num_elements, repeats=repeats))
                 for way in ("all-reduce", "gathered")
-            }
-        repeatable &= all(one["repeats_agree"] for one in found) and len({one["sha"] for one in found}) == 1
-        predictions.append(_order_prediction(count, "reverse order", found[0]["reverse"], modelled=modelled))
-        predictions.append(_order_prediction(count, GLOO, found[0]["gloo"], modelled=modelled))
-        medians = {way: statistics.median(times) for way, times in timings.items()}
-        spreads += [statistics.stdev(times) / medians[way] for way, times in timings.items()]
-        predictions.append(
-            Prediction(
-                setting={"ranks": str(count)},
-                quantity="time of a sum in a fixed order / all-reduce",
-                scale="relative",
-                predicted=count / 2,
-                measured=medians["gathered"] / medians["all-reduce"],
-                baseline=1.0,
             )
-        )
-    on_step("deterministic algorithms")
-    usual, strict, same = step_times(steps)
-    predictions.append(
-        Prediction(
-            setting={"ranks": "1"},
-            quantity="time of a step with deterministic algorithms / without",
-            scale="relative",
-            predicted=1.0,
-            measured=strict / usual,
+        repeatable &= all(one["repeats_agree"] for one in found) and len({one["sha"] for one in found}) == 1
+        for order, measured in ((REVERSE, found[0]["reverse"]), (GLOO, found[0]["gloo"])):
+            twin.predict(
+                DIFFERING,
+                {"ranks": count, "order": order},
+                predicted=modelled,
+                measured=measured,
+                baseline=0.0,
+                scale="points",
+            )
+        twin.predict(
+            "time of a sum in a fixed order / all-reduce",
+            {"ranks": count},
+            predicted=count / 2,
+            measured=gathered_s / reduced_s,
             baseline=1.0,
         )
+    twin.say("deterministic algorithms")
+    usual, strict, same = step_times(num_steps)
+    twin.predict(
+        "time of a step with deterministic algorithms / without",
+        {"ranks": 1},
+        predicted=1.0,
+        measured=strict / usual,
+        baseline=1.0,
     )
-    last = {one.setting["order"]: one for one in predictions if "order" in one.setting}
-    return Measured(
-        study="determinism",
-        finding=f"Of {num_ranks[-1]} ranks' gradients {format_percent(last['reverse order'].measured)} of the sums "
-        f"differ in reverse order and {format_percent(last[GLOO].measured)} in Gloo's, with "
-        f"{format_percent(last['reverse order'].predicted)} predicted; repeated, Gloo's sums are "
-        f"{'the same to the bit' if repeatable else 'not the same'}, and two trainings with the same seed are "
-        f"{'too' if same and repeatable else 'the same to the bit' if same else 'not'}.",
+    reverse, gloo = (twin.rows(DIFFERING, order=order)[-1] for order in (REVERSE, GLOO))
+    return twin.measured(
+        "determinism",
+        finding=f"Of {num_tensors} ranks' gradients {format_percent(reverse.measured)} of the sums differ in reverse "
+        f"order and {format_percent(gloo.measured)} in Gloo's, with {format_percent(reverse.predicted)} predicted; "
+        f"repeated, Gloo's sums are {'the same to the bit' if repeatable else 'not the same'}, and two trainings with "
+        f"the same seed are {'too' if same and repeatable else 'the same to the bit' if same else 'not'}.",
         setting=f"Gloo on loopback, one thread a rank; gradients of digits. Timed are sums of {num_elements:,} "
-        f"numbers, medians of {repeats}, which vary by {format_percent(statistics.median(spreads), digits=0)}, and "
-        f"{steps} steps of a training.",
-        predictions=tuple(predictions),
-        charts=(_chart(predictions),),
-    )
-
-
-def _order_prediction(count: int, order: str, measured: float, *, modelled: float) -> Prediction:
-    return Prediction(
-        setting={"ranks": str(count), "order": order},
-        quantity="elements that differ",
-        scale="points",
-        predicted=modelled,
-        measured=measured,
-        baseline=0.0,
+        f"numbers, medians of {repeats}, which vary by {format_percent(twin.spread / 100, digits=0)}, and "
+        f"{num_steps} steps of a training.",
+        charts=[_chart(twin.rows(DIFFERING))],
     )
 
 
@@ -172,7 +138,7 @@ def reductions(group: TorchGroup, *, repeats: int) -> dict[str, object]:
     }
 
 
-def timed_sums(group: TorchGroup, *, way: str, num_elements: int, repeats: int) -> list[tuple[float, float]]:
+def timed_sums(group: TorchGroup, *, way: str, num_elements: int, repeats: int) -> Times:
     """When each sum began and ended on a rank; ``way`` is ``all-reduce`` or ``gathered``."""
     own = torch.ones(num_elements)
     parts = [torch.empty_like(own) for _ in range(group.size)]
@@ -225,8 +191,7 @@ def step_times(steps: int) -> tuple[float, float, bool]:
     return statistics.median(times[0]), statistics.median(times[1]), same
 
 
-def _chart(predictions: list[Prediction]) -> LineChart:
-    of_orders = [one for one in predictions if "order" in one.setting]
+def _chart(of_orders: list[Prediction]) -> LineChart:
     orders = list(dict.fromkeys(one.setting["order"] for one in of_orders))
     ranks = list(dict.fromkeys(int(one.setting["ranks"]) for one in of_orders))
     by_order = {order: [one for one in of_orders if one.setting["order"] == order] for order in orders}

@@ -9,7 +9,7 @@ samples, is measured with the least samples first.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,17 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio_planning.measured.ranks import Ranks, slowest_s, timed
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.ranks import Ranks, Times, slowest_s, timed
+from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.work_shares import divide, moved
 
-__all__ = ["FOUND", "Cluster", "measure", "measure_shares", "step_times"]
+__all__ = ["FOUND", "Cluster", "measure", "step_times"]
 
 Way = Literal["equal", "proportional", "rebalanced"]
 Samples = NDArray[np.int64]
@@ -124,74 +123,54 @@ def measure(
         rebalance_every=rebalance_every,
         largest_move=largest_move,
     )
-    return measure_shares(cluster, on_step=twin.say, num_steps=num_steps)
-
-
-def measure_shares(
-    cluster: Cluster,
-    *,
-    on_step: Callable[[str], None],
-    num_steps: int = NUM_STEPS,
-    ways: Sequence[Way] = WAYS,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        cluster: The ranks and their work.
-        on_step: Is told what is being measured.
-        num_steps: Steps of each way to share.
-        ways: How the batch is shared.
-    """
-    times_s: dict[str, list[float]] = {}
-    with Ranks(len(cluster.speeds)) as ranks:
+    with Ranks(num_workers) as ranks:
 
         def measured_s(way: Way | None) -> list[float]:
             answers = ranks.run(step_times, cluster=cluster, way=way, num_steps=num_steps)
             return slowest_s([answer[0] for answer in answers])
 
-        on_step("steps of a sample each")
-        least_s = max(cluster.sample_s / speed for speed in cluster.speeds)
+        twin.say("steps of a sample each")
+        least_s = max(sample_s / speed for speed in cluster.speeds)
         beyond_s = max(0.0, statistics.median(measured_s(None)) - least_s)
-        for way in ways:
-            on_step(f"{way} shares")
-            times_s[way] = measured_s(way)
-    modelled_s: dict[str, list[float]] = {
-        way: [beyond_s + each for each in cluster.modelled(way, num_steps)] for way in ways
-    }
-    mean_s = cluster.batch * cluster.sample_s / sum(cluster.speeds)
-    predictions = tuple(
-        Prediction(
-            setting={"shares": way},
-            quantity="step (s)",
-            scale="relative",
-            predicted=statistics.median(modelled_s[way]),
-            measured=statistics.median(times_s[way]),
-            baseline=mean_s + beyond_s,
-        )
-        for way in ways
-    )
-    error = max(abs(one.error) for one in predictions)
-    by_way = {one.setting["shares"]: one for one in predictions}
-    first, last = by_way[ways[0]], by_way[ways[-1]]
-    return Measured(
-        study="load-balancing",
-        finding=f"With {ways[0]} shares a step takes {first.measured / last.measured:.2f} times as long as with "
-        f"{ways[-1]} ones, modelled {first.predicted / last.predicted:.2f} times; steps are off by "
-        f"{100 * error:.1f} % at most.",
-        setting=f"{len(cluster.speeds)} Gloo ranks of one thread with speeds from {cluster.speeds[0]:g} to "
-        f"{cluster.speeds[-1]:g}, {cluster.batch} samples of {format_seconds(cluster.sample_s)} a step, jitter "
-        f"{cluster.jitter:g}; medians of {num_steps} steps. Shares are moved every {cluster.rebalance_every} steps by "
-        f"{cluster.largest_move} samples at most. An exchange, and what a step takes beyond its samples: "
-        f"{format_seconds(beyond_s)}. The baseline has workers of the mean speed.",
-        predictions=predictions,
-        charts=(_chart(times_s, modelled_s=modelled_s),),
+        lines: dict[str, Line] = {}
+        for way in WAYS:
+            twin.say(f"{way} shares")
+            found_s = measured_s(way)
+            modelled_s = [beyond_s + each for each in cluster.modelled(way, num_steps)]
+            lines[way] = range(num_steps), [1e3 * each for each in modelled_s], [1e3 * each for each in found_s]
+            twin.predict(
+                "step (s)",
+                {"shares": way},
+                predicted=statistics.median(modelled_s),
+                measured=statistics.median(found_s),
+                baseline=cluster.batch * sample_s / sum(cluster.speeds) + beyond_s,
+            )
+    first, *_, last = twin.predictions
+    best = min(twin.predictions, key=lambda one: one.measured)
+    return twin.measured(
+        "load-balancing",
+        finding=f"With {WAYS[0]} shares a step takes {first.measured / last.measured:.2f} times as long as with "
+        f"{WAYS[-1]} ones, modelled {first.predicted / last.predicted:.2f} times; steps are off by "
+        f"{100 * max(abs(one.error) for one in twin.predictions):.1f} % at most.",
+        setting=f"{num_workers} Gloo ranks of one thread with speeds from {cluster.speeds[0]:g} to "
+        f"{cluster.speeds[-1]:g}, {cluster.batch} samples of {format_seconds(sample_s)} a step, jitter {jitter:g}; "
+        f"medians of {num_steps} steps. Shares are moved every {rebalance_every} steps by {largest_move} samples at "
+        f"most. An exchange, and what a step takes beyond its samples: {format_seconds(beyond_s)}. The baseline has "
+        "workers of the mean speed.",
+        charts=[
+            beside(
+                lines,
+                title=f"Measured, {best.setting['shares']} shares take {format_seconds(best.measured)} a step",
+                caption="Step time of real workers by step, under ways to share a batch.",
+                x=Axis(title="step"),
+                y=Axis(title="step time (ms)"),
+            )
+        ],
         rivals="shares",
     )
 
 
-def step_times(
-    group: TorchGroup, *, cluster: Cluster, way: Way | None, num_steps: int
-) -> tuple[list[tuple[float, float]], list[int]]:
+def step_times(group: TorchGroup, *, cluster: Cluster, way: Way | None, num_steps: int) -> tuple[Times, list[int]]:
     """When each step of a rank began and ended, and how many samples it had; of no way each rank has one sample."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
@@ -199,7 +178,7 @@ def step_times(
     jitters = cluster.jitters(num_steps)[group.rank]
     speed = cluster.speeds[group.rank]
     balancer = _Balancer(cluster, way)
-    times: list[tuple[float, float]] = []
+    times: Times = []
     samples = []
 
     def step(number: int) -> None:
@@ -245,23 +224,3 @@ class _Balancer:
         if self._way == "rebalanced" and (number + 1) % self._cluster.rebalance_every == 0:
             wanted = self._cluster.shares(self._paces.tolist())
             self.counts = moved(self.counts, wanted, most=self._cluster.largest_move)
-
-
-def _chart(times_s: Mapping[str, Sequence[float]], *, modelled_s: Mapping[str, Sequence[float]]) -> LineChart:
-    series = []
-    for way, found in times_s.items():
-        numbers = list(range(len(found)))
-        series.append(Series(name=f"{way}, modelled", group=way, x=numbers, y=[1e3 * each for each in modelled_s[way]]))
-        series.append(
-            Series(name=f"{way}, measured", group=way, x=numbers, y=[1e3 * each for each in found], style="points")
-        )
-    means = {way: statistics.median(found) for way, found in times_s.items()}
-    best = min(means, key=means.__getitem__)
-    return LineChart(
-        slug="measured",
-        title=f"Measured, {best} shares take {format_seconds(means[best])} a step",
-        caption="Step time of real workers by step, under ways to share a batch.",
-        x=Axis(title="step"),
-        y=Axis(title="step time (ms)"),
-        series=series,
-    )

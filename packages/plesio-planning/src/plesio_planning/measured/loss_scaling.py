@@ -8,25 +8,24 @@ exactly zero in 32 bits as well is left out. And a dynamic scale is really run, 
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
 from plesio.core.units import format_percent
 from plesio.core.within import Within
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
-from plesio_planning.measured.real_gradients import flat_gradient, training_gradients
+from plesio_planning.measured.real_gradients import flat_gradient, set_gradient, training_gradients
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.half_precision_descent import LARGEST, SMALLEST, LossScale
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.models.loss_scaling import Range
 
-__all__ = ["FOUND", "measure", "measure_loss_scaling"]
+__all__ = ["FOUND", "measure"]
 
 FOUND = ("distribution", "standard_deviation", "log_mean", "log_deviation", "num_elements")
 
@@ -40,6 +39,7 @@ RUN_STEPS = 400
 
 def measure(
     twin: Twin,
+    steps: Sequence[int] = STEPS,
     /,
     *,
     initial_scale: Annotated[float, Within(1, 2.0**40)] = INITIAL_SCALE,
@@ -50,65 +50,49 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
+        steps: Steps of a training, 1 or later, whose casts are predicted.
         initial_scale: First value of the dynamic scale.
         growth_interval: Steps without an infinity after which it is doubled.
         num_steps: Steps of the training with it.
     """
-    return measure_loss_scaling(
-        on_step=twin.say, run_steps=num_steps, initial_scale=initial_scale, growth_interval=growth_interval
-    )
-
-
-def measure_loss_scaling(
-    *,
-    on_step: Callable[[str], None],
-    steps: Sequence[int] = STEPS,
-    run_steps: int = RUN_STEPS,
-    initial_scale: float = INITIAL_SCALE,
-    growth_interval: int = INTERVAL,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        steps: Steps of the training, 1 or later, whose casts are predicted.
-        run_steps: Steps of the training with a dynamic scale.
-        initial_scale: First value of that.
-        growth_interval: Steps without an infinity after which it is doubled.
-    """
-    on_step(f"gradients of digits up to step {max(steps)}")
+    twin.say(f"gradients of digits up to step {max(steps)}")
     before = [step - 1 for step in steps]
     gradients = dict(zip(sorted({*before, *steps}), training_gradients({*before, *steps}), strict=True))
     model, baseline = zip(*(_fitted(gradients[step]) for step in before), strict=True)
     later = torch.cat([gradients[step] for step in steps])
     later = later[later != 0].double()
-    predictions = [_share(later, power, "zero", model=model, baseline=baseline) for power in ZERO_POWERS]
-    predictions += [_share(later, power, "infinite", model=model, baseline=baseline) for power in INFINITE_POWERS]
-    on_step(f"{run_steps} steps with a dynamic scale")
-    skipped, check_share = _dynamic_run(run_steps, scale=LossScale(initial_scale, growth_interval=growth_interval))
-    predictions.append(
-        Prediction(
-            setting={"growth interval": str(growth_interval)},
-            quantity="steps skipped",
-            scale="points",
-            predicted=1 / (growth_interval + 1),
-            measured=skipped,
-            baseline=0.0,
-        )
+    for what, powers in (("zero", ZERO_POWERS), ("infinite", INFINITE_POWERS)):
+        for power in powers:
+            twin.predict(
+                f"{what} in FP16",
+                {"scale": f"2^{power}"},
+                predicted=_modelled(model, power, what),
+                measured=_measured(later, power, what),
+                baseline=_modelled(baseline, power, what),
+                scale="points",
+            )
+    casts = list(twin.predictions)
+    twin.say(f"{num_steps} steps with a dynamic scale")
+    skipped, check_share = _dynamic_run(num_steps, scale=LossScale(initial_scale, growth_interval=growth_interval))
+    expected = 1 / (growth_interval + 1)
+    twin.predict(
+        "steps skipped",
+        {"growth interval": growth_interval},
+        predicted=expected,
+        measured=skipped,
+        baseline=0.0,
+        scale="points",
     )
-    casts = [one for one in predictions if "scale" in one.setting]
     worst = max(abs(one.error) for one in casts)
     normal_worst = max(abs(one.baseline_error) for one in casts)
-    return Measured(
-        study="loss-scaling",
+    return twin.measured(
+        "loss-scaling",
         finding=f"A lognormal distribution is off by {worst:.1f} points at most, a normal one by {normal_worst:.1f}; a "
-        f"dynamic scale skips {format_percent(skipped)} of the steps, with {format_percent(1 / (growth_interval + 1))} "
-        "predicted.",
+        f"dynamic scale skips {format_percent(skipped)} of the steps, with {format_percent(expected)} predicted.",
         setting=f"Gradients of digits, cast at steps {', '.join(map(str, steps))} ({len(later):,} numbers that are not "
         "zero), each fitted one step before. Casting, looking for infinities and dividing by the scale took "
         f"{format_percent(check_share)} of a step of one thread (median).",
-        predictions=tuple(predictions),
-        charts=(_chart(later, model=model, baseline=baseline),),
+        charts=[_chart(later, model=model, baseline=baseline)],
     )
 
 
@@ -118,17 +102,6 @@ def _fitted(gradient: Tensor) -> tuple[Range, Range]:
     return (
         Range(name="lognormal", log_mean=float(logarithms.mean()), deviation=float(logarithms.std())),
         Range(name="normal", log_mean=None, deviation=float(gradient.double().square().mean().sqrt())),
-    )
-
-
-def _share(gradient: Tensor, power: int, what: str, *, model: Sequence[Range], baseline: Sequence[Range]) -> Prediction:
-    return Prediction(
-        setting={"scale": f"2^{power}"},
-        quantity=f"{what} in FP16",
-        scale="points",
-        predicted=_modelled(model, power, what),
-        measured=_measured(gradient, power, what),
-        baseline=_modelled(baseline, power, what),
     )
 
 
@@ -167,9 +140,7 @@ def _dynamic_run(num_steps: int, *, scale: LossScale) -> tuple[float, float]:
         if found_inf:
             skips.append(step)
         else:
-            parameters = [one for one in model.parameters() if one.grad is not None]
-            for one, part in zip(parameters, torch.split(unscaled, [one.numel() for one in parameters]), strict=True):
-                one.grad = part.view_as(one)
+            set_gradient(model, unscaled)
             optimizer.step()
         optimizer.zero_grad()
         scale.update(found_inf=found_inf)

@@ -9,24 +9,23 @@ first, with all ranks at work but nothing sent; the model is told that and what 
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Ranks
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.sim.pipeline_schedules import SCHEDULES, SPLIT, Execution, Operation, Schedule, execute, operations
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "calibrate_stage", "measure", "measure_pipelines", "message_times", "run_pipeline"]
+__all__ = ["FOUND", "calibrate_stage", "measure", "message_times", "run_pipeline"]
 
 FOUND = ("send_s",)
 COMPUTING, WAITING = 2, 4
@@ -48,6 +47,10 @@ Stage = Mapping[str, float]
 
 def measure(
     twin: Twin,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    schedules: Sequence[Schedule] = SCHEDULES,
+    repeats: int = REPEATS,
+    calibrations: int = CALIBRATIONS,
     /,
     *,
     pp: Annotated[int, Within(2, 6)] = WAITING,
@@ -58,101 +61,89 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
+        micro_batches: Numbers of micro-batches below the most, for GPipe and 1F1B.
+        schedules: Schedules of waiting stages.
+        repeats: Repetitions of each pipeline.
+        calibrations: Repetitions of each operation by itself.
         pp: Stages that wait; beside them two compute.
         num_micro_batches: The most micro-batches; fewer are measured, too.
         forward_s: Forward pass of a stage that waits; its backward pass takes twice as long.
     """
-    numbers = sorted({num_micro_batches, *(number for number in MICRO_BATCHES if number < num_micro_batches)})
-    return measure_pipelines(on_step=twin.say, micro_batches=numbers, num_waiting=pp, forward_s=forward_s)
-
-
-def measure_pipelines(
-    *,
-    on_step: Callable[[str], None],
-    micro_batches: Sequence[int] = MICRO_BATCHES,
-    schedules: Sequence[Schedule] = SCHEDULES,
-    repeats: int = REPEATS,
-    num_waiting: int = WAITING,
-    forward_s: float = FORWARD_S,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        micro_batches: Their numbers, for GPipe and 1F1B; the largest is for other schedules as well.
-        schedules: Schedules of waiting stages.
-        repeats: Repetitions of each pipeline.
-        num_waiting: Stages that wait.
-        forward_s: Their forward pass.
-    """
-    predictions: list[Prediction] = []
-    times_ms: dict[str, dict[int, tuple[float, float]]] = {}
-    spreads: list[float] = []
+    numbers = sorted({num_micro_batches, *(number for number in micro_batches if number < num_micro_batches)})
+    lines: dict[str, Line] = {}
     simple: tuple[Schedule, ...] = ("gpipe", "1f1b")
-    for kind, count in (("computing", COMPUTING), ("waiting", num_waiting)):
+    for kind, count in (("computing", COMPUTING), ("waiting", pp)):
+        own = {"kind": kind, "forward_s": forward_s}
         with Ranks(count) as ranks:
-            on_step(f"{count} {kind} stages by themselves")
-            stages = ranks.run(calibrate_stage, kind=kind, forward_s=forward_s, repeats=CALIBRATIONS)
-            send_s = statistics.median(ranks.run(message_times, kind=kind, repeats=CALIBRATIONS)[0])
-            chosen = [(name, number) for name in simple for number in micro_batches]
+            twin.say(f"{count} {kind} stages by themselves")
+            stages = ranks.run(calibrate_stage, repeats=calibrations, **own)
+            send_s = statistics.median(ranks.run(message_times, kind=kind, repeats=calibrations)[0])
+            chosen = [(name, number) for name in simple for number in numbers]
             if kind == "waiting":
-                most = max(micro_batches)
-                chosen += [(name, most) for name in schedules if name not in simple]
+                chosen += [(name, num_micro_batches) for name in schedules if name not in simple]
             for schedule, number in chosen:
-                on_step(f"{schedule}, {number} micro-batches, {count} {kind} stages")
-                answers = ranks.run(
-                    run_pipeline,
-                    kind=kind,
-                    schedule=schedule,
-                    micro_batches=number,
-                    forward_s=forward_s,
-                    repeats=repeats,
-                )
-                iterations_s = [max(end - begin for begin, end, _ in of_all) for of_all in zip(*answers, strict=True)]
-                bubbles = [
-                    1 - statistics.fmean(busy for *_, busy in of_all) / max(end - begin for begin, end, _ in of_all)
-                    for of_all in zip(*answers, strict=True)
-                ]
+                twin.say(f"{schedule}, {number} micro-batches, {count} {kind} stages")
+                answers = ranks.run(run_pipeline, schedule=schedule, micro_batches=number, repeats=repeats, **own)
                 modelled = _modelled(stages, schedule, number, send_s=send_s)
-                found_s = statistics.median(iterations_s)
-                if len(iterations_s) > 1:
-                    spreads.append(statistics.stdev(iterations_s) / found_s)
-                setting = {"stages": f"{count} {kind}", "schedule": schedule, "micro-batches": str(number)}
-                busy_s = statistics.fmean(modelled.busy_s)
-                predictions += [
-                    _prediction(setting, "iteration (s)", modelled.iteration_s, found_s, baseline=busy_s),
-                    _prediction(setting, "bubble", modelled.bubble_share, statistics.median(bubbles), baseline=0.0),
-                ]
-                times_ms.setdefault(f"{count} {kind}, {schedule}", {})[number] = (modelled.iteration_s, found_s)
-    iterations = [one for one in predictions if one.scale == "relative"]
-    error = statistics.median(abs(one.error) for one in iterations)
-    worst = max(abs(one.error) for one in iterations)
-    points = statistics.median(abs(one.error) for one in predictions if one.scale == "points")
-    spread = statistics.median(spreads) if spreads else 0.0
-    return Measured(
-        study="pipeline",
-        finding=f"With measured times of stages the model is {100 * error:.1f} % off in an iteration's time (median; "
-        f"{100 * worst:.1f} % at most) and {points:.1f} points in the bubble.",
+                setting = {"stages": f"{count} {kind}", "schedule": schedule, "micro-batches": number}
+                found_s = _predict(twin, setting, modelled, answers)
+                places, before, after = lines.setdefault(f"{count} {kind}, {schedule}", ([], [], []))
+                lines[f"{count} {kind}, {schedule}"] = (
+                    [*places, number],
+                    [*before, 1e3 * modelled.iteration_s],
+                    [*after, 1e3 * found_s],
+                )
+    worst = max(abs(one.error) for one in twin.rows("iteration (s)"))
+    return twin.measured(
+        "pipeline",
+        finding=f"With measured times of stages the model is {twin.off('iteration (s)'):.1f} % off in an iteration's "
+        f"time (median; {100 * worst:.1f} % at most) and {twin.off('bubble'):.1f} points in the bubble.",
         setting=f"{COMPUTING} processes that compute ({DEPTH} layers of {WIDTH}, {BATCH} rows a micro-batch) and "
-        f"{num_waiting} that wait ({format_seconds(forward_s)} forward, twice that backward), Gloo on loopback, one "
-        f"thread each; medians of {repeats}, which vary by {100 * spread:.1f} %. The baseline has no bubble.",
-        predictions=tuple(predictions),
-        charts=(_chart(times_ms),),
+        f"{pp} that wait ({format_seconds(forward_s)} forward, twice that backward), Gloo on loopback, one "
+        f"thread each; medians of {repeats}, which vary by {twin.spread:.1f} %. The baseline has no bubble.",
+        charts=[
+            beside(
+                {name: line for name, line in lines.items() if len(line[0]) > 1},
+                title="An iteration of real pipelines beside the model's",
+                caption="Iteration of pipelines of processes by number of micro-batches; medians.",
+                x=Axis(title="micro-batches", log=True),
+                y=Axis(title="time (ms)", log=True),
+            )
+        ],
         rivals="schedule",
     )
 
 
-def _prediction(
-    setting: Mapping[str, str], quantity: str, predicted: float, measured: float, *, baseline: float
-) -> Prediction:
-    return Prediction(
-        setting=setting,
-        quantity=quantity,
-        scale="points" if quantity == "bubble" else "relative",
-        predicted=predicted,
-        measured=measured,
-        baseline=baseline,
+def _predict(
+    twin: Twin,
+    setting: Mapping[str, object],
+    modelled: Execution,
+    answers: Sequence[Sequence[tuple[float, float, float]]],
+) -> float:
+    """Predict an iteration and its bubble; return the seconds that it took."""
+    of_repeats = list(zip(*answers, strict=True))
+    iterations_s = [max(end - begin for begin, end, _ in of_all) for of_all in of_repeats]
+    bubbles = [
+        1 - statistics.fmean(busy for *_, busy in of_all) / iteration_s
+        for of_all, iteration_s in zip(of_repeats, iterations_s, strict=True)
+    ]
+    found_s = twin.median(iterations_s)
+    twin.predict(
+        "iteration (s)",
+        setting,
+        predicted=modelled.iteration_s,
+        measured=found_s,
+        baseline=statistics.fmean(modelled.busy_s),
     )
+    twin.predict(
+        "bubble",
+        setting,
+        predicted=modelled.bubble_share,
+        measured=statistics.median(bubbles),
+        baseline=0.0,
+        scale="points",
+    )
+    return found_s
 
 
 def _chunks(schedule: Schedule) -> int:
@@ -355,24 +346,3 @@ class _Device:
     def _tag(self, operation: Operation) -> int:
         kind, stage, j = operation
         return (j * (self._last + 1) + stage) * 2 + (kind == "backward")
-
-
-def _chart(times_s: Mapping[str, Mapping[int, tuple[float, float]]]) -> LineChart:
-    series = []
-    for name, by_number in times_s.items():
-        numbers = list(by_number)
-        if len(numbers) < 2:
-            continue
-        series.append(
-            Series(name=f"{name}, modelled", group=name, x=numbers, y=[1e3 * one for one, _ in by_number.values()])
-        )
-        measured = [1e3 * one for _, one in by_number.values()]
-        series.append(Series(name=f"{name}, measured", group=name, x=numbers, y=measured, style="points"))
-    return LineChart(
-        slug="measured",
-        title="An iteration of real pipelines beside the model's",
-        caption="Iteration of pipelines of processes by number of micro-batches; medians.",
-        x=Axis(title="micro-batches", log=True),
-        y=Axis(title="time (ms)", log=True),
-        series=series,
-    )

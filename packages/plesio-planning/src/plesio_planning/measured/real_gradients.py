@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 
-__all__ = ["flat_gradient", "training_gradients"]
+__all__ = ["flat_gradient", "set_gradient", "training_gradients"]
 
 
 def training_gradients(steps: Collection[int], *, seed: int = 0) -> list[Tensor]:
@@ -32,3 +32,10 @@ def flat_gradient(model: nn.Module) -> Tensor:
     """All gradients one after the other, a copy."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def set_gradient(model: nn.Module, flat: Tensor) -> None:
+    """Give each parameter that has a gradient its part of these numbers instead."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    for one, part in zip(parameters, torch.split(flat, [one.numel() for one in parameters]), strict=True):
+        one.grad = part.view_as(one)

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import torch
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis
 from plesio.core.units import counted, format_count, format_seconds, parse_count
 from plesio.core.within import Within
 from plesio.cost.goodput import Goodput, expected_goodput
@@ -25,12 +24,12 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task, take_batch
 from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, run_with_failures
-from plesio_planning.measured.ranks import Ranks, slowest_s, timed
-from plesio_planning.measured.real_gradients import flat_gradient
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.ranks import Ranks, Times, timed
+from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
+from plesio_planning.measured.twin import Twin, beside, lines_of
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure", "measure_trainings", "peak_flops_per_s", "step_times", "training_work"]
+__all__ = ["FOUND", "measure", "peak_flops_per_s", "step_times", "training_work"]
 
 FOUND = ("mfu", "restart_s", "storage_bytes_per_s")
 WIDTHS = (64, 96, 144, 192)
@@ -44,11 +43,15 @@ FAILING_S = 6.0
 INTERVALS = (1.0, 3.0)
 """Intervals between states, over the best."""
 CALIBRATION_STEPS = 20
+TRAINING, FAILING = "training (s)", "run with failures (s)"
 _NUM_GAPS = 8
 
 
 def measure(
     twin: Twin,
+    widths: Sequence[int] = WIDTHS,
+    failing_s: float = FAILING_S,
+    intervals: Sequence[float] = INTERVALS,
     /,
     *,
     tokens: Annotated[float, Within(5e3, 1e6)] = TOKENS,
@@ -58,88 +61,74 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
-        tokens: D, of each training that does not fail.
-        device_mtbf_s: Mean time between failures of the device of those that do.
-    """
-    return measure_trainings(on_step=twin.say, tokens=tokens, mtbf_s=device_mtbf_s)
-
-
-def measure_trainings(
-    *,
-    on_step: Callable[[str], None],
-    tokens: float = TOKENS,
-    mtbf_s: float = MTBF_S,
-    widths: Sequence[int] = WIDTHS,
-    failing_s: float = FAILING_S,
-    intervals: Sequence[float] = INTERVALS,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        tokens: D, of each training that does not fail.
-        mtbf_s: Mean time between failures of those that do.
         widths: Widths of the models, two or more.
         failing_s: Work of a training that fails, about.
         intervals: Intervals between its states, over the best.
+        tokens: D, of each training that does not fail.
+        device_mtbf_s: Mean time between failures of the device of those that do.
     """
     num_steps = max(3, round(tokens / (BATCH * CONTEXT)))
     tokens = float(num_steps * BATCH * CONTEXT)
-    works: list[Prediction] = []
     with Ranks(2) as ranks:
-        on_step("the peak of a device")
+        twin.say("the peak of a device")
         peak = statistics.median(ranks.run(peak_flops_per_s))
 
         def work_s(width: int, num_devices: int, steps: int) -> float:
-            answers = ranks.run(step_times, num_devices=num_devices, width=width, num_steps=steps)
-            return steps / num_devices * statistics.median(slowest_s([answer for answer in answers if answer]))
+            times_s = ranks.times_s(step_times, num_devices=num_devices, width=width, num_steps=steps)
+            return steps / num_devices * statistics.median(times_s)
 
-        on_step("a model's utilisation")
+        twin.say("a model's utilisation")
         steps_s = work_s(widths[1], 1, CALIBRATION_STEPS)
         flops = 6 * num_parameters(widths[1]) * CALIBRATION_STEPS * BATCH * CONTEXT
         utilisation = flops / (peak * steps_s)
         for num_devices in (1, 2):
             for width in widths:
                 parameters = num_parameters(width)
-                on_step(f"{format_count(parameters)} parameters, {counted(num_devices, 'device')}")
+                twin.say(f"{format_count(parameters)} parameters, {counted(num_devices, 'device')}")
                 at_peak_s = 6 * parameters * tokens / (num_devices * peak)
-                works.append(
-                    Prediction(
-                        setting={"parameters": format_count(parameters), "devices": str(num_devices)},
-                        quantity="training (s)",
-                        scale="relative",
-                        predicted=at_peak_s / utilisation,
-                        measured=work_s(width, num_devices, num_steps),
-                        baseline=at_peak_s,
-                    )
+                twin.predict(
+                    TRAINING,
+                    {"parameters": format_count(parameters), "devices": num_devices},
+                    predicted=at_peak_s / utilisation,
+                    measured=work_s(width, num_devices, num_steps),
+                    baseline=at_peak_s,
                 )
-    failing = _failing(mtbf_s=mtbf_s, work_s=failing_s, intervals=intervals, on_step=on_step)
-    runs = [
-        Prediction(
-            setting={"a state every": format_seconds(modelled.interval_s)},
-            quantity="run with failures (s)",
-            scale="relative",
+    failing = _failing(mtbf_s=device_mtbf_s, work_s=failing_s, intervals=intervals, on_step=twin.say)
+    for modelled, run in failing:
+        twin.predict(
+            FAILING,
+            {"a state every": format_seconds(modelled.interval_s)},
             predicted=modelled.total_s,
             measured=run.total_s,
             baseline=modelled.work_s,
         )
-        for modelled, run in failing
-    ]
-    errors = [statistics.median(abs(one.error) for one in each) for each in (works, runs)]
     modelled, run = failing[0]
-    return Measured(
-        study="time-to-train",
+    return twin.measured(
+        "time-to-train",
         finding=f"At the utilisation of one model ({100 * utilisation:.0f} %) other sizes and two devices are off by "
-        f"{100 * errors[0]:.0f} % (median), and runs that were killed "
-        f"{sum(each.num_failures for _, each in failing)} times by {100 * errors[1]:.0f} %: "
+        f"{twin.off(TRAINING):.0f} % (median), and runs that were killed "
+        f"{sum(each.num_failures for _, each in failing)} times by {twin.off(FAILING):.0f} %: "
         f"{format_seconds(modelled.work_s)} of work became {format_seconds(run.total_s)}, modelled "
         f"{format_seconds(modelled.total_s)}.",
         setting=f"Transformers of {DEPTH} layers on stdlib_lm, {BATCH} windows of {CONTEXT} bytes a step and device, "
         f"{tokens:,.0f} tokens; a device is a thread with a peak of {peak / 1e9:.0f} GFLOP/s, two all-reduce over "
-        f"loopback. Failures are {format_seconds(mtbf_s)} apart; a state took {format_seconds(modelled.checkpoint_s)} "
-        f"and a return {format_seconds(modelled.restart_s)}. Baselines: the peak; no failures.",
-        predictions=(*works, *runs),
-        charts=(_chart(works),),
+        f"loopback. Failures are {format_seconds(device_mtbf_s)} apart; a state took "
+        f"{format_seconds(modelled.checkpoint_s)} and a return {format_seconds(modelled.restart_s)}. Baselines: the "
+        "peak; no failures.",
+        charts=[
+            beside(
+                {
+                    counted(int(devices), "device"): line
+                    for devices, line in lines_of(
+                        twin.rows(TRAINING), along="parameters", by="devices", place=parse_count
+                    ).items()
+                },
+                title="Real trainings beside 6 N D over what devices do",
+                caption="Time of a training by parameters, on one device and on two.",
+                x=Axis(title="parameters", log=True),
+                y=Axis(title="time (s)", log=True),
+            )
+        ],
     )
 
 
@@ -164,7 +153,7 @@ def peak_flops_per_s(group: TorchGroup, *, size: int = 512, repeats: int = 15) -
     return 2 * size**3 / min(times)
 
 
-def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: int) -> list[tuple[float, float]]:
+def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: int) -> Times:
     """Train on the first ranks; nothing on the others.
 
     Args:
@@ -202,9 +191,7 @@ class _Training:
         if exchange is not None:
             gradient = flat_gradient(self._model) / exchange.size
             exchange.all_reduce(gradient).wait()
-            parameters = list(self._model.parameters())
-            for one, part in zip(parameters, torch.split(gradient, [one.numel() for one in parameters]), strict=True):
-                one.grad = part.view_as(one)
+            set_gradient(self._model, gradient)
         self._optimizer.step()
 
     def state(self) -> dict[str, Any]:
@@ -260,23 +247,3 @@ def _failing(
             )
             found.append((goodput, failed))
     return found
-
-
-def _chart(works: Sequence[Prediction]) -> LineChart:
-    series = []
-    for devices in dict.fromkeys(one.setting["devices"] for one in works):
-        of_it = [one for one in works if one.setting["devices"] == devices]
-        x = [parse_count(one.setting["parameters"]) for one in of_it]
-        group = counted(int(devices), "device")
-        series.append(Series(name=f"{group}, modelled", group=group, x=x, y=[one.predicted for one in of_it]))
-        series.append(
-            Series(name=f"{group}, measured", group=group, x=x, y=[one.measured for one in of_it], style="points")
-        )
-    return LineChart(
-        slug="measured",
-        title="Real trainings beside 6 N D over what devices do",
-        caption="Time of a training by parameters, on one device and on two.",
-        x=Axis(title="parameters", log=True),
-        y=Axis(title="time (s)", log=True),
-        series=series,
-    )
