@@ -113,18 +113,7 @@ def measure(
         "evaluations. Baselines: no exchange is saved; no drift.",
         rivals="K",
         charts=[
-            LineChart(
-                slug="measured-loss",
-                title="Real workers drift as far as the closed form says",
-                caption="Loss above the optimum in the end, by local steps.",
-                x=Axis(title="local steps K", log=True),
-                y=Axis(title="loss above the optimum", log=True),
-                series=[
-                    Series(name="modelled", x=rising, y=floors),
-                    Series(name="no drift", x=rising, y=[floors[0]] * len(rising), style="dashed"),
-                    Series(name="measured", x=rising, y=losses, style="points"),
-                ],
-            ),
+            _loss_chart(rising, floors, losses),
             beside(
                 {"": (rising, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
                 slug="measured-time",
@@ -133,6 +122,21 @@ def measure(
                 x=Axis(title="local steps K", log=True),
                 y=Axis(title="time of a step (ms)"),
             ),
+        ],
+    )
+
+
+def _loss_chart(periods: Sequence[int], floors: Sequence[float], losses: Sequence[float]) -> LineChart:
+    return LineChart(
+        slug="measured-loss",
+        title="Real workers drift as far as the closed form says",
+        caption="Loss above the optimum in the end, by local steps.",
+        x=Axis(title="local steps K", log=True),
+        y=Axis(title="loss above the optimum", log=True),
+        series=[
+            Series(name="modelled", x=periods, y=floors),
+            Series(name="no drift", x=periods, y=[floors[0]] * len(periods), style="dashed"),
+            Series(name="measured", x=periods, y=losses, style="points"),
         ],
     )
 
