@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
+from plesio.cli.commands import app
 from plesio.cli.function_options import DerivedCommand
-from plesio.cli.main import app
 
 LIST = Path(__file__).with_name("surface.txt")
 MODULES = (

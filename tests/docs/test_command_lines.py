@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from plesio.cli.main import app
+from plesio.cli.commands import app
 from plesio.core.errors import PlesioError
 
 ROOT = Path(__file__).parents[2]

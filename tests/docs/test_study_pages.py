@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from plesio.cli.main import app
+from plesio.cli.commands import app
 from plesio_planning.studies import STUDIES, Study
 
 PAGES = Path(__file__).parents[2] / "docs" / "planning" / "studies"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio_planning.estimate.estimate import Estimate
 from plesio_planning.estimate.training import Training
 

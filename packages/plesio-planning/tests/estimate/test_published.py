@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate import CONSTANTS, validate_estimator
 from plesio_planning.estimate.accuracy import STEP_ERROR

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.charts import Timeline
 from plesio.core.errors import ConfigError
 from plesio_planning.studies import data_parallel

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import LossPoint, RunResult, write_results

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from asked import asked_once
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio_planning.studies import STUDIES, find_study
 from plesio_planning.studies.exercises import EXERCISES

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asked import QUICK
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
 from plesio.core.within import ANY

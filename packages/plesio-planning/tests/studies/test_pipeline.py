@@ -1,6 +1,6 @@
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.charts import LineChart
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.sim.pipeline_schedules import Schedule

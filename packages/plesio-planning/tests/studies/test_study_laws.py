@@ -8,7 +8,7 @@ import math
 import pytest
 
 from asked import QUICK, asked_quickly
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio.report.page_frame import SCRIPT_FILE
 from plesio_planning.report.study import write_study

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio_planning.studies import STUDIES, Study, find_study
 from plesio_planning.studies.textbook import printed_results, value_text

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio_planning.theory.convergence import asynchronous_nonconvex

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
 from plesio.core.json_values import to_json

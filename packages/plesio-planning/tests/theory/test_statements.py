@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.chapter import CHAPTER, Entry
 from plesio_planning.theory.statements import (

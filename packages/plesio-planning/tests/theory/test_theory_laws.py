@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.charts import LineChart
 from plesio.core.errors import ConfigError
 from plesio_planning.report.bound import write_bound

@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plesio.core.last_words import tell_errors
-from plesio.policies import (
-    ASP,
-    BSP,
-    FSDP,
-    SSP,
-    Adaptive,
-    Delayed,
-    Hierarchical,
-    LocalSGD,
-    Policy,
-    PostLocalSGD,
-    Switch,
-    TorchHook,
-    parse_policy,
-)
 
 if TYPE_CHECKING:
+    from plesio.policies import (
+        ASP,
+        BSP,
+        FSDP,
+        SSP,
+        Adaptive,
+        Delayed,
+        Hierarchical,
+        LocalSGD,
+        Policy,
+        PostLocalSGD,
+        Switch,
+        TorchHook,
+        parse_policy,
+    )
     from plesio.protocol.figures import RunInfo
     from plesio.runtime.grid.join_grid import grid
     from plesio.runtime.job import Job
@@ -59,6 +59,21 @@ __all__ = [
     "parse_policy",
 ]
 
+_POLICIES = (
+    "ASP",
+    "BSP",
+    "FSDP",
+    "SSP",
+    "Adaptive",
+    "Delayed",
+    "Hierarchical",
+    "LocalSGD",
+    "Policy",
+    "PostLocalSGD",
+    "Switch",
+    "TorchHook",
+    "parse_policy",
+)
 _LAZY = {
     "Job": "plesio.runtime.job",
     "JoinOptions": "plesio.runtime.join_options",
@@ -68,7 +83,7 @@ _LAZY = {
     "Transition": "plesio.runtime.worker.exchange.transition",
     "grid": "plesio.runtime.grid.join_grid",
     "join": "plesio.runtime.join",
-}
+} | dict.fromkeys(_POLICIES, "plesio.policies")
 
 
 tell_errors()

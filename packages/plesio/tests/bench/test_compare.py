@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 from plesio.policies import read_log, verify

@@ -11,7 +11,7 @@ from plesio.bench.assignment import Assignment
 from plesio.bench.grid_trainer import optimizer_of_stage
 from plesio.bench.recipe import make_recipe
 from plesio.bench.virtual_pool import VirtualPool
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError, TaskError
 from plesio.core.results import RunResult, read_results
 

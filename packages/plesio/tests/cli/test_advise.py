@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from plesio.advisor import flips
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 
 TASK = ["quadratic", "--option", "dimension=8", "--option", "num_samples=256", "--batch-size", "8"]
 QUICK = ["--step-time", "1 ms", "--measure", "4s"]

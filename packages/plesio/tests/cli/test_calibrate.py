@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from plesio.bench import calibrate as calibrating
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import read_results
 from plesio.cost.calibration import Calibration
 

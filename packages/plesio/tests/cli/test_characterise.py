@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 
 RECIPE = """
 run = { seeds = [0, 1, 2], samples = 96, evaluate_every = 48 }

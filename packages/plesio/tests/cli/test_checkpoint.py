@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio.runtime.checkpoints.folder import Manifest, seal, written
 from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -192,7 +192,7 @@ def test_a_mistake_is_one_line_and_status_2(
 def test_showing_and_verifying_need_no_torch(made: Path):
     code = f"""
 import sys
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 status = invoke(["checkpoint", "show", {str(made)!r}]) or invoke(["checkpoint", "verify", {str(made)!r}])
 sys.exit(status or "torch" in sys.modules)
 """

@@ -7,7 +7,7 @@ import pytest
 
 from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
 from plesio.bench.recipe import Recipe
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import Evaluation, RunResult, Staleness, WorkerTimes, write_results
 from plesio.report.build import read_comparison
 from plesio.report.sentences import policy_sentence

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import app, invoke
+from plesio.cli.commands import app, invoke
 from plesio.core.errors import ConfigError
 from plesio.policies import ALIASES, POLICY_HELP
 from plesio.policies.grid import GRID_OPTIONS, GridSetting
@@ -51,12 +51,29 @@ def test_every_command_explains_itself_with_examples(capsys: pytest.CaptureFixtu
 def test_help_needs_neither_torch_nor_rich():
     code = """
 import sys
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 invoke(["--help"])
 sys.exit(", ".join({"torch", "rich", "pydantic", "numpy"} & set(sys.modules)) or 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback():
+    code = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from plesio.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]):
@@ -135,7 +152,7 @@ def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]
 def test_tasks_are_listed_with_a_line_each_and_without_torch():
     code = """
 import sys
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 sys.exit(invoke(["tasks"]) or "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

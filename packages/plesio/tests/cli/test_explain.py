@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.policies import EventLog, Reviewed, Steer, parse_policy, write_log
 from plesio.policies.replay import Entry
@@ -156,7 +156,7 @@ def test_mistakes_are_one_line_that_says_what_works(comparison: Path, capsys: py
 def test_a_explanation_is_told_without_torch(comparison: Path):
     code = f"""
 import sys
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 sys.exit(invoke(["explain", {str(comparison)!r}]) or "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import read_results
 
 SCRIPT = """

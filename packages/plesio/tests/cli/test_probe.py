@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.cost.topology_file import read_topology
 
 

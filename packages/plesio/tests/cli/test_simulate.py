@@ -8,7 +8,7 @@ import pytest
 
 from plesio.bench.recipe import TaskSection
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.inputs import input_of
 from plesio.core.results import read_results
 

@@ -7,7 +7,7 @@ import pytest
 
 from plesio.bench.recipe import Recipe
 from plesio.bench.sweep import check_sweep, describe_network
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import RunResult, read_results
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import QUIET

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.results import read_results
 from plesio.testbed.held import held
 from plesio.testbed.namespaces import why_no_namespaces

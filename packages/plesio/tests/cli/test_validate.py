@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 import plesio
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.core.errors import DataError
 from plesio.core.results import LossPoint, RunResult, read_results
 from plesio.cost.cluster import Cluster

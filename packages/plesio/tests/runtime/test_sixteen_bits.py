@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import plesio
-from plesio.cli.main import invoke
+from plesio.cli.commands import invoke
 from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.exchange.replica import Replica
