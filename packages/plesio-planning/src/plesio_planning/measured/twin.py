@@ -148,11 +148,7 @@ def where_text(bytes_per_s: float | None) -> str:
 
 
 def fit_text(links: AlphaBeta) -> str:
-    """Return what was fitted, as settings have it.
-
-    >>> fit_text(AlphaBeta(latency_s=1e-3, bytes_per_s=25e6))
-    '1 ms, 25 MB/s'
-    """
+    """Return the latency and the bandwidth that were fitted, as settings have them."""
     return f"{format_seconds(links.latency_s)}, {format_bandwidth(links.bytes_per_s)}"
 
 
