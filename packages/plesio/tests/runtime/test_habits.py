@@ -1,6 +1,6 @@
 """The table of habits: under each policy, alone and with two processes, a habit is honoured, refused, or warned of.
 
-``docs/habits.md`` is this table as a page; ``python packages/plesio/tests/runtime/test_habits.py`` writes it anew.
+``docs/habits.md`` is this table as a page; run as a program, with ``PYTHONPATH=packages/plesio/tests``, this writes it.
 """
 
 import difflib

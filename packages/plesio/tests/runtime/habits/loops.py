@@ -55,6 +55,29 @@ def step_in_backward(script: Script) -> Facts:
     return {}
 
 
+@habit("a `GradScaler` that `join` was not given", part=PART, kind="warned", alone="warned")
+def scaler_not_given(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        loss = F.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        session.step(loss)
+    return {}
+
+
+@habit("gradients that are never finite", part=PART, kind="warned", alone="warned")
+def never_finite(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        loss = F.mse_loss(model(x), y)
+        (loss * torch.nan).backward()
+        session.step(loss)
+    return {}
+
+
 @habit("a loop that never calls `session.step`", part=PART, kind="warned", alone="warned")
 def no_step(script: Script) -> Facts:
     model, optimizer = sgd_net(script)

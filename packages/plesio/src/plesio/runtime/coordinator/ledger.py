@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
-from plesio.policies.events import Apply, Steer
+from plesio.policies.events import Apply, RefuseReason, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo
 from plesio.runtime.coordinator.loss_curve import LossCurve
 
@@ -198,7 +198,8 @@ class Ledger:
         final = f", so the final parameters are worker {worker}'s" if evaluates else ""
         line = (
             f"worker {ended} ended its loop after {steps} steps and the others went on without it{final}: give all "
-            "workers equally many steps (session.shard does)"
+            "workers equally many steps (session.shard does where each batch is stepped on; to end a loop early, go by "
+            "session.evaluate(..., everywhere=True), which all have)"
         )
         _log.warning(line)
         self.fallbacks.append(line)
@@ -340,7 +341,7 @@ class Ledger:
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
             refused_peers=dict(self.refused_peers),
-            fallbacks=(*self.fallbacks, *self._untold(untold)),
+            fallbacks=(*self.fallbacks, *self._untold(untold), *_refusals(reports)),
             parameters_sha256=self.parameters_sha256,
             evaluations=tuple(self.evaluations),
             losses=self._losses.points(MAX_LOSS_POINTS),
@@ -410,3 +411,12 @@ def _without_news(report: Report, times: WorkerTimes) -> Report:
         memory=UNSET,  # the process that goes on is another
         utilisation=UNSET,
     )
+
+
+def _refusals(reports: Mapping[int, Report]) -> list[str]:
+    """A line for a worker most of whose gradients were refused: it has trained on next to nothing."""
+    return [
+        f"worker {worker}: {refused} of {report.steps} steps had gradients that are not finite, and trained nothing"
+        for worker, report in sorted(reports.items())
+        if (refused := report.refused.get(RefuseReason.NOT_FINITE, 0)) > report.steps / 2
+    ]

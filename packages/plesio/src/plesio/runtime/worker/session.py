@@ -54,9 +54,6 @@ __all__ = ["Session"]
 T = TypeVar("T")
 M = TypeVar("M", bound=float | Mapping[str, float])
 
-_NO_GRADIENT = (
-    "session.step() was called without a gradient: call loss.backward() first, and session.step() once a step"
-)
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
@@ -210,8 +207,8 @@ class Session:
         if self._saver is not None:
             why = "no checkpoint has its state and a resumed run would begin it anew"
             self._schedules.warn_unless_kept(self._registered, why=why, warn=self._timeline.meter.warn)
-        if all(parameter.grad is None for parameter in self._replica.parameters.values()):
-            self._timeline.meter.warn(_NO_GRADIENT)
+        for line in self._replica.odd_gradients():
+            self._timeline.meter.warn(line)
         times, clock = self._times, self.clock + 1
         times.begin()
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)

@@ -15,7 +15,7 @@ from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
-from plesio.runtime.worker.loss_scaling import LossScaling
+from plesio.runtime.worker.loss_scaling import LossScaling, know_scalers, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import check_model, settings_of
 
@@ -54,6 +54,11 @@ class Cutter(Holder, Protocol):
         ...
 
 
+_NO_GRADIENT = (
+    "session.step() was called without a gradient: call loss.backward() first, and session.step() once a step"
+)
+
+
 class Replica:
     """What one worker trains.
 
@@ -88,6 +93,8 @@ class Replica:
                     f'"{name}" is complex, and workers exchange real numbers; keep its real view as the parameter, and '
                     f"make it complex where it is used: torch.view_as_complex({name})"
                 )
+        self._has_stepped = False
+        know_scalers(*([] if scaler is None else [scaler]))
         self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, self.optimizers)
         if self.scaling is not None:
             _check_dtypes(self.parameters)
@@ -187,6 +194,15 @@ class Replica:
 
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
+
+    def odd_gradients(self) -> Iterator[str]:
+        """Lines on a step without a gradient, and, at the first one, on gradients that a scaler has scaled."""
+        if all(parameter.grad is None for parameter in self.parameters.values()):
+            yield _NO_GRADIENT
+        if not self._has_stepped:
+            self._has_stepped = True
+            if self.scaling is None and (line := stray_scaler()) is not None:
+                yield line
 
     def check_as_joined(self) -> None:
         """What is trained must be what was when the workers agreed on it.
