@@ -157,7 +157,7 @@ _known: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
 
 def know_scalers(*given: GradScaler) -> None:
     """Take note of the scalers that are no concern of a session that begins now."""
-    _known.update(given, _at_work())
+    _known.update((*given, *_at_work()))
 
 
 def stray_scaler() -> str | None:
