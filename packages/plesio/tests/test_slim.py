@@ -58,7 +58,6 @@ def test_training_needs_none_of_them(policy: str, tmp_path: Path, slim: dict[str
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
-        (("simulate", "train.py"), "sim"),
         (("simulate", "digits"), "digits"),
         (("report", "."), "report"),
     ],

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import plesio
-from plesio.core.errors import ExchangeError, TaskError
+from plesio.core.errors import ConfigError, ExchangeError, TaskError
 from plesio.cost.cluster import Cluster
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -150,13 +150,13 @@ SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 @pytest.mark.parametrize(
     ("model", "optimizer", "message"),
     [
-        (SGD, MODEL, "swapped; write plesio.join(model, optimizer)"),
-        (MODEL, None, "takes an optimizer of torch.optim, or a list of them, not a NoneType"),
+        (SGD, MODEL, "model is a SGD; write a Module"),
+        (MODEL, None, "optimizer is None; write an Optimizer or several, each an Optimizer"),
         (MODEL, [], "or a list of them, not an empty list"),
-        (MODEL, [SGD, "adam"], "or a list of them, not a str"),
-        (MODEL, MODEL.parameters(), "or a list of them, not a generator"),
-        (None, SGD, "takes a torch.nn.Module as model, not a NoneType"),
-        ([MODEL], SGD, "takes a torch.nn.Module as model, not a list"),
+        (MODEL, [SGD, "adam"], "optimizer is a list; write an Optimizer or several, each an Optimizer"),
+        (MODEL, MODEL.parameters(), "write an Optimizer or several, each an Optimizer"),
+        (None, SGD, "model is None; write a Module"),
+        ([MODEL], SGD, "write a Module"),
         (
             MODEL,
             [SGD, torch.optim.Adam([MODEL.bias])],
@@ -165,5 +165,5 @@ SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
     ],
 )
 def test_what_is_no_model_or_no_optimizer_is_refused_in_one_line(model: Any, optimizer: Any, message: str):
-    with pytest.raises(TaskError, match=re.escape(message)):
+    with pytest.raises((ConfigError, TaskError), match=re.escape(message)):
         plesio.join(model, optimizer)
