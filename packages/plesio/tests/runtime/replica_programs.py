@@ -99,3 +99,23 @@ def freeze(*, policy: str) -> list[float]:
                 model.bias.requires_grad_(False)
         session.evaluate(lambda: 0.0)
     return [float(model.weight.detach().sum()), float(model.bias.detach())]
+
+
+def unlike_rates(*, policy: str, alike: bool) -> list[str]:
+    """After each evaluation rank 1's rate is halved, or that of all; returns the lines on rates."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for _ in range(2):
+            for step in range(4):
+                loss = model(torch.full((2, 3), float(step + session.rank))).square().mean() / 50
+                loss.backward()
+                session.step(loss)
+            session.evaluate(lambda: 0.0)
+            if alike or session.rank == 1:
+                schedule.step()
+        for _ in range(2):
+            model(torch.ones(2, 3)).square().mean().backward()
+            session.step()
+    return [line for line in session.report().fallbacks if "has the learning rate" in line]

@@ -117,6 +117,16 @@ def test_a_replica_that_becomes_another_one_ends_the_run(policy: str, what: str,
     assert any(ending.error == "ExchangeError" and line in ending.message for ending in endings.values()), endings
 
 
+@pytest.mark.parametrize("alike", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["asp", pytest.param("local_sgd:3", marks=pytest.mark.slow)])
+def test_rates_that_differ_after_an_evaluation_are_a_line(policy: str, alike: bool):
+    endings = run("unlike_rates", policy=policy, alike=alike)
+    assert all(ending.error is None for ending in endings.values()), endings
+    assert len(endings[0].value) == (not alike), endings
+    if not alike:
+        assert endings[0].value[0].startswith("after 1 evaluations worker ")
+
+
 EQUAL = [
     "bsp,compress=topk:0.5", "bsp,compress=powersgd:1", "delayed:1", "local_sgd:2,delay=1", "fsdp",
     "local_sgd:2,compress=topk:0.5", "post_local_sgd:2,warmup=1", "adaptive", "hier:bsp/local_sgd:2",

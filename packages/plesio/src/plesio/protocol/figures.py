@@ -47,6 +47,7 @@ class Report:
         refused: Updates that were refused, by reason.
         fallbacks: What was given up and why, one line each.
         own_losses: The first losses of steps on batches that are not dealt out.
+        rates: (evaluations before, learning rates of its groups), where that is news; else not in the message's text.
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
         memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
         utilisation: What it has used so far; likewise.
@@ -68,6 +69,7 @@ class Report:
     refused: dict[str, int] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
     own_losses: list[float] = field(default_factory=list)
+    rates: list[tuple[int, list[float]]] | UnsetType = UNSET
     replica: dict[str, int] | UnsetType = UNSET
     memory: MemorySplit | UnsetType = UNSET
     utilisation: Utilisation | UnsetType = UNSET

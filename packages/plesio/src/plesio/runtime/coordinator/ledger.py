@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 MAX_LOSS_POINTS = 300
 MOST_OPEN = 16_384
 """Collectives that not all who met have reported; of a worker that is lost there may never come more."""
+MOST_COMPARED = 1024
+"""Evaluations of which the learning rates after them are kept."""
 _TELLING = 3
 """So many losses that differ from step to step and not between workers are no chance."""
 _SAME_BATCHES = (
@@ -86,6 +88,9 @@ class Ledger:
         self._policy = policy
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
+        self._rates: dict[int, tuple[int, list[float]]] = {}
+        """By the number of evaluations before: the first worker that told its learning rates, and these."""
+        self._rates_differ = False
         self._arrived: dict[int, tuple[int, int]] = {}
         self._ended_early: dict[int, bool] = {}
         """Workers that the others went on without, and whether the final parameters were to be theirs."""
@@ -167,6 +172,7 @@ class Ledger:
                 self.fallbacks.append(line)
         self._compare_draws()
         self._compare_replicas(worker, report)
+        self._compare_rates(worker, report)
         for ended in [one for one in self._ended_early if report.clock > self.latest(one).clock]:
             self._note_unequal(ended, worker)
 
@@ -184,6 +190,28 @@ class Ledger:
                 _log.warning(line)
                 self.fallbacks.append(line)
                 return
+
+    def _compare_rates(self, worker: int, report: Report) -> None:
+        """Tell of workers that go on after the same evaluation with other learning rates."""
+        told = report.rates if worker < self._num_workers else []  # one that joins counts evaluations anew
+        for number, rates in told or []:
+            other, theirs = self._rates.setdefault(number, (worker, rates))
+            if rates == theirs or self._rates_differ:
+                continue
+            self._rates_differ = True
+            [(group, rate, there), *_] = [
+                (n, *two) for n, two in enumerate(zip(rates, theirs, strict=False)) if two[0] != two[1]
+            ]
+            when = f"after {number} evaluations" if number else "before the first evaluation"
+            line = (
+                f"{when} worker {worker} has the learning rate {rate:g} in group {group} and worker {other} {there:g}: "
+                "step schedulers alike on all workers, by a metric that all of them have (session.evaluate(..., "
+                "everywhere=True))"
+            )
+            _log.warning(line)
+            self.fallbacks.append(line)
+        while len(self._rates) > MOST_COMPARED:
+            del self._rates[next(iter(self._rates))]
 
     def latest(self, worker: int) -> Report:
         """Return a worker's latest report."""
@@ -408,6 +436,7 @@ def _without_news(report: Report, times: WorkerTimes) -> Report:
         losses=[],
         blocked=[],
         fallbacks=[],
+        rates=UNSET,
         memory=UNSET,  # the process that goes on is another
         utilisation=UNSET,
     )

@@ -89,6 +89,10 @@ class Meter:
         if len(self.totals.own_losses) < FIRST_LOSSES:
             self.totals.own_losses.append(loss)
 
+    def had_rates(self, num_evaluations: int, rates: list[float]) -> None:
+        """After so many evaluations training went on with these learning rates."""
+        self.totals.rates = [*(self.totals.rates or []), (num_evaluations, rates)]
+
     def mean_step_s(self) -> float:
         """Seconds of training for each step so far; 0 before the first."""
         return self.totals.elapsed_s / max(1, self.totals.steps)
@@ -141,6 +145,7 @@ class Meter:
         totals.peak_memory_bytes = max(totals.peak_memory_bytes, memory_bytes)
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
+        totals.rates = UNSET
         report.bytes_sent, report.refused = self._bytes_sent(), dict(totals.refused)
         self._gauge(report)
         if self._history is not None:

@@ -22,6 +22,9 @@ from plesio.runtime.worker.hand_stepped import HandStepped, has_scheduler
 
 __all__ = ["RoundClock", "Scheduled", "Schedules"]
 
+_STEADY = 2
+"""So many steps in a row have equal rates where a schedule does not go by steps."""
+
 
 class RoundClock:
     """Rounds that a run has done, as far as one worker knows.
@@ -165,6 +168,9 @@ class Schedules:
         self.by_hand = HandStepped(optimizers)
         """Those that the script steps."""
         self._optimizers = optimizers
+        self._rates: list[list[float]] = []
+        """In the steps since the latest evaluation."""
+        self._evaluations = 0
         self._scheduled: list[Scheduled] = []
 
     def add(self, scheduler: LRScheduler) -> tuple[str, Scheduled]:
@@ -187,6 +193,20 @@ class Schedules:
         scheduled = Scheduled(scheduler, self.clock)
         self._scheduled.append(scheduled)
         return f"schedule {len(self._scheduled)}", scheduled
+
+    def note_rates(self, num_evaluations: int, *, tell: Callable[[int, list[float]], None]) -> None:
+        """Tell the rates that training goes on with after so many evaluations.
+
+        Schedules by steps are ahead of each other under a relaxed policy. So nothing is told where two steps in a row
+        have other rates, the session steps a schedule, or there is none.
+        """
+        if num_evaluations != self._evaluations:
+            self._rates, self._evaluations = [], num_evaluations
+        if self._scheduled or len(self._rates) == _STEADY or not has_scheduler(self._optimizers):
+            return
+        self._rates.append([float(group["lr"]) for one in self._optimizers for group in one.param_groups])
+        if len(self._rates) == _STEADY and self._rates[0] == self._rates[-1]:
+            tell(num_evaluations, self._rates[0])
 
     def catch_up(self) -> None:
         """Step all of them to where the clock is."""
