@@ -199,9 +199,8 @@ class Ledger:
             if rates == theirs or self._rates_differ:
                 continue
             self._rates_differ = True
-            [(group, rate, there), *_] = [
-                (n, *two) for n, two in enumerate(zip(rates, theirs, strict=False)) if two[0] != two[1]
-            ]
+            pairs = enumerate(zip(rates, theirs, strict=False))
+            group, (rate, there) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
             when = f"after {number} evaluations" if number else "before the first evaluation"
             line = (
                 f"{when} worker {worker} has the learning rate {rate:g} in group {group} and worker {other} {there:g}: "
