@@ -12,7 +12,6 @@ from runtime.habits.table import (
     BATCH_SIZE,
     NUM_SAMPLES,
     Facts,
-    Kind,
     Numbered,
     Script,
     habit,
@@ -23,9 +22,6 @@ from runtime.habits.table import (
 )
 
 PART = "Loops"
-
-
-SAME: dict[str, Kind] = {"bsp": "warned", "local_sgd:4": "warned", "asp": "unnoticed", "adaptive": "warned"}
 
 
 def loader() -> DataLoader[object]:
@@ -169,7 +165,7 @@ def own_loader(script: Script) -> Facts:
     return {"samples": session.report().samples}
 
 
-@habit("a loader of one's own that draws the same batches on all workers", part=PART, kind=SAME)
+@habit("a loader of one's own that draws the same batches on all workers", part=PART, kind="warned")
 def same_batches(script: Script) -> Facts:
     model, optimizer = sgd_net(script)
     session = script.join(model, optimizer)

@@ -16,9 +16,10 @@ from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
-from plesio.policies.events import Apply, RefuseReason, Steer
+from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo
 from plesio.runtime.coordinator.loss_curve import LossCurve
+from plesio.runtime.coordinator.odd_reports import SAME_BATCHES, draw_alike, refusals
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
@@ -29,11 +30,6 @@ MOST_OPEN = 16_384
 """Collectives that not all who met have reported; of a worker that is lost there may never come more."""
 MOST_COMPARED = 1024
 """Evaluations of which the learning rates after them are kept."""
-_TELLING = 3
-"""So many losses that differ from step to step and not between workers are no chance."""
-_SAME_BATCHES = (
-    "all workers draw the same batches (their first losses are equal): seed by rank, or write session.shard(loader)"
-)
 World = Literal["process", "virtual", "testbed"]
 
 
@@ -232,13 +228,10 @@ class Ledger:
         self.fallbacks.append(line)
 
     def _compare_draws(self) -> None:
-        """Warn where all workers draw the same batches: replicas that begin alike then have the same first losses."""
-        drawn = [report.own_losses for report in self._reports.values()]
-        if len(drawn) < max(2, self._num_workers) or len(drawn[0]) < _TELLING or _SAME_BATCHES in self.fallbacks:
-            return
-        if all(losses == drawn[0] for losses in drawn) and len(set(drawn[0])) == _TELLING:
-            _log.warning(_SAME_BATCHES)
-            self.fallbacks.append(_SAME_BATCHES)
+        """Warn once where all workers draw the same batches."""
+        if SAME_BATCHES not in self.fallbacks and draw_alike(self._reports, num_workers=self._num_workers):
+            _log.warning(SAME_BATCHES)
+            self.fallbacks.append(SAME_BATCHES)
 
     def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
         """Take in an update that reached the store: it counts even if its worker never reports it."""
@@ -368,7 +361,7 @@ class Ledger:
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
             refused_peers=dict(self.refused_peers),
-            fallbacks=(*self.fallbacks, *self._untold(untold), *_refusals(reports)),
+            fallbacks=(*self.fallbacks, *self._untold(untold), *refusals(reports)),
             parameters_sha256=self.parameters_sha256,
             evaluations=tuple(self.evaluations),
             losses=self._losses.points(MAX_LOSS_POINTS),
@@ -439,12 +432,3 @@ def _without_news(report: Report, times: WorkerTimes) -> Report:
         memory=UNSET,  # the process that goes on is another
         utilisation=UNSET,
     )
-
-
-def _refusals(reports: Mapping[int, Report]) -> list[str]:
-    """A line for a worker most of whose gradients were refused: it has trained on next to nothing."""
-    return [
-        f"worker {worker}: {refused} of {report.steps} steps had gradients that are not finite, and trained nothing"
-        for worker, report in sorted(reports.items())
-        if (refused := report.refused.get(RefuseReason.NOT_FINITE, 0)) > report.steps / 2
-    ]

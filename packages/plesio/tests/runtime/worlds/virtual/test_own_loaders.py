@@ -51,7 +51,7 @@ def test_samples_and_time_are_counted(policy: str):
     assert result.evaluations[-1].samples == result.samples
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "adaptive"])
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp", "adaptive"])
 @pytest.mark.parametrize(
     ("arguments", "warns"),
     [
