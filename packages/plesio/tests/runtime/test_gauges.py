@@ -23,7 +23,7 @@ def train(*, policy: str, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     with plesio.join(model, optimizer, policy=policy, trace=folder) as session:
         started_s = time.monotonic()
-        while time.monotonic() < started_s + 0.3 or session.clock < 4:
+        while time.monotonic() < started_s + 0.8 or session.clock < 4:
             loss = model(torch.randn(32, WIDTH)).square().mean()
             loss.backward()
             session.step(loss)

@@ -17,18 +17,13 @@ for part in ("data", "models", "loops", "optimizers"):
     importlib.import_module(f"runtime.habits.{part}")
 
 POLICIES = ("bsp", "local_sgd:4", "asp", "adaptive")
+FIRST_QUICK = [pytest.param(policy, marks=[pytest.mark.slow] * (policy != "bsp")) for policy in POLICIES]
 PAGE = Path(__file__).parents[4] / "docs" / "habits.md"
 SIGNS = {"honoured": "as alone", "refused": "refused", "warned": "warned", "unnoticed": "**not noticed**"}
 PROGRAM = Path(__file__).with_name("habits") / "program.py"
 LIMIT_S = 280.0
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def alone() -> dict[str, dict[str, Outcome]]:
-    """By policy and habit."""
-    return {policy: run_all(policy=policy, names=[habit.name for habit in HABITS]) for policy in POLICIES}
 
 
 def together(policy: str) -> dict[str, list[Outcome]]:
@@ -67,13 +62,14 @@ def faults(habit: Habit, outcomes: Sequence[Outcome], *, policy: str) -> list[st
     return []
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_alone_nothing_is_silently_wrong(alone: dict[str, dict[str, Outcome]], policy: str):
-    wrong = [fault for habit in HABITS for fault in faults(habit, [alone[policy][habit.name]], policy=policy)]
+@pytest.mark.parametrize("policy", FIRST_QUICK)
+def test_alone_nothing_is_silently_wrong(policy: str):
+    outcomes = run_all(policy=policy, names=[habit.name for habit in HABITS])
+    wrong = [fault for habit in HABITS for fault in faults(habit, [outcomes[habit.name]], policy=policy)]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("policy", [pytest.param(p, marks=[pytest.mark.slow] * (p != "bsp")) for p in POLICIES])
+@pytest.mark.parametrize("policy", FIRST_QUICK)
 def test_with_two_processes_nothing_is_silently_wrong(policy: str):
     outcomes = together(policy)
     wrong = [fault for habit in HABITS for fault in faults(habit, outcomes[habit.name], policy=policy)]

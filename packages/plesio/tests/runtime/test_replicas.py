@@ -91,7 +91,7 @@ def test_a_worker_that_is_lost_after_the_server_is_done_without(tmp_path: Path):
 
 
 def test_replicas_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(ConfigError, match="write 1 or 2"):
+    with pytest.raises(ConfigError, match="write a whole number of 1 to 2"):
         JoinOptions(replicas=3)
     with pytest.raises(ConfigError, match="leave num_servers out"):
         JoinOptions(replicas=2, num_servers=2)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.core.errors import ConfigError, DataError, ExchangeError, TaskError, TransportError
+from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportError
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 from plesio.runtime.job import Job
@@ -78,7 +78,7 @@ def test_sessions_follow_one_another_and_a_closed_one_says_so():
 
 def test_a_loop_over_what_is_no_loader_is_told_so():
     model, optimizer = small()
-    with plesio.join(model, optimizer) as session, pytest.raises(DataError, match="DataLoader, and this is a list"):
+    with plesio.join(model, optimizer) as session, pytest.raises(ConfigError, match="write a DataLoader"):
         session.shard([torch.ones(1, 2)])  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ smallest, which none of them has seen overflow.
 A gradient with NaN or infinity is an overflow unless the loss itself is not finite: that no scale explains.
 """
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from torch.amp.grad_scaler import OptState
 from plesio.core.errors import ConfigError
 from plesio.runtime.worker.exchange.group import Group
 
-__all__ = ["LossScaling", "know_scalers", "stray_scaler"]
+__all__ = ["LossScaling", "given_scaler", "stray_scaler"]
 
 _TWICE = "leave out {call}: session.step(loss) steps the optimizer and updates the scaler that plesio.join was given"
 
@@ -151,26 +152,27 @@ class LossScaling:
         self._states, self._finite = self.scaler._per_optimizer_states, None
 
 
-_known: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
-"""Scalers that a session has, or that had scaled losses before one began."""
+_given: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
+"""Scalers that sessions have."""
 
 
-def know_scalers(*given: GradScaler) -> None:
-    """Take note of the scalers that are no concern of a session that begins now."""
-    _known.update((*given, *_at_work()))
+def given_scaler(scaler: GradScaler | None) -> None:
+    """Take note of a session's scaler."""
+    if scaler is not None:
+        _given.add(scaler)
 
 
+@functools.cache
 def stray_scaler() -> str | None:
-    """A line where a scaler has scaled losses since a session began that was given none; None if there is none."""
-    if all(one in _known for one in _at_work()):
+    """A line where a scaler has scaled losses that no session was given; None if there is none.
+
+    Looks once in a process, for it goes through all objects, which takes a tenth of a second.
+    """
+    scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
+    if all(one in _given or vars(one).get("_scale") is None for one in scalers):
         return None
     return (
         "a GradScaler has scaled losses, and plesio.join was not given it: gradients that it scaled are trained on as "
         "they are, too large; write plesio.join(..., scaler=scaler), and session.step(loss) in place of "
         "scaler.step(optimizer) and scaler.update()"
     )
-
-
-def _at_work() -> list[GradScaler]:
-    scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
-    return [one for one in scalers if vars(one).get("_scale") is not None]

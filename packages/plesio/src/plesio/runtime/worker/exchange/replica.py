@@ -15,7 +15,7 @@ from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
-from plesio.runtime.worker.loss_scaling import LossScaling, know_scalers, stray_scaler
+from plesio.runtime.worker.loss_scaling import LossScaling, given_scaler, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import check_model, settings_of
 
@@ -94,7 +94,7 @@ class Replica:
                     f"make it complex where it is used: torch.view_as_complex({name})"
                 )
         self._has_stepped = False
-        know_scalers(*([] if scaler is None else [scaler]))
+        given_scaler(scaler)
         self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, self.optimizers)
         if self.scaling is not None:
             _check_dtypes(self.parameters)
