@@ -40,7 +40,7 @@ def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: py
 
 
 def test_importing_the_simulator_imports_neither_numba_nor_torch_nor_the_runtime():
-    modules = ["kernel", "link", "sharing", "recurrences", "all_reduce", "pipeline_schedules", "store"]
+    modules = ["kernel", "link", "sharing", "compiled"]
     program = (
         f"import sys, {', '.join('plesio.sim.' + name for name in modules)}\n"
         "print(*{'numba', 'torch', 'plesio.runtime'} & sys.modules.keys())"

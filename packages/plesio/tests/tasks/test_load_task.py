@@ -78,7 +78,7 @@ def test_nothing_of_the_user_s_hides_an_installed_package(file: Path) -> None:
         ("digts", {}, 'no task "digts": did you mean "digits"'),
         ("zebra", {}, "known: digits, images, quadratic, stdlib_lm"),
         ("digits", {"batchsize": 3}, 'no option "batchsize"; it accepts batch_size, learning_rate, num_epochs'),
-        ("digits", {"batch_size": "many"}, "batch_size = 'many'; write a whole number"),
+        ("digits", {"batch_size": "many"}, "batch_size is 'many'; write a whole number"),
         ("images", {}, "needs the folder of its files"),
         ("nowhere:task", {}, "No module named 'nowhere'"),
         ("nowhere.py:task", {}, "there is no file .*nowhere.py"),

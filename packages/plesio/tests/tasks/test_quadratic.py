@@ -122,7 +122,7 @@ def test_without_heterogeneity_every_worker_has_the_same_task() -> None:
         ({"dimension": 32, "num_samples": 32}, "num_samples = 32; write a whole number of 33 or more"),
         ({"noise": -1}, "noise = -1"),
         ({"heterogeneity": True}, "heterogeneity = True"),
-        ({"batch_size": 0}, "batch_size = 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
     ],
 )
 def test_bad_options_are_one_clear_line(options: dict[str, float], message: str) -> None:
