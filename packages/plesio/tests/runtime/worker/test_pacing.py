@@ -7,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError
-from plesio.cost.step_time import Constant, EmpiricalTrace, LogNormal, Pareto, Slowdowns, Stalls, StepTime
+from plesio.cost.step_time import (
+    Constant,
+    EmpiricalTrace,
+    LogNormal,
+    Pareto,
+    RackSlowdowns,
+    Slowdowns,
+    Stalls,
+    StepTime,
+)
 from plesio.runtime.worker.pacing import Pacer
 from plesio.testing import FakeClock
 
 
 @dataclass
-class Kept:
+class Kept(RackSlowdowns):
     """Remembers when it was asked."""
 
     asked_s: list[float]
@@ -126,5 +135,5 @@ def test_pacing_on_the_real_clock_is_never_early_and_spends_its_time_asleep():
 
 
 def test_an_impossible_speed_is_refused():
-    with pytest.raises(ConfigError, match="write more than 0"):
+    with pytest.raises(ConfigError, match="speed is 0; write a number of more than 0"):
         Pacer(step_time=Constant(mean_s=1), speed=0, seed=0, worker=0)
