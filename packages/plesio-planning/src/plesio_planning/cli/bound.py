@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.function_options import command_of, make_folder
+from plesio.cli.function_options import command_of
 from plesio.cli.options import Out
+from plesio.core.files import make_writable
 
 if TYPE_CHECKING:
     from plesio_planning.theory import Theorem
@@ -113,7 +114,7 @@ def _command(theorem: "Theorem") -> Any:
 
         bound = theorem.evaluate(**given)
         if out is not None:
-            make_folder(out)
+            make_writable(out, "results")
         Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_bound(theorem, bound))
         if out is not None:
             known = {one.name: one.default for one in inputs}

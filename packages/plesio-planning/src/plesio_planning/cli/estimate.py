@@ -71,11 +71,11 @@ def _show(estimate: "Estimate", *, out: Path | None) -> None:
     from rich.console import Console
 
     from plesio.cli.compare import PLAIN_WIDTH
-    from plesio.cli.function_options import make_folder
+    from plesio.core.files import make_writable
     from plesio_planning.report.estimate import render_estimate, write_estimate
 
     if out is not None:
-        make_folder(out)
+        make_writable(out, "results")
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_estimate(estimate))
     if out is not None:
         typer.echo(f"\n{write_estimate(estimate, out)}")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.function_options import command_of, make_folder
+from plesio.cli.function_options import command_of
 from plesio.cli.options import Out
 from plesio.core.errors import ConfigError
-from plesio.core.files import write_whole
+from plesio.core.files import make_writable, write_whole
 from plesio.testbed.testbed import QUIET
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def ask_all(
     from plesio_planning.report.study import render_index_page, write_study
     from plesio_planning.studies import STUDIES
 
-    make_folder(out)
+    make_writable(out, "results")
     answers = []
     for study in track(STUDIES, description="asking", transient=True, disable=not sys.stderr.isatty()):
         began_s = time.perf_counter()
@@ -111,7 +111,7 @@ def _command(study: "Study") -> Any:
             _quiz(study.ask(**inputs))
             return
         if out is not None:
-            make_folder(out)  # before anything is measured
+            make_writable(out, "results")  # before anything is measured
         _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out)
 
     more: dict[str, tuple[Any, Any]] = {"out": (Out, None), "quiz": (Quiz, False)}

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import typer
 
-from plesio.cli.function_options import make_folder
 from plesio.cli.output_files import check_output_file
 from plesio.cli.validate import PAGE, show, write_json
-from plesio.core.files import write_whole
+from plesio.core.files import make_writable, write_whole
 
 __all__ = ["validate_estimator"]
 
@@ -23,7 +22,7 @@ def validate_estimator(json_file: Path | None, *, out: Path | None) -> int:
 
     check_output_file("--json", json_file)
     if out is not None:
-        make_folder(out)
+        make_writable(out, "results")
     validation = validation_of()
     show(render_estimator(validation))
     write_json(validation.predictions, json_file)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.function_options import command_of, make_folder
+from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration
 from plesio.cli.output_files import check_output_file
 from plesio.cli.simulate import options_table, refuse_for_script, slow_table, step_time_table
 from plesio.core.errors import ConfigError
-from plesio.core.files import write_whole
+from plesio.core.files import make_writable, write_whole
 from plesio.core.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _advise(
         workers["step_time"] = step_time_table(given["step_time"])
     case = _Case(what=what, args=args or [], workers=workers, given=given, calibration=measured, measure_s=measure_s)
     if out is not None:
-        make_folder(out)
+        make_writable(out, "results")
     with _progress(measure_s) as on_run:
         rehearsal, probed = case.script() if is_script else case.task(options_table(option or ()))
         question = case.question(

@@ -4,7 +4,6 @@ import inspect
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +15,7 @@ from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
+from plesio.core.files import make_writable
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
@@ -240,12 +240,10 @@ def prepare_folder(out: Path, *, resume: bool, overwrite: bool, names: Sequence[
     """
     if resume and overwrite:
         raise ConfigError("--resume keeps what is in the folder and --overwrite removes it: write one of them")
+    make_writable(out, "results")
     try:
-        out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()) and not (resume or overwrite):
             raise ConfigError(f"{out} is not empty: add --resume to go on there, or --overwrite to start anew")
-        with tempfile.TemporaryFile(dir=out):
-            pass  # found out now, not after hours of training
         if overwrite:
             for name in names:
                 _remove(out / name)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from plesio.core.errors import ArgumentError, ConfigError
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
 
-__all__ = ["DerivedCommand", "command_of", "make_folder"]
+__all__ = ["DerivedCommand", "command_of"]
 
 
 def command_of(
@@ -111,15 +110,3 @@ def _examples(words: str, name: str, inputs: "tuple[Input, ...]") -> str:
 def _one_word(text: str) -> str:
     """``text`` as a shell's word."""
     return f'"{text}"' if " " in text else text
-
-
-def make_folder(out: Path) -> None:
-    """Make the folder that ``--out`` names, if it is not there.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None

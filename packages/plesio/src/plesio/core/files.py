@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["prepare_folder", "reason_of", "write_whole"]
+__all__ = ["make_writable", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
@@ -19,12 +19,12 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def prepare_folder(folder: Path | None, what: str) -> None:
-    """Make the folder, so that a run that could not write to it does not begin.
+def make_writable(folder: Path | None, what: str) -> None:
+    """Make a folder, with those that it is in, so that a run that could not write to it does not begin.
 
     Args:
-        folder: With those that it is in; None is none.
-        what: Is to be written there.
+        folder: None for none.
+        what: The things to be written there, for the message.
 
     Raises:
         ConfigError: It cannot be made, or not be written to.

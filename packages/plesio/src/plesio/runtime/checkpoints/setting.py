@@ -8,7 +8,7 @@ from typing import Annotated
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
-from plesio.core.files import prepare_folder
+from plesio.core.files import make_writable
 from plesio.core.within import AT_LEAST_1
 from plesio.runtime.checkpoints.folder import MANIFEST
 
@@ -114,4 +114,4 @@ class CheckpointSetting:
         Raises:
             ConfigError: It cannot be made, or not be written to.
         """
-        prepare_folder(self.folder, "checkpoints")
+        make_writable(self.folder, "checkpoints")

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError
-from plesio.core.files import prepare_folder
+from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
@@ -83,8 +83,7 @@ def grid(
 
     Under torchrun's variables (``plesio run --grid 2x2``, torchrun ...) this process is one of the workers, rank
     ``s K + k`` being stage k of group s; without them it trains the whole network by itself. All begin with rank 0's
-    parameters and buffers. Ranks of S K and more join a run that goes on, K at a time: for them the call returns when
-    the others have let their group in.
+    parameters and buffers. Ranks of S K and more join a run that goes on, K at a time, when the others let them in.
 
     Args:
         stages: The network as a `torch.nn.Sequential`, which is cut, or as a list of modules, one a stage. What one
@@ -127,9 +126,9 @@ def grid(
         if around.policy is not None and is_grid(around.policy):
             setting, groups = around.policy, None
     place = Place.from_environment() if options.job is None else options.job.place
-    layers, cut = layers_of(stages)
-    cut = cut if cuts is None else Cut(tuple(cuts))
-    prepare_folder(folder := None if trace is None else Path(trace), "traces")
+    layers, own_cut = layers_of(stages)
+    cut = own_cut if cuts is None else Cut(tuple(cuts))
+    make_writable(folder := None if trace is None else Path(trace), "traces")
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
     wishes = _Wishes(
         optimizer_factory=optimizer_factory,
