@@ -150,13 +150,13 @@ SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 @pytest.mark.parametrize(
     ("model", "optimizer", "message"),
     [
-        (SGD, MODEL, "model is a SGD; write a Module"),
-        (MODEL, None, "optimizer is None; write an Optimizer or several, each an Optimizer"),
+        (SGD, MODEL, "model is a SGD; write plesio.join(model, optimizer)"),
+        (MODEL, None, "optimizer is None; write an optimizer of torch.optim, or a list of them"),
         (MODEL, [], "or a list of them, not an empty list"),
-        (MODEL, [SGD, "adam"], "optimizer is a list; write an Optimizer or several, each an Optimizer"),
-        (MODEL, MODEL.parameters(), "write an Optimizer or several, each an Optimizer"),
-        (None, SGD, "model is None; write a Module"),
-        ([MODEL], SGD, "write a Module"),
+        (MODEL, [SGD, "adam"], "write an optimizer of torch.optim, or a list of them"),
+        (MODEL, MODEL.parameters(), "write an optimizer of torch.optim, or a list of them"),
+        (None, SGD, "model is None; write plesio.join(model, optimizer), a torch.nn.Module first"),
+        ([MODEL], SGD, "write plesio.join(model, optimizer), a torch.nn.Module first"),
         (
             MODEL,
             [SGD, torch.optim.Adam([MODEL.bias])],

@@ -14,7 +14,7 @@ import torch
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
-from plesio.core.files import prepare_folder
+from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.trace import TraceWriter
 from plesio.core.within import AT_LEAST_1
@@ -58,8 +58,10 @@ _LOST_AT_START = "a worker was lost before the first step, while all took over r
 
 @checked
 def join(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    model: Annotated[torch.nn.Module, "plesio.join(model, optimizer), a torch.nn.Module first"],
+    optimizer: Annotated[
+        torch.optim.Optimizer | Sequence[torch.optim.Optimizer], "an optimizer of torch.optim, or a list of them"
+    ],
     *,
     policy: Annotated[Policy | str, 'a policy or its text, as in "ssp:4"'] = "adaptive",
     trace: Path | str | None = None,
@@ -116,7 +118,7 @@ def join(
     1
     """
     around = _Around.of(options, policy=policy, trace=trace)
-    prepare_folder(around.folder, "traces")
+    make_writable(around.folder, "traces")
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = around.job.place if around.job is not None else Place.from_environment()
     chosen = _policy_of(around, setting, place=place)
