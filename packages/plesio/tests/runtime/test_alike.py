@@ -124,7 +124,7 @@ def test_rates_that_differ_after_an_evaluation_are_a_line(policy: str, alike: bo
     assert all(ending.error is None for ending in endings.values()), endings
     assert len(endings[0].value) == (not alike), endings
     if not alike:
-        assert endings[0].value[0].startswith("after 1 evaluations worker ")
+        assert endings[0].value[0].startswith("after 1 evaluation worker ")
 
 
 EQUAL = [

@@ -5,10 +5,12 @@ up to a crash.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +18,7 @@ from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
+from plesio.core.units import counted
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo
 from plesio.runtime.coordinator.loss_curve import LossCurve
@@ -195,9 +198,9 @@ class Ledger:
             if rates == theirs or self._rates_differ:
                 continue
             self._rates_differ = True
-            pairs = enumerate(zip(rates, theirs, strict=False))
+            pairs = enumerate(zip_longest(rates, theirs, fillvalue=math.nan))
             group, (rate, there) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            when = f"after {number} evaluations" if number else "before the first evaluation"
+            when = f"after {counted(number, 'evaluation')}" if number else "before the first evaluation"
             line = (
                 f"{when} worker {worker} has the learning rate {rate:g} in group {group} and worker {other} {there:g}: "
                 "step schedulers alike on all workers, by a metric that all of them have (session.evaluate(..., "

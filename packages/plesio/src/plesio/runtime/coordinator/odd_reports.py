@@ -1,4 +1,4 @@
-"""What workers' reports tell of a script that trains on other than it means to."""
+"""Signs in workers' reports that a script trains on other than it means to."""
 
 import math
 from collections.abc import Mapping
@@ -13,6 +13,10 @@ SAME_BATCHES = (
 )
 _TELLING = 3
 """So many losses that differ from step to step are no constant that a script gives for a loss."""
+_MOST_CHANCES = 12.0
+"""ln C of 160,000 classes; from there on every number is as near to a whole one as float32 tells."""
+_ROUNDING = 2e-6
+"""Relative error of e^loss from a loss below that in float32."""
 
 
 def draw_alike(reports: Mapping[int, Report], *, num_workers: int) -> bool:
@@ -40,5 +44,5 @@ def _of_equal_chances(loss: float) -> bool:
     """Tell whether this is ln C for a number of classes C, to rounding in float32."""
     if not math.isfinite(loss):
         return True
-    classes = math.exp(min(loss, 20.0))
-    return round(classes) > 1 and math.isclose(classes, round(classes), rel_tol=1e-5)
+    classes = math.exp(min(loss, _MOST_CHANCES))
+    return loss < _MOST_CHANCES and round(classes) > 1 and math.isclose(classes, round(classes), rel_tol=_ROUNDING)
