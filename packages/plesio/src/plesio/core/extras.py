@@ -7,10 +7,11 @@ from plesio.core.errors import ConfigError
 __all__ = ["require"]
 
 _PACKAGES = {
-    "report": ("plotly", "matplotlib", "PIL", "scipy"),
-    "sim": ("numba", "scipy"),
-    "digits": ("sklearn",),
+    "report": {"plotly": "plotly", "matplotlib": "matplotlib", "pillow": "PIL", "scipy": "scipy"},
+    "sim": {"numba": "numba", "scipy": "scipy"},
+    "digits": {"scikit-learn": "sklearn"},
 }
+"""Modules by the names of their distributions."""
 
 
 def require(extra: str, what: str) -> None:
@@ -23,6 +24,6 @@ def require(extra: str, what: str) -> None:
     Raises:
         ConfigError: One is missing.
     """
-    missing = [name for name in _PACKAGES[extra] if find_spec(name) is None]
+    missing = [name for name, module in _PACKAGES[extra].items() if find_spec(module) is None]
     if missing:
-        raise ConfigError(f'{what} needs {" and ".join(missing)}; pip install "plesio[{extra}]"')
+        raise ConfigError(f'{what} needs {", ".join(missing)}; pip install "plesio[{extra}]"')
