@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader
 
-from plesio.runtime.worker.loss_scaling import stray_scaler
 from runtime.habits.plain import as_plain_torch, of_sgd
 from runtime.habits.table import (
     BATCH_SIZE,
@@ -54,7 +53,6 @@ def step_in_backward(script: Script) -> Facts:
 
 @habit("a `GradScaler` that `join` was not given", part=PART, kind="warned", alone="warned")
 def scaler_not_given(script: Script) -> Facts:
-    stray_scaler.cache_clear()  # a process looks once, and this one has run other scripts
     model, optimizer = sgd_net(script)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     session = script.join(model, optimizer)
@@ -62,7 +60,6 @@ def scaler_not_given(script: Script) -> Facts:
         loss = F.mse_loss(model(x), y)
         scaler.scale(loss).backward()
         session.step(loss)
-    stray_scaler.cache_clear()
     return {}
 
 

@@ -46,11 +46,11 @@ class HandStepped:
         """Latest steps in a row that have moved each of them."""
 
     def asked(self, *, by_length: bool = False) -> None:
-        """The script has asked for a number of steps or workers; of the length progress bars ask too."""
+        """Take note that the script has asked for a number of steps or workers; progress bars ask for lengths."""
         self._knows = self._knows or not by_length or not has_scheduler(self._optimizers)
 
     def stepped(self, *, loop: int, num_workers: int, warn: Callable[[str], None]) -> None:
-        """A step of a loop over shared data is under way."""
+        """Look at the schedulers in a step of a loop over shared data."""
         if self._knows or num_workers == 1 or not has_scheduler(self._optimizers):
             return
         if loop != self._loop:  # between two loops schedules by epochs are stepped
@@ -72,7 +72,7 @@ class HandStepped:
 
 
 def _schedulers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list["weakref.ref[LRScheduler]"]:
-    """Those that there are: an optimizer does not know its schedulers. Compound ones come before their parts."""
+    """Find the schedulers, which an optimizer does not know. Compound ones come before their parts."""
     ids = {id(optimizer) for optimizer in optimizers}
     schedulers = (one for one in gc.get_objects() if issubclass(type(one), LRScheduler))
     found = [one for one in schedulers if id(vars(one).get("optimizer")) in ids]

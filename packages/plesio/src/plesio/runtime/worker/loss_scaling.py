@@ -17,7 +17,6 @@ smallest, which none of them has seen overflow.
 A gradient with NaN or infinity is an overflow unless the loss itself is not finite: that no scale explains.
 """
 
-import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -162,11 +161,10 @@ def given_scaler(scaler: GradScaler | None) -> None:
         _given.add(scaler)
 
 
-@functools.cache
 def stray_scaler() -> str | None:
-    """A line where a scaler has scaled losses that no session was given; None if there is none.
+    """Return a line where a scaler has scaled losses that no session was given; None if there is none.
 
-    Looks once in a process, for it goes through all objects, which takes a tenth of a second.
+    Goes through all objects of the process, which takes a tenth of a second.
     """
     scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
     if all(one in _given or vars(one).get("_scale") is None for one in scalers):

@@ -166,7 +166,7 @@ class Schedules:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, num_workers: int) -> None:
         self.clock = RoundClock(num_workers=num_workers)
         self.by_hand = HandStepped(optimizers)
-        """Those that the script steps."""
+        """Schedulers that the script steps."""
         self._optimizers = optimizers
         self._rates: list[list[float]] = []
         """In the steps since the latest evaluation."""

@@ -207,7 +207,7 @@ class Session:
         if self._saver is not None:
             why = "no checkpoint has its state and a resumed run would begin it anew"
             self._schedules.warn_unless_kept(self._registered, why=why, warn=self._timeline.meter.warn)
-        for line in self._replica.odd_gradients():
+        for line in self._replica.odd_gradients(looks=self.rank == 0):
             self._timeline.meter.warn(line)
         times, clock = self._times, self.clock + 1
         times.begin()

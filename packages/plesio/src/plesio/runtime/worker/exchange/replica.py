@@ -188,20 +188,23 @@ class Replica:
 
     def _kinds(self) -> list[tuple[str, torch.dtype, str]]:
         """Name, type and device of the first and the last parameter: a model that is converted has both converted."""
-        named = list(self.parameters)
-        ends = [(name, self.parameters[name]) for name in (named[0], named[-1])]
-        return [(name, parameter.dtype, parameter.device.type) for name, parameter in ends]
+        ends = next(iter(self.parameters)), next(reversed(self.parameters))
+        return [(name, self.parameters[name].dtype, self.parameters[name].device.type) for name in ends]
 
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
 
-    def odd_gradients(self) -> Iterator[str]:
-        """Lines on a step without a gradient, and, at the first one, on gradients that a scaler has scaled."""
+    def odd_gradients(self, *, looks: bool) -> Iterator[str]:
+        """Yield lines on a step without a gradient, and, at the first, on gradients that a scaler has scaled.
+
+        Args:
+            looks: Whether this worker looks for such a scaler: one does for all, since their scripts are alike.
+        """
         if all(parameter.grad is None for parameter in self.parameters.values()):
             yield _NO_GRADIENT
         if not self._has_stepped:
             self._has_stepped = True
-            if self.scaling is None and (line := stray_scaler()) is not None:
+            if looks and self.scaling is None and (line := stray_scaler()) is not None:
                 yield line
 
     def check_as_joined(self) -> None:
