@@ -12,7 +12,7 @@ import sys
 
 sys.modules.update(dict.fromkeys(("plotly", "matplotlib", "PIL", "scipy", "numba", "sklearn")))
 """
-"""As the module ``sitecustomize``: every Python process that is started then has none of them."""
+"""Source of a module ``sitecustomize``: every Python process that is started then has none of them."""
 SCRIPT = """
 import sys
 import torch

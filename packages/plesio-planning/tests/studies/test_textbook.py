@@ -38,7 +38,7 @@ def test_what_a_cause_calls_the_same_is(study: Study):
 
 @each_study
 def test_its_page_has_every_result(study: Study):
-    """Where a model has changed: ``python packages/plesio-planning/tests/studies/renew_textbook.py``."""
+    """Run, where a model has changed: ``python packages/plesio-planning/tests/studies/renew_textbook.py``."""
     docs = (Path(__file__).parents[4] / "docs" / "planning" / "studies" / f"{study.name}.md").read_text()
     for one in printed_results(study):
         assert one.cause in docs

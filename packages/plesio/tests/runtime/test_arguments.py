@@ -125,7 +125,7 @@ ODD: dict[str, Any] = {
     "list": ["a text"],
     "object": Counted(),
 }
-"""What is tried for every parameter, and, below, the word in its type that allows it."""
+"""Values tried for every parameter; below, the word in its type that allows each."""
 ALLOWED_BY = {
     "None": ("None", "Optional"),
     "text": ("str",),

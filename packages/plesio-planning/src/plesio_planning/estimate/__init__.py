@@ -1,4 +1,4 @@
-"""What a training run takes on given hardware: time, memory, money, energy."""
+"""Estimates of a training run on given hardware: time, memory, money, energy."""
 
 from plesio_planning.estimate.capacity import check_memory
 from plesio_planning.estimate.constants import CONSTANTS, Constants

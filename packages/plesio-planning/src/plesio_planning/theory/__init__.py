@@ -1,4 +1,4 @@
-"""What theory says about stale, noisy, compressed and distributed optimisation, as functions with units and sources.
+"""Theory of stale, noisy, compressed and distributed optimisation, as functions with units and sources.
 
 `THEOREMS` lists what ``plesio bound`` evaluates; `docs/planning/theory.md` explains each, and which statements are kept
 out. `plesio_planning.theory.statements` has claims that are often made, each with a check that computes whether it

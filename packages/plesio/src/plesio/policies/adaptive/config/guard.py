@@ -1,4 +1,4 @@
-"""What counts as divergence."""
+"""Limits beyond which a run counts as diverging."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +12,7 @@ __all__ = ["GuardConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """What counts as divergence.
+    """Limits beyond which a run counts as diverging.
 
     Attributes:
         window: Reviews that levels and noise are taken from.
