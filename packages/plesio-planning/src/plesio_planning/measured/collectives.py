@@ -7,19 +7,19 @@ predict the ring's other sizes, and all of the tree's.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis
+from plesio.core.charts import Axis, LineChart
 from plesio.core.units import format_bytes
 from plesio.core.within import Within
 from plesio.cost.collectives import ALL_REDUCES
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Times, all_reduce_times, fitted_links, ranks_over_links, timed
-from plesio_planning.measured.twin import Twin, beside, fit_text, where_text
+from plesio_planning.measured.twin import Line, Twin, beside, fit_text, where_text
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure"]
@@ -96,8 +96,6 @@ def measure(
                     measured=medians_s[size],
                     baseline=2 * (num_ranks - 1) / num_ranks * size / links.bytes_per_s,
                 )
-    largest = max(measured_s["ring"])
-    slower = statistics.median(measured_s["tree"][largest]) / statistics.median(measured_s["ring"][largest])
     ring_off, tree_off = (twin.off("all-reduce (s)", algorithm=name) for name in measured_s)
     return twin.measured(
         "collectives",
@@ -106,16 +104,22 @@ def measure(
         setting=f"{num_ranks} Gloo ranks of one thread over {where_text(rate)}; medians of {repeats}, which vary by "
         f"{twin.spread:.0f} %. Fitted: {fit_text(links)}. The baseline is the bandwidth alone, 2(n-1)/n of the "
         "message.",
-        charts=[
-            beside(
-                lines,
-                title=f"Measured, a tree takes {slower:.2f} times as long as a ring for {format_bytes(largest)}",
-                caption=f"Time of an all-reduce of {num_ranks} ranks by size of the message; medians.",
-                x=Axis(title="message (MB)", log=True),
-                y=Axis(title="time (ms)", log=True),
-            )
-        ],
+        charts=[_chart(lines, measured_s, num_ranks=num_ranks)],
         rivals="algorithm",
+    )
+
+
+def _chart(
+    lines: Mapping[str, Line], measured_s: Mapping[str, Mapping[int, Sequence[float]]], *, num_ranks: int
+) -> LineChart:
+    largest = max(measured_s["ring"])
+    slower = statistics.median(measured_s["tree"][largest]) / statistics.median(measured_s["ring"][largest])
+    return beside(
+        lines,
+        title=f"Measured, a tree takes {slower:.2f} times as long as a ring for {format_bytes(largest)}",
+        caption=f"Time of an all-reduce of {num_ranks} ranks by size of the message; medians.",
+        x=Axis(title="message (MB)", log=True),
+        y=Axis(title="time (ms)", log=True),
     )
 
 

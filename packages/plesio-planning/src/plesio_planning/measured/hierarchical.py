@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis
+from plesio.core.charts import Axis, LineChart
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
@@ -37,7 +37,7 @@ SHARES = (0.004, 0.04, 0.2, 0.4, 1.0)
 REPEATS = 15
 
 Levels = Mapping[str, Sequence[Sequence[int]]]
-"""Who talks to whom."""
+"""Groups of ranks that exchange with each other, by level."""
 
 
 def levels_of(num_hosts: int, ranks_per_host: int) -> Levels:
@@ -117,22 +117,25 @@ def measure(
         f"{expected:.2f} times; the model is off by {twin.off():.1f} % (median).",
         setting=f"{num_hosts} hosts of {ranks_per_host} Gloo ranks of one thread, {where_text(bytes_per_s)}; medians "
         f"of {repeats}, which vary by {twin.spread:.0f} %. Fitted: {', '.join(fits)}. The baseline is a flat ring.",
-        charts=[
-            beside(
-                lines_of(
-                    twin.predictions,
-                    along="message",
-                    by="all-reduce",
-                    place={format_bytes(size): size / 1e6 for size in sizes}.__getitem__,
-                    times=1e3,
-                ),
-                title=f"Measured, two levels are {saved:.2f} times as fast as a flat ring",
-                caption=f"Time of an all-reduce of {num_hosts} hosts of {ranks_per_host} ranks by size; medians.",
-                x=Axis(title="message (MB)", log=True),
-                y=Axis(title="time (ms)", log=True),
-            )
-        ],
+        charts=[_chart(twin, sizes, saved=saved, ranks=f"{num_hosts} hosts of {ranks_per_host} ranks")],
         rivals="all-reduce",
+    )
+
+
+def _chart(twin: Twin, sizes: Sequence[int], *, saved: float, ranks: str) -> LineChart:
+    lines = lines_of(
+        twin.predictions,
+        along="message",
+        by="all-reduce",
+        place={format_bytes(size): size / 1e6 for size in sizes}.__getitem__,
+        times=1e3,
+    )
+    return beside(
+        lines,
+        title=f"Measured, two levels are {saved:.2f} times as fast as a flat ring",
+        caption=f"Time of an all-reduce of {ranks} by size; medians.",
+        x=Axis(title="message (MB)", log=True),
+        y=Axis(title="time (ms)", log=True),
     )
 
 

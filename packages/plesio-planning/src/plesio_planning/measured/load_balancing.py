@@ -9,7 +9,7 @@ samples, is measured with the least samples first.
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plesio.core.charts import Axis
+from plesio.core.charts import Axis, LineChart
+from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -146,7 +147,6 @@ def measure(
                 baseline=cluster.batch * sample_s / sum(cluster.speeds) + beyond_s,
             )
     first, *_, last = twin.predictions
-    best = min(twin.predictions, key=lambda one: one.measured)
     return twin.measured(
         "load-balancing",
         finding=f"With {WAYS[0]} shares a step takes {first.measured / last.measured:.2f} times as long as with "
@@ -157,16 +157,18 @@ def measure(
         f"medians of {num_steps} steps. Shares are moved every {rebalance_every} steps by {largest_move} samples at "
         f"most. An exchange, and what a step takes beyond its samples: {format_seconds(beyond_s)}. The baseline has "
         "workers of the mean speed.",
-        charts=[
-            beside(
-                lines,
-                title=f"Measured, {best.setting['shares']} shares take {format_seconds(best.measured)} a step",
-                caption="Step time of real workers by step, under ways to share a batch.",
-                x=Axis(title="step"),
-                y=Axis(title="step time (ms)"),
-            )
-        ],
+        charts=[_chart(lines, best=min(twin.predictions, key=lambda one: one.measured))],
         rivals="shares",
+    )
+
+
+def _chart(lines: Mapping[str, Line], *, best: Prediction) -> LineChart:
+    return beside(
+        lines,
+        title=f"Measured, {best.setting['shares']} shares take {format_seconds(best.measured)} a step",
+        caption="Step time of real workers by step, under ways to share a batch.",
+        x=Axis(title="step"),
+        y=Axis(title="step time (ms)"),
     )
 
 

@@ -6,7 +6,7 @@ to fit, for the problem is known.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -92,16 +92,9 @@ def measure(
     modelled_s = [compute_s + exchange_s / period for period in rising]
     problem = problem_of(num_workers=num_workers, **options)  # type: ignore[arg-type]
     floors = [problem.rounds(step=floor_step, period=period).floor for period in rising]
-    for period, predicted, measured in list(zip(rising, modelled_s, steps_s, strict=True))[1:-1]:
-        twin.predict(
-            "seconds of a step",
-            {"K": period},
-            predicted=predicted,
-            measured=measured,
-            baseline=compute_s + exchange_s,
-        )
-    for period, predicted, measured in zip(rising, floors, losses, strict=True):
-        twin.predict("loss in the end", {"K": period}, predicted=predicted, measured=measured, baseline=floors[0])
+    between = list(zip(rising, modelled_s, steps_s, strict=True))[1:-1]
+    _predict(twin, "seconds of a step", between, baseline=compute_s + exchange_s)
+    _predict(twin, "loss in the end", zip(rising, floors, losses, strict=True), baseline=floors[0])
     return twin.measured(
         "local-sgd",
         finding=f"An exchange takes {format_seconds(exchange_s)} and a step {format_seconds(compute_s)}; between the K "
@@ -114,15 +107,24 @@ def measure(
         rivals="K",
         charts=[
             _loss_chart(rising, floors, losses),
-            beside(
-                {"": (rising, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
-                slug="measured-time",
-                title="A step takes what it computes and a K-th of an exchange",
-                caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
-                x=Axis(title="local steps K", log=True),
-                y=Axis(title="time of a step (ms)"),
-            ),
+            _time_chart(rising, modelled_s, steps_s),
         ],
+    )
+
+
+def _predict(twin: Twin, quantity: str, rows: Iterable[tuple[int, float, float]], *, baseline: float) -> None:
+    for period, predicted, measured in rows:
+        twin.predict(quantity, {"K": period}, predicted=predicted, measured=measured, baseline=baseline)
+
+
+def _time_chart(periods: Sequence[int], modelled_s: Sequence[float], steps_s: Sequence[float]) -> LineChart:
+    return beside(
+        {"": (periods, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
+        slug="measured-time",
+        title="A step takes what it computes and a K-th of an exchange",
+        caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
+        x=Axis(title="local steps K", log=True),
+        y=Axis(title="time of a step (ms)"),
     )
 
 

@@ -104,21 +104,9 @@ def measure(
                     )
         for number in servers:
             twin.say(f"{num_workers} asynchronous workers, {counted(number, 'server')}")
-            (took_s,) = times_s(
-                asynchronous_times,
-                count=num_workers,
-                num_servers=number,
-                num_bytes=gradient,
-                compute_s=compute_s,
-                num_updates=num_updates,
-            )
-            twin.predict(
-                "updates a second",
-                {"workers": num_workers, "gradient": format_bytes(gradient), "servers": number},
-                predicted=replace(model, num_servers=number).asynchronous_per_s,
-                measured=num_workers * num_updates / took_s,
-                baseline=num_workers / compute_s,
-            )
+            work = {"num_bytes": gradient, "compute_s": compute_s, "num_updates": num_updates}
+            (took_s,) = times_s(asynchronous_times, count=num_workers, num_servers=number, **work)
+            _predict_updates(twin, replace(model, num_servers=number), per_s=num_workers * num_updates / took_s)
     return _compared(
         twin,
         model=model,
@@ -126,6 +114,20 @@ def measure(
         f"Fitted to one worker and one server: {fit_text(links)}. Asynchronous workers compute for "
         f"{format_seconds(compute_s)} and make {num_updates} updates each. The baseline has a ring's time for every "
         "exchange, and for updates no communication.",
+    )
+
+
+def _predict_updates(twin: Twin, model: ServerModel, *, per_s: float) -> None:
+    twin.predict(
+        "updates a second",
+        {
+            "workers": model.num_workers,
+            "gradient": format_bytes(model.gradient_bytes),
+            "servers": model.num_servers,
+        },
+        predicted=model.asynchronous_per_s,
+        measured=per_s,
+        baseline=model.num_workers / model.compute_s,
     )
 
 

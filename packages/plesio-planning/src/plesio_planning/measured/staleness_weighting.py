@@ -112,16 +112,20 @@ def measure(
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each weighting. The baseline has neither staleness nor weights.",
         rivals="weighting",
         charts=[
-            LineChart(
-                slug="measured",
-                title="Weighting by staleness is a smaller step, as the model says",
-                caption="Loss above the optimum by updates that were applied; lines are modelled.",
-                x=Axis(title="updates"),
-                y=Axis(title="loss above the optimum", log=True),
-                series=series,
-            ),
+            _losses(series),
             _staleness(counts, mean=mean),
         ],
+    )
+
+
+def _losses(series: Sequence[Series]) -> LineChart:
+    return LineChart(
+        slug="measured",
+        title="Weighting by staleness is a smaller step, as the model says",
+        caption="Loss above the optimum by updates that were applied; lines are modelled.",
+        x=Axis(title="updates"),
+        y=Axis(title="loss above the optimum", log=True),
+        series=series,
     )
 
 

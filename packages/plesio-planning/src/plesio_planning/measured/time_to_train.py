@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import torch
 
-from plesio.core.charts import Axis
+from plesio.core.charts import Axis, LineChart
 from plesio.core.units import counted, format_count, format_seconds, parse_count
 from plesio.core.within import Within
 from plesio.cost.goodput import Goodput, expected_goodput
@@ -115,20 +115,18 @@ def measure(
         f"loopback. Failures are {format_seconds(device_mtbf_s)} apart; a state took "
         f"{format_seconds(modelled.checkpoint_s)} and a return {format_seconds(modelled.restart_s)}. Baselines: the "
         "peak; no failures.",
-        charts=[
-            beside(
-                {
-                    counted(int(devices), "device"): line
-                    for devices, line in lines_of(
-                        twin.rows(TRAINING), along="parameters", by="devices", place=parse_count
-                    ).items()
-                },
-                title="Real trainings beside 6 N D over what devices do",
-                caption="Time of a training by parameters, on one device and on two.",
-                x=Axis(title="parameters", log=True),
-                y=Axis(title="time (s)", log=True),
-            )
-        ],
+        charts=[_chart(twin)],
+    )
+
+
+def _chart(twin: Twin) -> LineChart:
+    lines = lines_of(twin.rows(TRAINING), along="parameters", by="devices", place=parse_count)
+    return beside(
+        {counted(int(devices), "device"): line for devices, line in lines.items()},
+        title="Real trainings beside 6 N D over what devices do",
+        caption="Time of a training by parameters, on one device and on two.",
+        x=Axis(title="parameters", log=True),
+        y=Axis(title="time (s)", log=True),
     )
 
 

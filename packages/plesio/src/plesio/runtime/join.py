@@ -56,12 +56,16 @@ _PLAIN = JoinOptions()
 _LOST_AT_START = "a worker was lost before the first step, while all took over rank 0's parameters; start the job again"
 
 
+_Model = Annotated[torch.nn.Module, "plesio.join(model, optimizer), a torch.nn.Module first"]
+_Optimizers = Annotated[
+    torch.optim.Optimizer | Sequence[torch.optim.Optimizer], "an optimizer of torch.optim, or a list of them"
+]
+
+
 @checked
 def join(
-    model: Annotated[torch.nn.Module, "plesio.join(model, optimizer), a torch.nn.Module first"],
-    optimizer: Annotated[
-        torch.optim.Optimizer | Sequence[torch.optim.Optimizer], "an optimizer of torch.optim, or a list of them"
-    ],
+    model: _Model,
+    optimizer: _Optimizers,
     *,
     policy: Annotated[Policy | str, 'a policy or its text, as in "ssp:4"'] = "adaptive",
     trace: Path | str | None = None,
