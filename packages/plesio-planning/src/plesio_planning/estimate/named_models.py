@@ -261,7 +261,9 @@ def find_model(name: str | None = None, **sizes: Any) -> Model:
     elif name.endswith(".json"):
         model = read_hugging_face(Path(name), sequence_length=sizes.get("sequence_length"))
     else:
-        raise ConfigError(f'unknown model "{name}"; {nearest(key, [*MODELS, *_SYNONYMS])} (or the path of a config.json)')
+        raise ConfigError(
+            f'unknown model "{name}"; {nearest(key, [*MODELS, *_SYNONYMS])} (or the path of a config.json)'
+        )
     if not sizes:
         return model
     if isinstance(model, Convolutional):

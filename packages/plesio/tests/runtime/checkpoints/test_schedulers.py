@@ -1,5 +1,6 @@
 """A program whose loops begin anew steps its schedulers as it always does."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,46 @@ def test_a_scheduler_of_epochs_goes_on_where_it_was(name: str, policy: str, tmp_
         for one, other in zip(whole, again, strict=True):
             assert other["rates"] == one["rates"][len(one["rates"]) - len(other["rates"]) :]
             assert (other["weight"], other["last"]) == (one["weight"], one["last"])
+
+
+def decayed(folder: Path, *, num_workers: int, policy: str, resume: str) -> list[list[float]]:
+    """Rates by worker of a run whose schedule falls to zero over three epochs, as the session counts their steps."""
+
+    def work(job: VirtualJob) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.ones(96, 2)), batch_size=4, shuffle=True)
+        rates = []
+        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.4), seed=5, worker=job.place.rank, clock=job.clock)
+        options = JoinOptions(job=job, pacer=pacer)
+        with plesio.join(
+            model, optimizer, policy=policy, checkpoint=folder, every="5 steps", keep=20, resume=resume, options=options
+        ) as session:
+            num_steps = 3 * session.steps_per_epoch(loader)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / num_steps))
+            session.schedule(schedule)
+            for _ in range(3):
+                for (x,) in session.shard(loader):
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    loss = model(x).square().mean()
+                    loss.backward()
+                    session.step(loss)
+        return [*rates, optimizer.param_groups[0]["lr"]]
+
+    done = simulate(work, num_workers=num_workers, cluster=Cluster.one_host(num_workers))
+    return [one for one in done.values() if one is not None]
+
+
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_schedule_by_steps_ends_at_zero_with_another_number_of_workers(num_workers: int, policy: str, tmp_path: Path):
+    decayed(tmp_path / "whole", num_workers=2, policy=policy, resume="no")
+    paths = sorted((tmp_path / "whole").glob("step-*"))
+    for rates in decayed(
+        tmp_path / "again", num_workers=num_workers, policy=policy, resume=str(paths[len(paths) // 2])
+    ):
+        assert 0.03 < rates[0] < 0.07  # about half-way
+        falls = [before - after for before, after in pairwise(rates)]
+        assert 0 <= min(falls) <= max(falls) < 0.1 * 4 / 36  # others make up to two rounds meanwhile
+        assert rates[-1] == pytest.approx(0, abs=0.1 / 24)

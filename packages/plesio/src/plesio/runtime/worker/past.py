@@ -38,6 +38,8 @@ class Past:
         self._go_on: Callable[[], None] | None = None if stand is None else go_on
         self.training_s = 0.0 if values is None else float(values["training_s"])
         """Seconds of training before the checkpoint."""
+        self.num_workers: int | None = None if values is None else values.get("num_workers")
+        """With how many the run began; None for one that begins now."""
         self._stream: dict[str, Any] | None = None if values is None else values.get("stream")
         of_stream = [] if self._stream is None else [self._stream["plan"]]
         of_samples = [] if stand is None or stand.plan is None else [stand.plan]
@@ -88,7 +90,13 @@ class Past:
         self._metrics.append(metric)
         return metric
 
-    def values(self, *, training_s: float, stream: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the values for a checkpoint, or for a worker that joins; ``stream`` is the position in one."""
+    def values(self, *, training_s: float, stream: dict[str, Any] | None, num_workers: int) -> dict[str, Any]:
+        """Return the values for a checkpoint, or for a worker that joins.
+
+        Args:
+            training_s: Seconds of training.
+            stream: The position in a stream.
+            num_workers: With how many the run began.
+        """
         metrics = [*self._metrics, *self._before[len(self._metrics) :]]
-        return {"metrics": metrics, "training_s": training_s, "stream": stream}
+        return {"metrics": metrics, "training_s": training_s, "stream": stream, "num_workers": num_workers}

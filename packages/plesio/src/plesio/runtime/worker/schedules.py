@@ -43,7 +43,7 @@ class RoundClock:
 
     def __init__(self, *, num_workers: int) -> None:
         self.reached = 0
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._figures: PlanFigures | None = None
         self._before = 0
         """Rounds before the loop that the worker is in."""
@@ -70,7 +70,7 @@ class RoundClock:
             self.reached += max(1, given)
         else:
             part = max(0, samples - self._samples)
-            done = num_rounds(self._figures, num_workers=self._num_workers, samples=part)
+            done = num_rounds(self._figures, num_workers=self.num_workers, samples=part)
             self.reached = max(self.reached, self._before + done)
         return self.reached
 
@@ -86,7 +86,7 @@ class RoundClock:
         if figures is None:
             self.reached += self._given if whole else 0
         elif whole:
-            self.reached = max(self.reached, self._before + num_rounds(figures, num_workers=self._num_workers))
+            self.reached = max(self.reached, self._before + num_rounds(figures, num_workers=self.num_workers))
         self._given = 0
         self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
 
@@ -96,14 +96,14 @@ class RoundClock:
             "reached": self.reached,
             "before": self._before,
             "samples": self._samples,
-            "num_workers": self._num_workers,
+            "num_workers": self.num_workers,
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there."""
         self.reached = max(self.reached, state["reached"])
         self._before, self._samples = state["before"], state["samples"]
-        self._num_workers = state["num_workers"]
+        self.num_workers = state["num_workers"]
 
 
 class Scheduled:

@@ -97,6 +97,7 @@ class Session:
         self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
         own = Schedules(replica.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules
+        self._schedules.clock.num_workers = self._past.num_workers or world.num_workers
         self._loops = Loops(
             seed=seed,
             sharing=sharing,
@@ -117,10 +118,12 @@ class Session:
         self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
-            keeper.adds(
-                lambda: self._past.values(training_s=self._times.elapsed_s, stream=self._loops.stream_position())
-            )
+            keeper.adds(self._so_far)
         replica.changes.begin()
+
+    def _so_far(self) -> dict[str, Any]:
+        stream, num_workers = self._loops.stream_position(), self._schedules.clock.num_workers
+        return self._past.values(training_s=self._times.elapsed_s, stream=stream, num_workers=num_workers)
 
     @property
     def num_workers(self) -> int:
@@ -170,7 +173,7 @@ class Session:
         """Rounds of an epoch: batches of each worker if all are equally quick, and as many as the run began with."""
         self._ensure_open()
         self._schedules.by_hand.asked()
-        return self._loops.rounds_of(loader, num_workers=self._world.num_workers)
+        return self._loops.rounds_of(loader, num_workers=self._schedules.clock.num_workers)
 
     def _take_checkpoint(self) -> None:
         if self._saver is not None:
