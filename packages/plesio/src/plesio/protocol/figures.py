@@ -9,9 +9,11 @@ from plesio.core.arguments import check_fields
 from plesio.core.results import Goal, MemorySplit, Utilisation
 from plesio.core.within import SEED
 
-__all__ = ["Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
+__all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
 
 Status = Literal["finished", "interrupted", "failed"]
+Alike = Literal["rates", "order"]
+"""Learning rates after so many evaluations; the drawn order of a loop over the data, as a digest."""
 Within = Literal["step", "evaluation", "end"]
 
 
@@ -47,7 +49,8 @@ class Report:
         refused: Updates that were refused, by reason.
         fallbacks: What was given up and why, one line each.
         own_losses: The first losses of steps on batches that are not dealt out.
-        rates: (evaluations before, learning rates of its groups), where that is news; else not in the message's text.
+        alike: What all workers must have alike, where that is news: its kind, its number in the program, and values;
+            else not in the message's text.
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
         memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
         utilisation: What it has used so far; likewise.
@@ -69,7 +72,7 @@ class Report:
     refused: dict[str, int] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
     own_losses: list[float] = field(default_factory=list)
-    rates: list[tuple[int, list[float]]] | UnsetType = UNSET
+    alike: list[tuple[Alike, int, list[float]]] | UnsetType = UNSET
     replica: dict[str, int] | UnsetType = UNSET
     memory: MemorySplit | UnsetType = UNSET
     utilisation: Utilisation | UnsetType = UNSET

@@ -105,6 +105,24 @@ def own_sampler(script: Script) -> Facts:
     return trained_on(script, DataLoader(Numbered(), batch_size=BATCH_SIZE, sampler=EveryThirdTwice()))
 
 
+class ByRank(Sampler[int]):
+    """Every worker draws an order of its own."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(NUM_SAMPLES, generator=torch.Generator().manual_seed(self._rank)).tolist())
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+
+@habit("a sampler that draws another order on each worker", part=PART, kind="warned")
+def sampler_by_rank(script: Script) -> Facts:
+    return trained_on(script, DataLoader(Numbered(), batch_size=BATCH_SIZE, sampler=ByRank(script.rank)))
+
+
 class Buckets(Sampler[list[int]]):
     """Batches of neighbours, of unequal sizes."""
 

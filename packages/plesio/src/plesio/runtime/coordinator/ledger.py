@@ -5,12 +5,10 @@ up to a crash.
 """
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -18,11 +16,10 @@ from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
-from plesio.core.units import counted
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo
 from plesio.runtime.coordinator.loss_curve import LossCurve
-from plesio.runtime.coordinator.odd_reports import SAME_BATCHES, draw_alike, refusals
+from plesio.runtime.coordinator.odd_reports import SAME_BATCHES, Likeness, draw_alike, refusals
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
@@ -31,8 +28,6 @@ _log = logging.getLogger(__name__)
 MAX_LOSS_POINTS = 300
 MOST_OPEN = 16_384
 """Collectives that not all who met have reported; of a worker that is lost there may never come more."""
-MOST_COMPARED = 1024
-"""Evaluations of which the learning rates after them are kept."""
 World = Literal["process", "virtual", "testbed"]
 
 
@@ -87,9 +82,7 @@ class Ledger:
         self._policy = policy
         self._num_workers = num_workers
         self._reports: dict[int, Report] = {}
-        self._rates: dict[int, tuple[int, list[float]]] = {}
-        """By the number of evaluations before: the first worker that told its learning rates, and these."""
-        self._rates_differ = False
+        self._likeness = Likeness(num_workers=num_workers)
         self._arrived: dict[int, tuple[int, int]] = {}
         self._ended_early: dict[int, bool] = {}
         """Workers that the others went on without, and whether the final parameters were to be theirs."""
@@ -171,7 +164,9 @@ class Ledger:
                 self.fallbacks.append(line)
         self._compare_draws()
         self._compare_replicas(worker, report)
-        self._compare_rates(worker, report)
+        for line in self._likeness.differences(worker, report):
+            _log.warning(line)
+            self.fallbacks.append(line)
         for ended in [one for one in self._ended_early if report.clock > self.latest(one).clock]:
             self._note_unequal(ended, worker)
 
@@ -189,27 +184,6 @@ class Ledger:
                 _log.warning(line)
                 self.fallbacks.append(line)
                 return
-
-    def _compare_rates(self, worker: int, report: Report) -> None:
-        """Tell of workers that go on after the same evaluation with other learning rates."""
-        told = report.rates if worker < self._num_workers else []  # one that joins counts evaluations anew
-        for number, rates in told or []:
-            other, theirs = self._rates.setdefault(number, (worker, rates))
-            if rates == theirs or self._rates_differ:
-                continue
-            self._rates_differ = True
-            pairs = enumerate(zip_longest(rates, theirs, fillvalue=math.nan))
-            group, (rate, there) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            when = f"after {counted(number, 'evaluation')}" if number else "before the first evaluation"
-            line = (
-                f"{when} worker {worker} has the learning rate {rate:g} in group {group} and worker {other} {there:g}: "
-                "step schedulers alike on all workers, by a metric that all of them have (session.evaluate(..., "
-                "everywhere=True))"
-            )
-            _log.warning(line)
-            self.fallbacks.append(line)
-        while len(self._rates) > MOST_COMPARED:
-            del self._rates[next(iter(self._rates))]
 
     def latest(self, worker: int) -> Report:
         """Return a worker's latest report."""
@@ -431,7 +405,7 @@ def _without_news(report: Report, times: WorkerTimes) -> Report:
         losses=[],
         blocked=[],
         fallbacks=[],
-        rates=UNSET,
+        alike=UNSET,
         memory=UNSET,  # the process that goes on is another
         utilisation=UNSET,
     )

@@ -1,12 +1,14 @@
 """Signs in workers' reports that a script trains on other than it means to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 
+from plesio.core.units import counted
 from plesio.policies.events import RefuseReason
-from plesio.protocol.figures import Report
+from plesio.protocol.figures import Alike, Report
 
-__all__ = ["SAME_BATCHES", "draw_alike", "refusals"]
+__all__ = ["SAME_BATCHES", "Likeness", "draw_alike", "refusals"]
 
 SAME_BATCHES = (
     "all workers draw the same batches (their first loss is equal): seed by rank, or write session.shard(loader)"
@@ -17,6 +19,57 @@ _MOST_CHANCES = 12.0
 """ln C of 160,000 classes; from there on every number is as near to a whole one as float32 tells."""
 _ROUNDING = 2e-6
 """Relative error of e^loss from a loss below that in float32."""
+
+
+class Likeness:
+    """Compares what all workers must have alike: learning rates after an evaluation, and orders that samplers draw.
+
+    Args:
+        num_workers: With how many the run began; others count loops and evaluations anew.
+    """
+
+    def __init__(self, *, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._first: dict[tuple[Alike, int], tuple[int, list[float]]] = {}
+        """The worker that was the first to tell, and its values."""
+        self._differ: set[Alike] = set()
+
+    def differences(self, worker: int, report: Report) -> Iterator[str]:
+        """Yield a line at the first difference of each kind."""
+        for kind, number, values in report.alike or [] if worker < self._num_workers else []:
+            other, theirs = self._first.setdefault((kind, number), (worker, values))
+            if values != theirs and kind not in self._differ:
+                self._differ.add(kind)
+                yield _LINES[kind](number, (worker, values), (other, theirs))
+        while len(self._first) > _MOST_COMPARED:
+            del self._first[next(iter(self._first))]
+
+
+def _other_rates(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
+    (worker, rates), (there, theirs) = one, other
+    pairs = enumerate(zip_longest(rates, theirs, fillvalue=math.nan))
+    group, (rate, its) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+    when = f"after {counted(number, 'evaluation')}" if number else "before the first evaluation"
+    return (
+        f"{when} worker {worker} has the learning rate {rate:g} in group {group} and worker {there} {its:g}: step "
+        "schedulers alike on all workers, by a metric that all of them have (session.evaluate(..., everywhere=True))"
+    )
+
+
+def _other_order(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
+    return (
+        f"in loop {number + 1} the sampler of worker {one[0]} draws another order than that of worker {other[0]}, so "
+        "some samples are trained on twice and others never: seed it alike on all workers, or let it draw with "
+        "torch's, NumPy's or Python's own random numbers, which session.shard seeds"
+    )
+
+
+_LINES: dict[Alike, Callable[[int, tuple[int, list[float]], tuple[int, list[float]]], str]] = {
+    "rates": _other_rates,
+    "order": _other_order,
+}
+_MOST_COMPARED = 1024
+"""Places in the program that are kept."""
 
 
 def draw_alike(reports: Mapping[int, Report], *, num_workers: int) -> bool:

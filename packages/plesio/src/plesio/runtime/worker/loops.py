@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
+from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import Past
@@ -61,7 +62,7 @@ class Loops:
         now_s: The time.
         checkpoint: Takes the checkpoint that is due, if one is.
         changes: Told when it is not the script that writes to parameters.
-        warn: Tells the user in a line what is not as the script asks.
+        meter: Tells the user in a line what is not as the script asks, and the run's records what is to be alike.
         on_whole: Called when a loop that was dealt has come to its end, which all workers of a collective do alike.
     """
 
@@ -80,7 +81,7 @@ class Loops:
         now_s: Callable[[], float],
         checkpoint: Callable[[], None],
         changes: OwnChanges,
-        warn: Callable[[str], None],
+        meter: Meter,
         on_whole: Callable[[], None],
     ) -> None:
         self._seed = seed
@@ -95,7 +96,7 @@ class Loops:
         self._now_s = now_s
         self._checkpoint = checkpoint
         self._changes = changes
-        self._warn = warn
+        self._meter, self._warn = meter, meter.warn
         self._on_whole = on_whole
         self._loaders = Fed()
         self._num_plans = 0
@@ -212,6 +213,8 @@ class Loops:
                 order.positions(plan)  # a sampler may remember how often it was asked
             return
         figures = self._figures(order, samples, epoch=plan)
+        if order.is_drawn and self._rounds.num_workers > 1 and (digest := order.digest(plan)) is not None:
+            self._meter.has_alike("order", plan, [digest])
         self._rounds.draw_ahead(_ahead(order.loader))
         self._schedules.clock.begin(figures)
         self._source = source = self._sharing.batch_source(figures, plan=plan)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from msgspec import UNSET, UnsetType
 
-from plesio.protocol.figures import Report, Within
+from plesio.protocol.figures import Alike, Report, Within
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.history import History
 
@@ -89,9 +89,9 @@ class Meter:
         if len(self.totals.own_losses) < FIRST_LOSSES:
             self.totals.own_losses.append(loss)
 
-    def had_rates(self, num_evaluations: int, rates: list[float]) -> None:
-        """After so many evaluations training went on with these learning rates."""
-        self.totals.rates = [*(self.totals.rates or []), (num_evaluations, rates)]
+    def has_alike(self, kind: Alike, number: int, values: list[float]) -> None:
+        """Tell values that all workers must have alike at this place of their program."""
+        self.totals.alike = [*(self.totals.alike or []), (kind, number, values)]
 
     def mean_step_s(self) -> float:
         """Seconds of training for each step so far; 0 before the first."""
@@ -145,7 +145,7 @@ class Meter:
         totals.peak_memory_bytes = max(totals.peak_memory_bytes, memory_bytes)
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
-        totals.rates = UNSET
+        totals.alike = UNSET
         report.bytes_sent, report.refused = self._bytes_sent(), dict(totals.refused)
         self._gauge(report)
         if self._history is not None:

@@ -12,6 +12,7 @@ one element of the sampler stands for where the loader does not batch (``batch_s
 import contextlib
 import copy
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -129,6 +130,15 @@ class Order:
                 del self._drawn[min(self._drawn)]
         return self._drawn[epoch]
 
+    def digest(self, epoch: int) -> float | None:
+        """Return a number that another order of the epoch has otherwise; None where positions are not of numbers."""
+        positions = self.positions(epoch)
+        if isinstance(positions, np.ndarray):
+            return float(zlib.crc32(positions.tobytes()))
+        if not all(isinstance(batch, list | tuple) and all(map(_is_index, batch)) for batch in positions):
+            return None
+        return float(zlib.crc32(repr([list(map(int, batch)) for batch in positions]).encode()))
+
     @property
     def is_drawn(self) -> bool:
         """True if the order is drawn from the sampler; False if the sampler only says whether to shuffle."""
@@ -144,9 +154,13 @@ class Order:
             sampler.set_epoch(epoch)
         with begun_anew(sampler, key=(self._seed, epoch)):
             drawn = list(cast("Any", sampler))
-        if all(isinstance(one, int | np.integer) for one in drawn):
+        if all(map(_is_index, drawn)):
             return np.asarray(drawn, np.int64)
         return drawn
+
+
+def _is_index(one: object) -> bool:
+    return isinstance(one, int | np.integer)
 
 
 def _is_stock(sampler: object) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from plesio.core.errors import ConfigError
+from plesio.protocol.figures import Alike
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.hand_stepped import HandStepped, has_scheduler
 
@@ -194,7 +195,7 @@ class Schedules:
         self._scheduled.append(scheduled)
         return f"schedule {len(self._scheduled)}", scheduled
 
-    def note_rates(self, num_evaluations: int, *, tell: Callable[[int, list[float]], None]) -> None:
+    def note_rates(self, num_evaluations: int, *, tell: Callable[[Alike, int, list[float]], None]) -> None:
         """Tell the rates that training goes on with after so many evaluations.
 
         Schedules by steps are ahead of each other under a relaxed policy. So nothing is told where two steps in a row
@@ -206,7 +207,7 @@ class Schedules:
             return
         self._rates.append([float(group["lr"]) for one in self._optimizers for group in one.param_groups])
         if len(self._rates) == _STEADY and self._rates[0] == self._rates[-1]:
-            tell(num_evaluations, self._rates[0])
+            tell("rates", num_evaluations, self._rates[0])
 
     def catch_up(self) -> None:
         """Step all of them to where the clock is."""

@@ -111,7 +111,7 @@ class Session:
             now_s=self._now_s,
             checkpoint=self._take_checkpoint,
             changes=replica.changes,
-            warn=timeline.meter.warn,
+            meter=timeline.meter,
             on_whole=self._compare,
         )
         self._finished = self._closed = False
@@ -215,7 +215,7 @@ class Session:
         times, clock = self._times, self.clock + 1
         times.begin()
         times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
-        self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.had_rates)
+        self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.has_alike)
         dealt = self._loops.gives
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
