@@ -30,8 +30,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tuple(name for name in self.omits if getattr(self, name) == defaults[name])
 
 
-def to_values(record: Record) -> dict[str, Any]:
-    """A record as JSON values.
+def to_values(record: Any) -> dict[str, Any]:
+    """Return a record as JSON values; a plain struct of msgspec's or a dataclass, too.
 
     >>> class Point(Record):
     ...     omits = ("label",)
@@ -44,12 +44,13 @@ def to_values(record: Record) -> dict[str, Any]:
         TypeError: A field holds something that JSON has no place for.
     """
     values: dict[str, Any] = msgspec.to_builtins(record, enc_hook=_plain)
-    _shorten(record, values)
+    if isinstance(record, Record):
+        _shorten(record, values)
     return values
 
 
 def from_values(values: object, kind: Any) -> Any:
-    """The value of type ``kind`` (a record, or a union of records) that `to_values` wrote.
+    """Return the value of type ``kind`` (a record, or a union of records) that `to_values` wrote.
 
     Raises:
         DataError: It is none; the message says where it is not.

@@ -1,11 +1,13 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from plesio.core.clock import MonotonicClock
+from plesio.core.errors import DataError
 from plesio.core.trace import TraceWriter
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.worker.exchange.exchange import Progress
@@ -121,6 +123,41 @@ def test_ordinary_gradients_are_left_as_they_are_and_a_spike_is_scaled_down(cut:
     assert monitor.take(101, learning_rate=0.1).num_clipped == 1
     assert monitor.take(102, learning_rate=0.1).num_clipped == 0
     assert "in 1 steps, first in step 101" in str(monitor.clipped)
+
+
+def worded(value: Any) -> Any:
+    """A value as checkpoints had it in which every list and table carried its type's name."""
+    if isinstance(value, list | tuple):
+        return ["tuple" if isinstance(value, tuple) else "list", *map(worded, value)]
+    if isinstance(value, dict) and all(isinstance(key, tuple) for key in value):
+        return {"kind of part": "table", "items": [[worded(key), worded(one)] for key, one in value.items()]}
+    if isinstance(value, dict):
+        last = {"_last": {"kind of part": "deque", "items": value["_last"], "most": 5}}
+        return {"kind of part": "SpikeDetector", "values": {name: worded(one) for name, one in value.items()} | last}
+    return value
+
+
+@pytest.mark.parametrize("written", [lambda own: own, lambda own: {name: worded(one) for name, one in own.items()}])
+def test_another_monitor_goes_on_from_a_checkpoint_of_this_version_and_of_the_one_before(
+    written: Callable[[dict[str, Any]], dict[str, Any]],
+):
+    first, second = monitor_of(GuardConfig()), monitor_of(GuardConfig())
+    *usual, spike = gradients(70)
+    for clock, gradient in enumerate(usual, start=1):
+        step(first, clock, [[gradient[:300]], [gradient[300:]]])
+    second.take_own(written(first.own()))
+    assert repr(second.own()) == repr(first.own())
+    for monitor in (first, second):
+        step(monitor, 70, [[50 * spike[:300]], [50 * spike[300:]]])
+    one, other = (monitor.take(70, learning_rate=0.1) for monitor in (first, second))
+    assert (one.num_clipped, one.gradients, one.samples) == (other.num_clipped, other.gradients, other.samples)
+    assert one.num_clipped == 1
+
+
+def test_what_no_monitor_has_written_is_refused_with_its_place():
+    own = monitor_of(GuardConfig()).own()
+    with pytest.raises(DataError, match=r"Expected `float`, got `str` - at `\$._factor`"):
+        monitor_of(GuardConfig()).take_own({**own, "_factor": "half"})
 
 
 def test_sparse_gradients_are_judged_scaled_down_and_found_not_finite_as_dense_ones_are():

@@ -16,9 +16,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import torch
 
-from plesio.core.plain import recall, remember
+from plesio.core.records import from_values, to_values
 from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
@@ -100,6 +101,42 @@ class Sketch:
         return () if self._sums is None else (self._norm_sq, *self._sums.tolist())
 
 
+class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
+    """Figures that a checkpoint keeps of a monitor: those since the last review, and what is usual.
+
+    Attributes:
+        spikes_in_loss: None where nothing is extraordinary.
+        norms: The detector of each piece of a gradient, by its place and its size.
+        suspect: Whether the latest loss was extraordinary.
+        factor: The least that a piece of this step's gradient was multiplied by.
+        is_finite: Whether what is known of this step's gradient and loss is finite.
+        sparse_bytes: Of each step with sparse gradients, what `Reviewed.sparse_bytes` has the mean of.
+        num_trained: Samples of all workers, as far as this one knows.
+    """
+
+    spikes_in_loss: SpikeDetector | None
+    norms: dict[tuple[int, int], SpikeDetector] = msgspec.field(default_factory=dict)
+    suspect: bool = False
+    num_pieces: int = 0
+    factor: float = 1.0
+    is_finite: bool = True
+    num_refused: int = 0
+    num_clipped: int = 0
+    num_clipped_before: int = 0
+    first_clipped: int = 0
+    clock: int = 0
+    samples: list[int] = msgspec.field(default_factory=list)
+    compute_s: list[float] = msgspec.field(default_factory=list)
+    blocked_s: list[float] = msgspec.field(default_factory=list)
+    losses: list[float] = msgspec.field(default_factory=list)
+    gradients: list[tuple[float, ...]] = msgspec.field(default_factory=list)
+    sparse_bytes: list[tuple[float, ...]] = msgspec.field(default_factory=list)
+    exchanges: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    summed_rate: float = 0.0
+    num_trained: int = 0
+    progress: float = -1.0
+
+
 class StepMonitor:
     """Gathers a review.
 
@@ -138,32 +175,7 @@ class StepMonitor:
         self._rounds = rounds
         self._sketch = Sketch(config.sketch)
         self._guard = guard
-        self._norms: dict[tuple[int, int], SpikeDetector] = {}
-        """Of each piece of a gradient, by its place and its size."""
-        self._spikes_in_loss = None if guard is None else _detector(guard)
-        self._suspect = False
-        self._num_pieces = 0
-        self._factor = 1.0
-        """The least that a piece of this step's gradient was multiplied by."""
-        self._is_finite = True
-        """Whether what is known of this step's gradient and loss is finite."""
-        self._num_refused = 0
-        self._num_clipped = 0
-        self._num_clipped_before = 0
-        self._first_clipped = 0
-        self._clock = 0
-        self._samples: list[int] = []
-        self._compute_s: list[float] = []
-        self._blocked_s: list[float] = []
-        self._losses: list[float] = []
-        self._gradients: list[tuple[float, ...]] = []
-        self._sparse_bytes: list[tuple[float, ...]] = []
-        """Of each step with sparse gradients, what `Reviewed.sparse_bytes` has the mean of."""
-        self._exchanges: list[tuple[float, float]] = []
-        self._summed_rate = 0.0
-        self._num_trained = 0
-        """Samples of all workers, as far as this one knows."""
-        self._progress = -1.0
+        self._seen = _Seen(spikes_in_loss=None if guard is None else _detector(guard))
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
 
@@ -188,27 +200,28 @@ class StepMonitor:
         """
         if not parts:
             return True
+        seen = self._seen
         dense, sparse = _apart(parts)
         if sparse:
-            self._sparse_bytes.append(_bytes_of(parts, sparse))
+            seen.sparse_bytes.append(_bytes_of(parts, sparse))
         if scale != 1.0:
             dense, sparse = [flat / scale for flat in dense], [(part / scale).coalesce() for part in sparse]
         values = dense + [_flat([part.values()]) for part in sparse]
         norm_sq = sum(torch.dot(flat, flat).item() for flat in values)
-        if self._config.samples_at(self._clock + 1):
+        if self._config.samples_at(seen.clock + 1):
             for flat in dense:
                 self._sketch.add(flat)
             for part in sparse:
                 self._sketch.add_rows(part)
         if not math.isfinite(norm_sq):
-            self._is_finite = False
+            seen.is_finite = False
             return False
         if self._guard is not None:
-            place = self._num_pieces, sum(part.numel() for part in parts)
-            self._num_pieces += 1
-            if place not in self._norms:
-                self._norms[place] = _detector(self._guard)
-            factor = self._norms[place].judge(math.sqrt(norm_sq), suspect=self._suspect)
+            place = seen.num_pieces, sum(part.numel() for part in parts)
+            seen.num_pieces += 1
+            if place not in seen.norms:
+                seen.norms[place] = _detector(self._guard)
+            factor = seen.norms[place].judge(math.sqrt(norm_sq), suspect=seen.suspect)
             if factor < 1.0:
                 self._scale_down(parts, factor)
         return True
@@ -216,67 +229,70 @@ class StepMonitor:
     def _scale_down(self, parts: Sequence[torch.Tensor], factor: float) -> None:
         for part in parts:
             (part._values() if part.is_sparse else part.detach()).mul_(factor)
-        self._factor = min(self._factor, factor)
+        self._seen.factor = min(self._seen.factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
         """The exchange that this worker began after step ``clock`` took so long."""
-        self._exchanges.append((float(clock), took_s))
+        self._seen.exchanges.append((float(clock), took_s))
 
     def step(self, progress: Progress, *, rate: float = 0.0) -> None:
-        """A step with this learning rate is over."""
-        self._summed_rate += rate
-        self._clock = progress.clock
+        """Note down a step with this learning rate, which is over."""
+        seen = self._seen
+        seen.summed_rate += rate
+        seen.clock = progress.clock
         if row := self._sketch.take():
-            self._gradients.append((float(progress.clock), *row))
+            seen.gradients.append((float(progress.clock), *row))
             self._sketch.begin()
         computed_s, exchanged_s = self._timeline.meter.totals.compute_s, self._timeline.exchanged_s
-        self._samples.append(progress.samples)
-        self._compute_s.append(computed_s - self._computed_s)
-        self._blocked_s.append(exchanged_s - self._exchanged_s)
+        seen.samples.append(progress.samples)
+        seen.compute_s.append(computed_s - self._computed_s)
+        seen.blocked_s.append(exchanged_s - self._exchanged_s)
         self._computed_s, self._exchanged_s = computed_s, exchanged_s
         if progress.loss is not None:
-            self._losses.append(progress.loss)
-            self._suspect = self._spikes_in_loss is not None and self._spikes_in_loss.judge(progress.loss) < 1.0
-            self._is_finite = self._is_finite and math.isfinite(progress.loss)
-        self._num_refused += not self._is_finite
-        self._is_finite = True
-        self._num_pieces = 0
-        if self._factor < 1.0:
+            seen.losses.append(progress.loss)
+            seen.suspect = seen.spikes_in_loss is not None and seen.spikes_in_loss.judge(progress.loss) < 1.0
+            seen.is_finite = seen.is_finite and math.isfinite(progress.loss)
+        seen.num_refused += not seen.is_finite
+        seen.is_finite = True
+        seen.num_pieces = 0
+        if seen.factor < 1.0:
             self._clipped(progress.clock)
         if progress.global_samples is not None:
-            self._num_trained = progress.global_samples
+            seen.num_trained = progress.global_samples
         else:  # on the store: as if all trained as many; of what the workers say of it, the mean is right
-            self._num_trained += progress.samples * self._rounds.num_workers
+            seen.num_trained += progress.samples * self._rounds.num_workers
         if self._total_samples is not None:
-            self._progress = min(1.0, self._num_trained / self._total_samples)
+            seen.progress = min(1.0, seen.num_trained / self._total_samples)
 
     def _clipped(self, clock: int) -> None:
-        self._timeline.event("clip", at_s=self._timeline.now_s(), clock=clock, factor=self._factor)
-        self._first_clipped = self._first_clipped or clock
-        self._num_clipped += 1
-        self._factor = 1.0
+        seen = self._seen
+        self._timeline.event("clip", at_s=self._timeline.now_s(), clock=clock, factor=seen.factor)
+        seen.first_clipped = seen.first_clipped or clock
+        seen.num_clipped += 1
+        seen.factor = 1.0
 
     @property
     def clipped(self) -> str | None:
-        """A sentence about the gradients that were scaled down, if any were."""
-        if not self._num_clipped:
+        """Sentence about the gradients that were scaled down, if any were."""
+        seen = self._seen
+        if not seen.num_clipped:
             return None
         return (
-            f"worker {self._worker} scaled down its gradient in {self._num_clipped} steps, first in step "
-            f"{self._first_clipped}: it was far larger than in the steps before"
+            f"worker {self._worker} scaled down its gradient in {seen.num_clipped} steps, first in step "
+            f"{seen.first_clipped}: it was far larger than in the steps before"
         )
 
     def own(self) -> dict[str, Any]:
-        """What it has seen and not reported, and what it knows of usual steps, as plain values."""
-        return remember(self, without=_GIVEN, inner=(SpikeDetector,))
+        """Return what it has seen and not reported, and what it knows of usual steps, as plain values."""
+        return to_values(self._seen)
 
     def take_own(self, own: dict[str, Any]) -> None:
         """Take over what `own` gave."""
-        recall(self, own, inner=(SpikeDetector,))
+        self._seen = from_values(_unwrapped(own), _Seen)
 
     def forget(self) -> None:
         """What was seen up to now was under another setting, and what the change itself took is no step's."""
-        self._samples, self._compute_s, self._blocked_s = [], [], []
+        self._seen.samples, self._seen.compute_s, self._seen.blocked_s = [], [], []
         self._computed_s, self._exchanged_s = self._timeline.meter.totals.compute_s, self._timeline.exchanged_s
 
     def take(
@@ -290,54 +306,52 @@ class StepMonitor:
         writes: bool = False,
         parameters: Sequence[torch.Tensor] = (),
     ) -> Reviewed:
-        """The review, and begin the next one."""
-        losses = [loss for loss in self._losses if math.isfinite(loss)]
+        """Return the review, and begin the next one."""
+        seen = self._seen
+        losses = [loss for loss in seen.losses if math.isfinite(loss)]
         review = Reviewed(
             worker=self._worker,
             clock=clock,
-            samples=tuple(self._samples),
-            compute_s=tuple(self._compute_s),
-            blocked_s=tuple(self._blocked_s),
-            loss=sum(losses) / len(losses) if losses else math.inf if self._losses else math.nan,
+            samples=tuple(seen.samples),
+            compute_s=tuple(seen.compute_s),
+            blocked_s=tuple(seen.blocked_s),
+            loss=sum(losses) / len(losses) if losses else math.inf if seen.losses else math.nan,
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,
             shares_moments=shares_moments and not writes,
-            num_refused=self._num_refused,
-            num_clipped=self._num_clipped - self._num_clipped_before,
-            gradients=tuple(self._gradients),
-            exchanges=tuple(self._exchanges),
-            progress=self._progress,
+            num_refused=seen.num_refused,
+            num_clipped=seen.num_clipped - seen.num_clipped_before,
+            gradients=tuple(seen.gradients),
+            exchanges=tuple(seen.exchanges),
+            progress=seen.progress,
             rack=self._rack,
             can_push=self._can_push and not writes,
             writes=writes,
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
-            summed_rate=self._summed_rate,
-            sparse_bytes=tuple(map(statistics.fmean, zip(*self._sparse_bytes, strict=True))),
+            summed_rate=seen.summed_rate,
+            sparse_bytes=tuple(map(statistics.fmean, zip(*seen.sparse_bytes, strict=True))),
             low_rank_share=1.0 if writes else self._low_rank_share,
         )
         self.forget()
-        self._num_clipped_before, self._num_refused = self._num_clipped, 0
-        self._losses, self._gradients, self._exchanges, self._sparse_bytes = [], [], [], []
-        self._summed_rate = 0.0
+        seen.num_clipped_before, seen.num_refused = seen.num_clipped, 0
+        seen.losses, seen.gradients, seen.exchanges, seen.sparse_bytes = [], [], [], []
+        seen.summed_rate = 0.0
         return review
 
 
-_GIVEN = (
-    "_worker",
-    "_rack",
-    "_can_push",
-    "_low_rank_share",
-    "_config",
-    "_timeline",
-    "_total_samples",
-    "_rounds",
-    "_sketch",
-    "_guard",
-    "_computed_s",
-    "_exchanged_s",
-)
-"""Attributes of a monitor that it is made with, or that are of the moment."""
+def _unwrapped(value: Any) -> Any:
+    """Turn the values of older checkpoints, whose lists and tables carry the names of their types, into plain ones."""
+    if isinstance(value, list):
+        return [_unwrapped(one) for one in (value[1:] if value[:1] in (["tuple"], ["list"]) else value)]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind of part")
+    if kind == "table":
+        return {tuple(key[1:]): _unwrapped(one) for key, one in value["items"]}
+    if kind == "deque":
+        return _unwrapped(value["items"])
+    return {name: _unwrapped(one) for name, one in (value if kind is None else value["values"]).items()}
 
 
 def _detector(guard: GuardConfig) -> SpikeDetector:

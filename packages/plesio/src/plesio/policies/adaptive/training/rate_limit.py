@@ -12,6 +12,8 @@ All ranks have the same rates and the same reviews, so all hold alike.
 
 import math
 
+import msgspec
+
 __all__ = ["RateLimit"]
 
 _KNOWN_AFTER = 16
@@ -20,8 +22,8 @@ _LEAST = 0.1
 """Of the highest rate: where a rate that comes from next to nothing is held."""
 
 
-class RateLimit:
-    """Of one parameter group.
+class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
+    """Holds the rate of one parameter group; its fields are what a checkpoint keeps of it.
 
     >>> limit = RateLimit(jump=2.5)
     >>> [limit.allow(0.1) for _ in range(16)] == [0.1] * 16, limit.allow(5.0), limit.holds
@@ -34,21 +36,18 @@ class RateLimit:
         jump: Times the highest rate so far.
     """
 
-    __slots__ = ("_ceiling", "_highest", "_jump", "_last", "_num_steps", "_stays", "holds")
-
-    def __init__(self, *, jump: float) -> None:
-        self._jump = jump
-        self._highest = 0.0
-        self._num_steps = 0
-        self._last = 0.0
-        self._ceiling = math.inf
-        self._stays = False
-        self.holds = False
-        """Whether the last rate was held."""
+    jump: float
+    _highest: float = 0.0
+    _num_steps: int = 0
+    _last: float = 0.0
+    _ceiling: float = math.inf
+    _stays: bool = False
+    holds: bool = False
+    """Whether the last rate was held."""
 
     def allow(self, rate: float) -> float:
         """What the rate of the step to be made may be."""
-        if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > self._jump * self._highest > 0:
+        if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > self.jump * self._highest > 0:
             self._ceiling = max(self._last, _LEAST * self._highest)
         allowed = min(rate, self._ceiling)
         self.holds = allowed < rate

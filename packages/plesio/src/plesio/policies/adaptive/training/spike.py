@@ -22,7 +22,8 @@ whatever does not go away becomes ordinary, so that a limit cannot hold a run do
 
 import math
 import statistics
-from collections import deque
+
+import msgspec
 
 __all__ = ["SpikeDetector"]
 
@@ -38,8 +39,8 @@ _PART = 0.25
 """Of the usual value: what an extraordinary one is made."""
 
 
-class SpikeDetector:
-    """Judges one figure of one worker, step by step.
+class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shift": "_shift"}):
+    """Judges one figure of one worker, step by step; its fields are what a checkpoint keeps of it.
 
     >>> spikes = SpikeDetector(jump=2.0, shift=1.5)
     >>> [spikes.judge(1.0 + 0.1 * (step % 3)) for step in range(64)] == [1.0] * 64
@@ -52,19 +53,17 @@ class SpikeDetector:
         shift: The same for medians of five.
     """
 
-    __slots__ = ("_block", "_blocks", "_jump", "_last", "_most", "_most_middle", "_num_known", "_shift", "_usual")
-
-    def __init__(self, *, jump: float, shift: float) -> None:
-        self._jump = jump
-        self._shift = shift
-        self._last: deque[float] = deque(maxlen=_FEW)
-        self._block: list[tuple[float, float]] = []
-        """Values and medians that are not yet part of the levels."""
-        self._blocks: deque[tuple[float, float, float]] = deque(maxlen=_BLOCKS)
-        """Largest value, largest median and median value of each."""
-        self._num_known = 0
-        self._most = self._most_middle = math.inf
-        self._usual = math.nan
+    jump: float
+    shift: float
+    _last: list[float] = msgspec.field(default_factory=list)
+    _block: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    """Values and medians that are not yet part of the levels."""
+    _blocks: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
+    """Largest value, largest median and median value of each."""
+    _num_known: int = 0
+    _most: float = math.inf
+    _most_middle: float = math.inf
+    _usual: float = math.nan
 
     def judge(self, value: float, *, suspect: bool = False) -> float:
         """What to multiply an ordinary ``value`` by: 1; an extraordinary one: what makes it a quarter of the usual one.
@@ -78,19 +77,18 @@ class SpikeDetector:
         """
         if math.isnan(value):
             return 1.0
-        last = self._last
-        last.append(value)
-        middle = sorted(last)[len(last) // 2]
+        self._last = [*self._last[1 - _FEW :], value]
+        middle = sorted(self._last)[len(self._last) // 2]
         strange = suspect or value > self._most or middle > self._most_middle
         if strange and self._usual > 0:
-            risen = [(_GROWTH * most, _GROWTH * middle, _GROWTH * usual) for most, middle, usual in self._blocks]
-            self._blocks = deque(risen, maxlen=_BLOCKS)
+            self._blocks = [(_GROWTH * most, _GROWTH * middle, _GROWTH * usual) for most, middle, usual in self._blocks]
             self._renew()
             return min(1.0, _PART * self._usual / value)
         self._block.append((value, middle))
         if len(self._block) == _BLOCK:
             values = [value for value, _ in self._block]
-            self._blocks.append((max(values), max(middle for _, middle in self._block), statistics.median(values)))
+            levels = max(values), max(middle for _, middle in self._block), statistics.median(values)
+            self._blocks = [*self._blocks, levels][-_BLOCKS:]
             self._num_known += _BLOCK
             self._block.clear()
             if self._num_known >= _KNOWN_AFTER:
@@ -101,5 +99,5 @@ class SpikeDetector:
         self._usual = statistics.median([block[2] for block in self._blocks])
         if self._usual > 0:
             largest, middle = (max(block[place] for block in self._blocks) for place in (0, 1))
-            self._most = self._jump * largest * (largest / self._usual)
-            self._most_middle = self._shift * middle * (middle / self._usual)
+            self._most = self.jump * largest * (largest / self._usual)
+            self._most_middle = self.shift * middle * (middle / self._usual)

@@ -132,7 +132,7 @@ class AdaptiveExchange:
         self._awaits_news = False
         """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
-        self._own = OwnParts(replica, kept=self._kept, exchanges=exchanges, monitor=monitor, limit=limit)
+        self._own = OwnParts(replica, kept=self._kept, exchanges=exchanges, monitor=monitor, held=self._held)
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
         self._clock = self._began = steps.finished

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import torch
 
 from plesio.core.errors import ExchangeError
-from plesio.core.plain import recall, remember
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.runtime.worker.compression import CompressedReducer
@@ -133,7 +132,7 @@ class CollectiveExchanges:
 
     def own(self) -> dict[str, Any]:
         """What outlives an exchange here, as plain values."""
-        outer = {str(dtype): remember(step) for dtype, step in self._outer.items()}
+        outer = {str(dtype): step.velocity for dtype, step in self._outer.items()}
         return {"outer": outer, "made_as": None if self._outer_made_as is None else list(self._outer_made_as)}
 
     def take_own(self, own: dict[str, Any]) -> None:
@@ -145,8 +144,7 @@ class CollectiveExchanges:
         self._outer = {dtype: OuterStep(inner_rate=inner_rate, momentum=momentum) for dtype in self._dtypes()}
         device = next(iter(self._replica.parameters.values())).device
         for dtype, step in self._outer.items():
-            recall(step, own["outer"][str(dtype)])
-            step.to(device)
+            step.go_on_from(own["outer"][str(dtype)], device=device)
 
     def _dtypes(self) -> set[torch.dtype]:
         return {parameter.dtype for parameter in self._replica.parameters.values()}

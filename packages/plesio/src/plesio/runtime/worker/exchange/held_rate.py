@@ -1,5 +1,8 @@
 """The learning rate of a worker's steps, held where it leaps; see `plesio.policies.adaptive.training.rate_limit`."""
 
+from typing import Any
+
+from plesio.core.records import from_values, to_values
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.timeline import Timeline
@@ -49,3 +52,12 @@ class HeldRate:
         """The run was taken back to an earlier state."""
         if self._limit is not None:
             self._limit.returned()
+
+    def own(self) -> dict[str, Any]:
+        """Return what it knows of usual rates, as plain values; nothing where rates are not limited."""
+        return {} if self._limit is None else {"limit": to_values(self._limit)}
+
+    def take_own(self, own: dict[str, Any]) -> None:
+        """Take over what `own` gave."""
+        if self._limit is not None and "limit" in own:
+            self._limit = from_values(own["limit"], RateLimit)

@@ -12,6 +12,8 @@ section 3) and Reddi et al. 2021 ("Adaptive Federated Optimization"); the moment
 whose slow learning rate is (1 - m) / a here. Progress is counted by step, so that u outlives a change of the period.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,20 +33,23 @@ class OuterStep:
     def __init__(self, *, inner_rate: float, momentum: float) -> None:
         self._factor = 1 / inner_rate
         self._momentum = momentum
-        self._velocity: Tensor | None = None
+        self.velocity: Tensor | None = None
+        """The moving average of the progress; None before the first step."""
 
-    def to(self, device: torch.device) -> None:
-        """Remember on this device."""
-        self._velocity = None if self._velocity is None else self._velocity.to(device)
+    def go_on_from(self, velocity: Any, *, device: torch.device) -> None:
+        """Take over the velocity of another such step, on this device; older checkpoints have all of the step."""
+        if isinstance(velocity, dict):
+            velocity = velocity["_velocity"]
+        self.velocity = None if velocity is None else velocity.to(device)
 
     def step(self, progress: Tensor, *, num_steps: int) -> Tensor:
         """The step to take for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
         if self._momentum == 0:
             return progress.mul_(self._factor)
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(progress)
-        self._velocity.lerp_(progress / num_steps, 1 - self._momentum)
-        return torch.mul(self._velocity, num_steps * self._factor, out=progress)
+        if self.velocity is None:
+            self.velocity = torch.zeros_like(progress)
+        self.velocity.lerp_(progress / num_steps, 1 - self._momentum)
+        return torch.mul(self.velocity, num_steps * self._factor, out=progress)
 
 
 class FullReducer:

@@ -3,9 +3,8 @@
 from collections import deque
 from typing import Any
 
-from plesio.core.plain import recall, remember
-from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.held_rate import HeldRate
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.state_copy import StateCopy
 from plesio.runtime.worker.monitor import StepMonitor
@@ -21,7 +20,7 @@ class OwnParts:
         kept: States to go back to.
         exchanges: Keep the momentum of steps that are made of means.
         monitor: Knows usual steps; None where nothing is watched.
-        limit: Knows usual learning rates; likewise.
+        held: Knows usual learning rates.
     """
 
     def __init__(
@@ -31,13 +30,13 @@ class OwnParts:
         kept: deque[StateCopy],
         exchanges: CollectiveExchanges,
         monitor: StepMonitor | None,
-        limit: RateLimit | None,
+        held: HeldRate,
     ) -> None:
         self._replica = replica
         self._kept = kept
         self._exchanges = exchanges
         self._monitor = monitor
-        self._limit = limit
+        self._held = held
 
     def state(self) -> dict[str, Any]:
         """What they remember, as plain values."""
@@ -48,9 +47,7 @@ class OwnParts:
         state: dict[str, Any] = {"exchanges": self._exchanges.own()}
         if self._monitor is not None:
             state["monitor"] = self._monitor.own()
-        if self._limit is not None:
-            state["limit"] = remember(self._limit)
-        return state
+        return state | self._held.own()
 
     def go_on_from(self, state: dict[str, Any]) -> None:
         """Take over what `state` or `memory` gave; nothing is nothing."""
@@ -61,5 +58,4 @@ class OwnParts:
         if self._monitor is not None and "monitor" in state:
             self._monitor.take_own(state["monitor"])
             self._monitor.forget()
-        if self._limit is not None and "limit" in state:
-            recall(self._limit, state["limit"])
+        self._held.take_own(state)
