@@ -9,7 +9,8 @@ catalogue      what checkpoints there are, and whether they are whole, for peopl
 tensors        parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format
 reading        the same, read: one copy of each tensor, and nothing that can run
 worker         what is one worker's own: random states, its optimizer's state, the user's objects
-saver          writes behind training, and commits when all workers have written
+saver          copies what is to be written, where all stand
+writing        writes behind training, and commits when all workers have written
 resumed        what a run that is resumed goes on from
 trained_with   the optimizer that a checkpoint was trained with, and whether it still is
 beginning      how a run with checkpoints begins on one worker

@@ -5,13 +5,12 @@ from functools import partial
 from typing import Any
 
 from plesio.protocol.to_server import Saving
-from plesio.runtime.checkpoints.claim import Claim
-from plesio.runtime.checkpoints.folder import Folder
 from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.checkpoints.trained_with import check_plain, records
 from plesio.runtime.checkpoints.worker import set_random_states
+from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import Past
@@ -71,19 +70,13 @@ class Checkpoints:
             ConfigError: Another job has the folder, or the optimizer has what cannot be saved.
             DataError: The checkpoint is of another model or optimizer.
         """
-        folder = Folder(setting.folder)
-        claim = Claim(setting.folder, warn=meter.warn)
         check_plain(replica)
         workers = tuple(range(num_workers))
         saver = CheckpointSaver(
-            folder=folder,
-            keep=setting.keep,
+            writer=Writer.of(setting, rank=rank, warn=meter.warn),
             replica=replica,
-            rank=rank,
             policy=policy,
             seed=seed,
-            say=meter.warn,
-            claim=claim,
             registered=Registered(None if resumed is None else resumed.own["registered"]),
             optimizers=records(replica) if resumed is None else resumed.manifest.optimizers,
             report=meter.so_far,
@@ -94,7 +87,7 @@ class Checkpoints:
         told = [] if resumed is None else resumed.load(replica)
         text = "" if resumed is None else resumed.books()
         if rank == 0:
-            saver.take_folder()  # when nothing can be refused any more
+            saver.writer.take_folder()  # when nothing can be refused any more
             for line in told:
                 meter.warn(line)
         if resumed is None:

@@ -15,7 +15,7 @@ from plesio.runtime.checkpoints.trained_with import changes, records
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["Resumed"]
+__all__ = ["Resumed", "find"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,26 +51,13 @@ class Resumed:
             ConfigError: The policy or the order of samples is another, or the one that is named is damaged.
             DataError: It is no checkpoint; or there are some, and none is whole.
         """
-        found = _find(Folder(setting.folder), setting.resume)
+        found = find(setting, policy=policy, seed=seed)
         if found is None:
             return None
         path, manifest = found
         is_own = rank in manifest.workers
         own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
-        resumed = cls(path=path, manifest=manifest, own=own, is_own=is_own)
-        resumed._check(policy=policy, seed=seed)
-        return resumed
-
-    def _check(self, *, policy: str, seed: int) -> None:
-        for what, here, there in (
-            ("policy", policy, self.manifest.policy),
-            ("seed", seed, self.manifest.seed),
-        ):
-            if here != there:
-                raise ConfigError(
-                    f"{self.path} is of a run with {what} {there}, and this one has {here}; "
-                    "use another folder for it, or resume=no"
-                )
+        return cls(path=path, manifest=manifest, own=own, is_own=is_own)
 
     def load(self, replica: Replica) -> list[str]:
         """Set parameters, buffers and the optimizer's state.
@@ -123,21 +110,37 @@ class Resumed:
         return (self.path / "books.json").read_text(encoding="utf-8")
 
 
-def _find(folder: Folder, resume: str) -> tuple[Path, Manifest] | None:
-    """The checkpoint to begin with; None to begin afresh."""
-    if resume == "no":
+def find(setting: CheckpointSetting, *, policy: str, seed: int, kind: str = "policy") -> tuple[Path, Manifest] | None:
+    """Find the checkpoint to begin with; None to begin afresh.
+
+    Args:
+        setting: What the user has said.
+        policy: As it was asked for.
+        seed: Of the order of samples.
+        kind: The user's word for the policy.
+
+    Raises:
+        ConfigError: It is of another policy or order of samples, or the one that is named is damaged.
+        DataError: There are checkpoints, and none is whole.
+    """
+    if setting.resume == "no":
         return None
-    if resume != "auto":
-        path = Path(resume)
+    if setting.resume == "auto":
+        latest = Folder(setting.folder).latest()
+        if latest is None:
+            return None
+        path, manifest, damaged = latest
+        for line in damaged:
+            _log.warning("left out a damaged checkpoint: %s", line)
+    else:
+        path = Path(setting.resume)
         manifest = read_manifest(path)
-        wrong = list(faults(path, manifest.files))
-        if wrong:
-            raise ConfigError(f"{path} is damaged: {wrong[0]}; resume=auto takes the latest that is whole")
-        return path, manifest
-    found = folder.latest()
-    if found is None:
-        return None
-    path, manifest, damaged = found
-    for line in damaged:
-        _log.warning("left out a damaged checkpoint: %s", line)
+        for fault in faults(path, manifest.files):
+            raise ConfigError(f"{path} is damaged: {fault}; resume=auto takes the latest that is whole")
+    for what, here, there in ((kind, policy, manifest.policy), ("seed", seed, manifest.seed)):
+        if here != there:
+            raise ConfigError(
+                f"{path} is of a run with {what} {there}, and this one has {here}; "
+                "use another folder for it, or resume=no"
+            )
     return path, manifest

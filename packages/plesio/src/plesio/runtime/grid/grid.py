@@ -416,7 +416,7 @@ class Grid:
             if self._composed is not None and (self._result is not None or self.setting.groups == 1):
                 self._composed.regrouper.close()
             if self._saver is not None:
-                self._saver.close(failed=error is not None or bool(self._collector.lost))
+                self._saver.writer.close(failed=error is not None or bool(self._collector.lost))
             self._timeline.trace.close()
             self._collector.watch.close()
             self._release()

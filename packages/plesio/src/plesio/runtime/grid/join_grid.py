@@ -24,9 +24,8 @@ from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
 from plesio.core.within import ABOVE_0, AT_LEAST_1
 from plesio.policies.grid import GridSetting, StageMachine, is_grid
-from plesio.runtime.checkpoints.claim import Claim
-from plesio.runtime.checkpoints.folder import Folder
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.grid.column import Column, GridPlace
 from plesio.runtime.grid.cut_agreement import agreed_cut
 from plesio.runtime.grid.cutting import Balance, Cut, layers_of, parts
@@ -332,12 +331,10 @@ class _Composer:
         saving.prepare()
         past = found(saving, grid=self.setting, seed=seed, rank=self._rank) if joined is None else joined
         taken_s = 0.0 if past is None else past["training_s"]
-        claim = Claim(saving.folder, warn=warn)
+        writer = Writer.of(saving, rank=self._rank, warn=warn)
         if self._rank == 0 and joined is None:
-            claim.take()
-            Folder(saving.folder).clear()
-        saver = GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s, claim=claim, warn=warn)
-        return saver, past
+            writer.take_folder()
+        return GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s, writer=writer), past
 
     def _timeline(self, folder: Path | None) -> Timeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())

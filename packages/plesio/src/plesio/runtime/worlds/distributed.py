@@ -195,7 +195,7 @@ class DistributedWorld:
 
     def _note_lost(self, workers: Sequence[int]) -> None:
         if self._checkpoints is not None:
-            self._checkpoints.saver.lost.update(workers)
+            self._checkpoints.saver.writer.lost.update(workers)
 
     def _server_is_lost(self) -> None:
         if self._without is not None and self.rank == self._members[0]:

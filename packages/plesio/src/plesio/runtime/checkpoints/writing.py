@@ -1,0 +1,223 @@
+"""Writes checkpoints behind training: each worker its part, in a thread, and the first one commits when all have.
+
+    every worker    writes its files, flushes them, and reports what it has written
+    the leading     waits for all reports, writes what is common, and commits by the manifest
+
+Workers agree by files in the checkpoint's folder alone, which they all see anyhow. One that is lost before it has
+reported leaves a checkpoint that is never committed; the one before stays the latest.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from plesio.core.errors import PlesioError
+from plesio.protocol.figures import Report
+from plesio.runtime.checkpoints import worker
+from plesio.runtime.checkpoints.claim import Claim
+from plesio.runtime.checkpoints.folder import Folder, Manifest, seal
+from plesio.runtime.checkpoints.said import AWAIT_S, FAILED_AWAIT_S, Said, could_not_be_written, heard_from_all, say
+from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.checkpoints.tensors import Share
+
+__all__ = ["Part", "Writer"]
+
+NICENESS = 5
+"""Of the thread that writes."""
+CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
+"""At the run's end others may take this much longer to write, and so many times as long, as this worker."""
+
+Finish = Callable[[Path, Mapping[int, Said]], Manifest]
+"""Writes what is common into the folder, given all workers' reports; returns the manifest of that alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One worker's part of a checkpoint, copied from what trains.
+
+    Attributes:
+        clock: Steps after which it is taken.
+        workers: Those that write it; the first one leads.
+        own: This worker's own values.
+        report: Its totals by then, where they go into the run's books.
+        share: Its share of the tensors that are common to all, if it has one.
+        finish: Called on the leading worker, which has one.
+        failure: Why there is no copy to be written.
+    """
+
+    clock: int
+    workers: Sequence[int]
+    own: dict[str, Any] = field(default_factory=dict)
+    report: Report | None = None
+    share: Share | None = None
+    finish: Finish | None = None
+    failure: Exception | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """Writes the parts of one worker in one run.
+
+    Attributes:
+        folder: Where checkpoints go.
+        keep: How many are kept.
+        rank: This worker.
+        claim: This job's hold on the folder.
+        warn: Told, in a line, of a checkpoint that could not be written.
+        lost: Workers that will never write their parts.
+        patience_s: How long others are waited for that have not written their parts.
+        reads_back: True if the next checkpoint is read back once it is written; the first of a run is.
+    """
+
+    folder: Folder
+    keep: int
+    rank: int
+    claim: Claim
+    warn: Callable[[str], None]
+    lost: set[int] = field(default_factory=set)
+    patience_s: float = AWAIT_S
+    reads_back: bool = True
+    _under_way: list["_Writing"] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None]) -> "Writer":
+        """Make the writer that a user's setting asks for."""
+        claim = Claim(setting.folder, warn=warn)
+        return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn)
+
+    def take_folder(self) -> None:
+        """Take the folder for this job, and clear it of what killed jobs have left.
+
+        Raises:
+            ConfigError: Another job has it.
+            DataError: Another user has written to it.
+        """
+        self.claim.take()
+        try:
+            self.folder.clear()
+        except BaseException:
+            self.claim.close()
+            raise
+
+    def write(self, part: Part) -> None:
+        """Begin to write a part; checkpoints are committed in the order of these calls."""
+        self._under_way = [one for one in self._under_way if one.thread.is_alive()]
+        before = self._under_way[-1].thread if self._under_way else None
+        self._under_way.append(one := _Writing(self, part, before))
+        one.thread.start()
+
+    def wait(self) -> None:
+        """Return when all that was begun has been written, or has failed to be."""
+        for one in self._under_way:
+            one.thread.join()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Return when all that was begun has been written, or has failed to be, and let go of the folder.
+
+        Args:
+            failed: The run has: others may never write their parts, and are not waited for long.
+        """
+        for one in self._under_way:
+            one.written.wait()
+            self.patience_s = FAILED_AWAIT_S if failed else CLOSING_AWAIT_S + CLOSING_TIMES * one.took_s
+        self.wait()
+        self._under_way.clear()
+        self.claim.close()
+
+
+@dataclass(slots=True)
+class _Writing:
+    """Writes one part."""
+
+    writer: Writer
+    part: Part | None
+    """None once it is done with: copies of tensors are no longer needed."""
+    before: threading.Thread | None
+    """Writes the checkpoint before."""
+    folder: Path | None = None
+    """The checkpoint's, once it is there."""
+    has_heard: bool = False
+    """True once all others have reported their parts, or one has reported that it could not write its own."""
+    written: threading.Event = field(default_factory=threading.Event)
+    """This worker's part is, or cannot be."""
+    took_s: float = 0.0
+    """How long that took."""
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self.run, name="checkpoint", daemon=True)
+
+    def run(self) -> None:
+        """Write, and commit where this worker leads; what trains goes first."""
+        part, self.part = self.part, None
+        assert part is not None, "a thread runs once"
+        leads = self.writer.rank == part.workers[0]
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # on Linux 0 is this thread alone
+            self._write(part, leads=leads)
+            if leads:
+                self._commit(part)
+            self.writer.reads_back = False
+        except Exception as error:  # whatever it is, the run goes on, and its user is told
+            self.writer.warn(could_not_be_written(self.writer.folder, error))
+            self._give_up(part, error, leads=leads)
+
+    def _write(self, part: Part, *, leads: bool) -> None:
+        """Write this worker's files, and report them."""
+        began_s, writer = time.monotonic(), self.writer
+        try:
+            writer.claim.confirm(leads=leads)
+            self.folder = folder = writer.folder.begin(part.clock)
+            if part.failure is not None:
+                raise part.failure
+            name = worker.name_of(writer.rank)
+            said = Said(files={name: worker.write(folder / name, part.own)}, report=part.report)
+            if writer.reads_back:
+                worker.read(folder / name)
+            if part.share is not None:
+                files, places = part.share.write(folder)
+                said = replace(said, files=said.files | files, places=places)
+            say(folder, writer.rank, said)
+        finally:
+            self.took_s = time.monotonic() - began_s
+            self.written.set()
+
+    def _give_up(self, part: Part, error: Exception, *, leads: bool) -> None:
+        """Tell the leading worker; it deletes what there is, when no other writes to it any more."""
+        if self.folder is None:
+            return
+        with contextlib.suppress(OSError, PlesioError, msgspec.DecodeError):
+            if not leads:
+                say(self.folder, self.writer.rank, Said(error=str(error)))
+            elif not self.has_heard:
+                self._hear(part.workers[1:])
+        if leads:
+            self.writer.folder.give_up(part.clock)
+
+    def _hear(self, ranks: Sequence[int]) -> dict[int, Said]:
+        assert self.folder is not None, "it has been begun"
+        self.has_heard = True
+        return heard_from_all(self.folder, ranks, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
+
+    def _commit(self, part: Part) -> None:
+        said = self._hear(part.workers)
+        assert self.folder is not None, "it has been begun"
+        assert part.finish is not None, "this worker leads"
+        if self.before is not None:
+            self.before.join()
+        common = part.finish(self.folder, said)
+        files = common.files | {name: one for told in said.values() for name, one in told.files.items()}
+        versions = {"torch": str(torch.__version__), "plesio": version("plesio")}
+        whole = replace(common, files=dict(sorted(files.items())), created_unix_s=time.time(), versions=versions)
+        seal(self.folder, whole)
+        self.writer.folder.keep(self.writer.keep)
