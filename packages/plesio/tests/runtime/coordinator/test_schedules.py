@@ -47,7 +47,7 @@ def test_a_schedule_that_fails_is_made_short_and_fails_again_when_it_is_read(
 ) -> None:
     """Planted: what a lost worker held is not given out again."""
 
-    def keep(sampling: Sampling, worker: int, *, now_s: float) -> list[Effect]:
+    def keep(sampling: Sampling, worker: int) -> list[Effect]:
         sampling._asking.pop(worker, None)
         return []
 

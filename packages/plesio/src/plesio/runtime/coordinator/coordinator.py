@@ -4,6 +4,9 @@ A coordinator is a plain object: the server hands it what workers say (`handle`)
 that the server carries out: orders for every server's shard, and what workers are told (`plesio.protocol.effects`). It
 opens no socket and reads no clock, so tests and the virtual world drive it as they like.
 
+Its parts answer with effects and with *events*, in order (`Answers`). The coordinator alone has the policy decide on an
+event, and does what that decides, before the part goes on.
+
 A run goes through three states::
 
     gathering --all expected workers joined--> running --nobody left--> ended
@@ -15,8 +18,7 @@ without one of its workers cannot make a step: its others end with an error, and
 The parts, each with its invariants:
 
     members         who takes part, who speaks for whom, and when silence is a loss
-    arrivals        updates on their way to the policy
-    updates         which of them are whole, and what is applied
+    updates         which of them are whole, what is decided on them, and what is applied
     sampling        who gets which samples, and who rests
     newcomers       who waits to join a collective
     regroupings     who goes on in a collective that has lost a worker, or takes one in
@@ -29,7 +31,7 @@ The parts, each with its invariants:
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
@@ -76,11 +78,10 @@ from plesio.protocol.to_server import (
     Saving,
     Standing,
 )
-from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, Start, Steering
+from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, Start
 from plesio.runtime.coordinator.agreement import disagreement
-from plesio.runtime.coordinator.arrivals import Arrivals
 from plesio.runtime.coordinator.ledger import Ledger, World
-from plesio.runtime.coordinator.members import Member, Members, lease_s
+from plesio.runtime.coordinator.members import Answers, Member, Members, RunState, lease_s
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
@@ -129,7 +130,6 @@ class Coordinator:
     ) -> None:
         self.policy = policy
         self.expected = tuple(sorted(expected))
-        self.state: Literal["gathering", "running", "ended"] = "gathering"
         self.status: Status = "finished"
         self.error: str | None = None
         self.started_s = 0.0
@@ -147,30 +147,19 @@ class Coordinator:
             saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
         )
         self._stage = Stage(policy, clock=began)
+        self._sampling = Sampling(self._members, self._stage)
         self._updates = Updates(
-            self._members, num_servers=num_servers, snapshot_every=snapshot_every, ledger=self.ledger
-        )
-        passed = self._checkpoints.passed
-        self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, passed=passed, decide=self._decide)
-        self._regroupings = Regroupings(
             self._members,
-            self._stage,
-            policy=policy,
-            elastic=elastic,
+            sampling=self._sampling,
+            checkpoints=self._checkpoints,
             ledger=self.ledger,
             trace=self.trace,
-            resume=self._resume,
-            decide=self._decide,
+            num_servers=num_servers,
+            snapshot_every=snapshot_every,
         )
-        self._sampling = Sampling(self._members, self._stage, decide=self._decide)
-        self._arrivals = Arrivals(
-            self._members,
-            updates=self._updates,
-            sampling=self._sampling,
-            ledger=self.ledger,
-            is_running=lambda: self.state == "running",
-            passed=passed,
-            decide=self._decide,
+        self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, checkpoints=self._checkpoints)
+        self._regroupings = Regroupings(
+            self._members, self._stage, policy=policy, elastic=elastic, ledger=self.ledger, trace=self.trace
         )
         self._changes = StageChanges(
             self._members,
@@ -178,7 +167,6 @@ class Coordinator:
             ledger=self.ledger,
             trace=self.trace,
             sampling=self._sampling,
-            decide=self._decide,
             regroupings=self._regroupings,
         )
 
@@ -201,6 +189,11 @@ class Coordinator:
         )
 
     @property
+    def state(self) -> RunState:
+        """State of the run."""
+        return self._members.state
+
+    @property
     def live(self) -> list[int]:
         """Workers that take part, in order of rank."""
         return self._members.live
@@ -220,31 +213,30 @@ class Coordinator:
         return self._updates.snapshots
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
-        """What follows from what this worker says, or from what a server has got from it, at this time."""
-        return self._answer(message, worker, now_s=now_s) + self._pause_if_due(now_s)
+        """Return what follows from a worker's message, or from an update that a server has got from it."""
+        effects = self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s)
+        return effects + self._pause_if_due(now_s)
 
-    def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> list[Effect]:
-        running = self.state == "running"
+    def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> Answers:
         match message:
             case Join():
                 return self._join(worker, message, now_s=now_s)
             case Heartbeat(report=report):
-                expelled = self._hear(worker, report, now_s=now_s)
-                return expelled or [Tell(worker=worker, message=Alive(lease_s=self.lease_s))]
+                return self._beat(worker, report, now_s=now_s)
             case PartArrived():
-                return self._arrivals.part(message, now_s=now_s)
-            case NotFinite(arrived=event, finished=finished):
-                return self._arrivals.whole(event, num_samples=0, finished=finished, now_s=now_s)
+                return self._updates.part(message, now_s=now_s)
+            case NotFinite():
+                return self._updates.not_finite(message, now_s=now_s)
             case LeaseRequest():
-                return self._sampling.lease(worker, message, now_s=now_s)
+                return self._sampling.lease(worker, message)
             case Finish(plan=plan, block=block, num_samples=number):
-                return self._sampling.finish(worker, plan=plan, block=block, num_samples=number, now_s=now_s)
+                return self._sampling.finish(worker, plan=plan, block=block, num_samples=number)
             case Release():
-                return self._sampling.release(worker, now_s=now_s)
+                return self._sampling.release(worker)
             case Review() | Evaluations() | EvaluationRequest():
-                return self._reviews.hear(worker, message, running=running, now_s=now_s)
+                return self._reviews.hear(worker, message, now_s=now_s)
             case Standing():
-                return self._changes.ready(worker, message, now_s=now_s) if running and self.is_live(worker) else []
+                return self._changes.ready(worker, message, now_s=now_s)
             case Cut() | Regrouped() | Holding():
                 return self._regroupings.hear(worker, message, now_s=now_s)
             case Leave(samples=samples):
@@ -255,95 +247,105 @@ class Coordinator:
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)
 
-    def _join(self, worker: int, join: Join, *, now_s: float) -> list[Effect]:
-        """A worker asks to take part; it is told `Start` when the run starts, or at once when it runs already."""
+    def _join(self, worker: int, join: Join, *, now_s: float) -> Answers:
+        """Take in a worker that asks to take part; it is told `Start` when the run starts, or at once if it runs."""
+        newcomers = self._regroupings.newcomers
         if (late := worker not in self.expected) and self.state == "gathering" and not self._start_failed:
-            return self._regroupings.newcomers.come_early(worker, join)
+            newcomers.come_early(worker, join)
+            return
         problem = disagreement(join, worker, policy=self.policy, alike=self._alike, saving=self._saving, late=late)
         meets = self.state == "running" and self.policy.exchange == "collective"
-        problem = self._regroupings.newcomers.come(worker, join) if meets and problem is None else problem
+        problem = newcomers.come(worker, join) if meets and problem is None else problem
         if problem is not None:
-            return self._reject(worker, problem, now_s=now_s)
+            yield from self._reject(worker, problem, now_s=now_s)
+            return
         if meets:
-            return [self._start(worker, clock=0, now_s=now_s)]
+            yield self._start(worker, clock=0, now_s=now_s)
+            return
         self.ledger.environment = join.environment if worker == 0 else self.ledger.environment
-        self._members[worker] = Member(heard_s=now_s, rack=join.rack)
+        self._members[worker] = Member(seen_s=now_s, rack=join.rack)
         if self._start_failed:
-            return [Tell(worker=worker, message=Failed(message=self.error or ""))]
-        if self.state == "running":
-            return self._admit([worker], now_s=now_s)
-        return self._begin_if_all_are_there(now_s=now_s)
+            yield Tell(worker=worker, message=Failed(message=self.error or ""))
+        elif self.state == "running":
+            yield from self._admit([worker], now_s=now_s)
+        else:
+            yield from self._begin_if_all_are_there(now_s=now_s)
 
-    def _begin_if_all_are_there(self, *, now_s: float) -> list[Effect]:
+    def _begin_if_all_are_there(self, *, now_s: float) -> Answers:
         there = all(rank in self._members for rank in self.expected)
         if self.state != "gathering" or self._start_failed or not there or not self._checkpoints.complete:
-            return []
-        self.state, self._members.admitted = "running", True
+            return
+        self._members.begin()
         self.started_s = now_s - self._checkpoints.elapsed_s
         self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
         if self.policy.racks_share_store:
-            self.ledger.racks = self._members.form_racks(self.expected)
-            for member in self._members.values():
-                member.left = member.spoken_for
+            self.ledger.racks = self._members.form_racks(self.expected, joined=False)
         steer = self._checkpoints.begin(workers=self.expected, now_s=now_s)
-        effects = self._admit(self.expected, now_s=now_s, known=steer is not None)
+        yield from self._admit(self.expected, now_s=now_s, known=steer is not None)
         if steer is not None:
             self._stage.steer(steer)
         for worker, join in self._regroupings.newcomers.early():
-            effects += self._join(worker, join, now_s=now_s)
-        return effects
+            yield from self._join(worker, join, now_s=now_s)
 
-    def _reject(self, worker: int, message: str, *, now_s: float) -> list[Effect]:
-        """The worker disagrees with the others; before the start that fails the run."""
+    def _reject(self, worker: int, message: str, *, now_s: float) -> Answers:
+        """Refuse a worker that disagrees with the others; before the start that fails the run."""
         if self.state == "running":
-            return [Tell(worker=worker, message=Failed(message=message))]
-        self._members[worker] = Member(heard_s=now_s)
-        return self._fail_start(message)
+            yield Tell(worker=worker, message=Failed(message=message))
+        else:
+            self._members[worker] = Member(seen_s=now_s)
+            yield from self._fail_start(message)
 
-    def _fail_start(self, message: str) -> list[Effect]:
-        if self._start_failed:
-            return []
-        self._start_failed, self.status, self.error = True, "failed", message
-        told: list[Effect] = [Tell(worker=other, message=Failed(message=message)) for other in self.live]
-        return told + self._regroupings.newcomers.refuse(message)
+    def _fail_start(self, message: str) -> Answers:
+        if not self._start_failed:
+            self._start_failed, self.status, self.error = True, "failed", message
+            yield from [Tell(worker=other, message=Failed(message=message)) for other in self.live]
+            yield from self._regroupings.newcomers.refuse(message)
 
-    def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> list[Effect]:
-        effects: list[Effect] = []
+    def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> Answers:
         for worker in workers:
             member = self._members[worker]
             if not (known or member.left):
-                effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
-        return effects + [self._start(worker, clock=self._members[worker].clock, now_s=now_s) for worker in workers]
+                yield Joined(worker=worker, num_workers=member.num_workers)
+        for worker in workers:
+            yield self._start(worker, clock=self._members[worker].clock, now_s=now_s)
 
     def _start(self, worker: int, *, clock: int, now_s: float) -> Tell:
         start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
         return Tell(worker=worker, message=start)
 
-    def _leave(self, worker: int, *, samples: int, now_s: float) -> list[Effect]:
-        """A worker has trained all it will; it is told `MayLeave`, the one that evaluates when all have left."""
+    def _leave(self, worker: int, *, samples: int, now_s: float) -> Answers:
+        """End a worker's training; it is told `MayLeave`, the one that evaluates when all have left."""
         if not self.is_live(worker) or self._regroupings.gathering:
-            return []  # one that has been told to stand says so again when it has gone on
-        effects = self._retire(worker, LeaveReason.CLOSED, now_s=now_s)
-        self._members[worker].leaving, self.ledger.samples_at_end = True, samples
-        return [*effects, *self._regroupings.leaving(worker, now_s=now_s), *self._members.answer_leaving()]
+            return  # one that has been told to stand says so again when it has gone on
+        yield from self._retire(worker, LeaveReason.CLOSED)
+        self._members[worker].leave(now_s)
+        self.ledger.samples_at_end = samples
+        yield from self._regroupings.leaving()
+        yield from self._members.answer_leaving()
 
-    def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> list[Effect]:
-        """A worker's session is closed."""
+    def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> Answers:
+        """Take in that a worker's session is closed."""
         if not self.is_live(worker):
-            return []
-        self._hear(worker, goodbye.report, now_s=now_s)
+            return
+        self._members[worker].seen(now_s)
+        self.ledger.report(worker, goodbye.report)
         told: list[Effect] = []
         if "finished" == self.status != goodbye.status and not self._members[worker].doomed:
             self.status, self.error = goodbye.status, goodbye.error
             lost = Lost(workers=(worker,), fatal=True, error=goodbye.error)
             told += [Tell(worker=other, message=lost) for other in self._members.bound_to(worker, self._stage.exchange)]
-        return [*self._retire(worker, LeaveReason.CLOSED, now_s=now_s), *self._remove(worker), *told]
+        yield from self._retire(worker, LeaveReason.CLOSED)
+        yield from self._remove(worker)
+        yield from told
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker is known to be gone."""
+        """Take in that a worker is known to be gone."""
+        return self._carry_out(self._lose(worker, now_s=now_s), now_s=now_s)
+
+    def _lose(self, worker: int, *, now_s: float) -> Answers:
         self._regroupings.newcomers.forget(worker)
         if not self.is_live(worker):
-            return []
+            return
         mates = self._members.mates(worker)
         meets = self._stage.exchange == "collective" and not self._regroupings.possible
         fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
@@ -353,81 +355,91 @@ class Coordinator:
             self.status = "failed"
             self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
         reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
-        effects = [*self._retire(worker, reason, now_s=now_s), *self._remove(worker)]
+        yield from self._retire(worker, reason)
+        yield from self._remove(worker)
         for mate in mates:
-            effects += self._retire(mate, reason, now_s=now_s)
-            self._members[mate].doomed = True
+            yield from self._retire(mate, reason)
+            self._members[mate].doom()
         if self.state == "ended" and self.status == "finished" and not self._members.ending:
             self.status, self.error = "failed", "all workers were lost"
-        effects += self._regroupings.lost(worker, now_s=now_s)
+        yield from self._regroupings.lost(worker, now_s=now_s)
         ends = {*self.live} if fatal else {*mates}
-        return effects + [Tell(worker=one, message=Lost(workers=(worker,), fatal=one in ends)) for one in self.live]
+        for one in self.live:
+            yield Tell(worker=one, message=Lost(workers=(worker,), fatal=one in ends))
 
-    def _resume(self, clock: int) -> Steering | None:
-        """Have a policy that changes hear that the workers of a collective go on in a new group, and say how."""
-        if not self.policy.adapts or self._stage.exchange == "store":
-            return None
-        [steer] = self.recorder.handle(Resumed(clock=clock))
-        return self._changes.resumed(steer)
-
-    def _retire(self, worker: int, reason: LeaveReason, *, now_s: float) -> list[Effect]:
+    def _retire(self, worker: int, reason: LeaveReason) -> Answers:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
         member = self._members[worker]
         self._stage.standing.pop(worker, None)
-        effects: list[Effect] = [*self._updates.drop_parts(worker), *self._reviews.gone(worker)]
+        yield from self._updates.drop_parts(worker)
+        yield from self._reviews.gone(worker)
         if self.state == "running" and not member.left:
-            member.resting = member.left = True
-            effects += self._decide(Left(worker=worker, reason=reason), now_s=now_s)
-        effects += self._sampling.withdraw(worker, now_s=now_s)
-        return effects + self._changes.leave_store(now_s=now_s)
+            member.retire()
+            yield Left(worker=worker, reason=reason)
+        yield from self._sampling.withdraw(worker)
+        yield from self._changes.leave_store()
 
-    def _remove(self, worker: int) -> list[Effect]:
-        self._members[worker].live = False
-        self.state = self.state if self.live else "ended"
-        if self.state == "gathering":
-            return self._fail_start(f"worker {worker} was gone before the run began")
-        return self._members.answer_leaving() if self.live else self._regroupings.newcomers.refuse(AT_ITS_END)
+    def _remove(self, worker: int) -> Answers:
+        gathered = self.state != "gathering"
+        self._members.remove(worker)
+        if not self.live:
+            yield from self._regroupings.newcomers.refuse(AT_ITS_END)
+        elif gathered:
+            yield from self._members.answer_leaving()
+        else:
+            yield from self._fail_start(f"worker {worker} was gone before the run began")
 
     def excuse(self, busy_s: float) -> None:
-        """The server did not listen for so long (it loaded torch, applied an update): that is nobody's silence."""
+        """Do not count so long as silence: the server took in no message (it loaded torch, applied an update)."""
         self._members.excuse(busy_s)
 
     def tick(self, *, now_s: float) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease."""
-        silent = self._members.silent_since(now_s - self.lease_s)
-        effects = [effect for worker in silent for effect in self.lose(worker, now_s=now_s)]
-        unequal = self._regroupings.part(now_s=now_s, lease_s=self.lease_s)
-        return [*effects, *unequal, *self._pause_if_due(now_s)]
+        effects: list[Effect] = []
+        for worker in self._members.silent_since(now_s - self.lease_s):
+            effects += self.lose(worker, now_s=now_s)
+        effects += self._carry_out(self._regroupings.part(now_s=now_s, lease_s=self.lease_s), now_s=now_s)
+        return effects + self._pause_if_due(now_s)
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
         """Have all stand still, if a checkpoint is due."""
         running = self.state == "running" and not self._members.ending
         return self._decide(Pause(), now_s=now_s) if running and self._checkpoints.due(now_s) else []
 
-    def _hear(self, worker: int, report: Report, *, now_s: float) -> list[Effect]:
-        """A sign of life, with figures. A worker that was declared lost is told so."""
-        member = self._members.get(worker)
-        if member is None or not member.live:
-            expelled = member is not None and worker in self.ledger.lost
-            return [Tell(worker=worker, message=Expelled())] if expelled else []
-        member.heard_s = now_s
-        self.ledger.report(worker, report)
-        return []
+    def _beat(self, worker: int, report: Report, *, now_s: float) -> Answers:
+        """Take in a sign of life, with figures. A worker that was declared lost is told so."""
+        if self.is_live(worker):
+            self._members[worker].seen(now_s)
+            self.ledger.report(worker, report)
+        expelled = worker in self.ledger.lost and worker in self._members and not self.is_live(worker)
+        yield Tell(worker=worker, message=Expelled() if expelled else Alive(lease_s=self.lease_s))
+
+    def _carry_out(self, answers: Answers, *, now_s: float) -> list[Effect]:
+        """Have the policy decide on each event before the part that answers so goes on; return the effects of all."""
+        effects: list[Effect] = []
+        for answer in answers:
+            if isinstance(answer, Event):
+                effects += self._decide(answer, now_s=now_s)
+            else:
+                effects.append(answer)
+        return effects
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
-        """Have the policy hear of an event, and carry its actions out."""
+        """Have the policy decide on an event, and do what it decides."""
         effects: list[Effect] = []
         for action in self.recorder.handle(event):
             match action:
                 case Admit(worker=worker, clock=clock):
-                    self._members[worker].clock = clock
+                    self._members[worker].go_on_from(clock)
                     effects.append(AdmitOrder(worker=worker, clock=clock))
                 case Grant(worker=worker, clock=clock):
                     effects.append(CreditOrder(worker=worker, clock=clock))
                 case Refuse():
-                    effects += self._updates.refuse(action, trace=self.trace, now_s=now_s)
+                    effects += self._updates.refuse(action, now_s=now_s)
                 case Apply():
-                    effects += self._updates.apply(action, trace=self.trace, now_s=now_s, began_s=self.started_s)
+                    effects += self._updates.apply(action, now_s=now_s, began_s=self.started_s)
+                case Steer() if isinstance(event, Resumed):
+                    self._changes.resumed(action)
                 case Steer(save=stand):
                     if stand and self._regroupings.stale:  # they form a new group first
                         action = self._checkpoints.postponed(action)
@@ -435,7 +447,7 @@ class Coordinator:
                     effects += self._checkpoints.take(action, now_s=now_s, began_s=self.started_s)
                 case Halt():
                     self._stage.halting = True
-                    effects += [HaltOrder(), *self._sampling.answer(now_s=now_s)]
+                    effects += [HaltOrder(), *self._carry_out(self._sampling.answer(), now_s=now_s)]
                 case Stay(reason=reason):
                     effects += self._changes.stay(reason)
         return effects

@@ -11,14 +11,29 @@ Invariant: who is spoken for rests, and is so only while one worker speaks for i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from plesio.policies import ExchangeKind
+from plesio.policies import Event, ExchangeKind
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.to_worker import MayLeave
 
-__all__ = ["FIRST_LEASE_S", "LEASE_STEPS", "MAX_LEASE_S", "MIN_LEASE_S", "Member", "Members", "lease_s"]
+__all__ = [
+    "FIRST_LEASE_S",
+    "LEASE_STEPS",
+    "MAX_LEASE_S",
+    "MIN_LEASE_S",
+    "Answers",
+    "Member",
+    "Members",
+    "RunState",
+    "lease_s",
+]
+
+Answers = Iterator[Event | Effect]
+"""What a part answers, in order. An event goes to the policy, and what that decides is done before the part goes on."""
+RunState = Literal["gathering", "running", "ended"]
 
 FIRST_LEASE_S = 15.0
 """Lease before any step was measured: the first step may compile kernels and fill caches."""
@@ -34,29 +49,77 @@ def lease_s(step_s: float) -> float:
 
 @dataclass(slots=True)
 class Member:
-    """One worker, as the coordinator keeps it."""
+    """One worker, as the coordinator keeps it; only this module assigns its fields."""
 
-    heard_s: float
+    seen_s: float
+    """Time of its last message, from which its lease runs."""
     rack: int = 0
     num_workers: int = 1
-    """How many workers' work its updates are."""
+    """Number of workers whose work its updates are."""
     clock: int = 0
     live: bool = True
     resting: bool = False
     left: bool = False
-    """The policy knows that it is gone for good, or has never known it."""
+    """True once the policy knows that it is gone for good, or where the policy has never known it."""
     spoken_for: bool = False
-    """Another speaks for its rack, and rests for it too."""
+    """True while another speaks for its rack, and rests for it too."""
     doomed: bool = False
-    """Another of its rack is lost."""
+    """True once another of its rack is lost."""
     leaving: bool = False
     left_s: float = 0.0
-    """When it had trained all it would."""
+    """Time when it had trained all it would."""
     parted: bool = False
-    """The others still train, and go on without it."""
+    """True once the others, which still train, go on without it."""
     answered: bool = False
     evaluates: bool = False
-    """Told so, when all were leaving."""
+    """True once it is told so, when all were leaving."""
+
+    def seen(self, now_s: float, *, clock: int | None = None) -> None:
+        """Renew its lease by a message, which may tell its clock."""
+        self.seen_s = now_s
+        self.clock = self.clock if clock is None else clock
+
+    def go_on_from(self, clock: int) -> None:
+        """Put it at the clock at which it is admitted, or from which all go on."""
+        self.clock = clock
+
+    def rest(self) -> None:
+        """Let it make no steps until it wakes."""
+        self.resting = True
+
+    def wake(self) -> None:
+        """End its rest."""
+        self.resting = False
+
+    def retire(self) -> None:
+        """Take it out of the policy for good."""
+        self.resting = self.left = True
+
+    def rejoin(self) -> None:
+        """Have it take part in the policy again, though its training was over."""
+        self.resting = self.left = False
+
+    def leave(self, now_s: float) -> None:
+        """End its training."""
+        self.leaving, self.left_s = True, now_s
+
+    def take_back_leave(self) -> None:
+        """Forget that its training was over: it says so again in the next group."""
+        self.leaving = False
+
+    def part(self) -> bool:
+        """Let the others go on without it; returns whether it is still to be told that it may leave."""
+        self.parted, untold = True, self.live and not self.answered
+        self.answered = self.answered or untold
+        return untold
+
+    def doom(self) -> None:
+        """Have it end, because another of its rack is lost."""
+        self.doomed = True
+
+    def remove(self) -> None:
+        """Let its messages count no more."""
+        self.live = False
 
 
 class Members(dict[int, Member]):
@@ -66,8 +129,8 @@ class Members(dict[int, Member]):
         super().__init__()
         self.by_racks = False
         """Whether one worker speaks for its rack."""
-        self.admitted = False
-        """All that the run begins with are there."""
+        self.state: RunState = "gathering"
+        """State of the run: of its beginning all workers that it expects are there, at its end none lives."""
 
     @property
     def live(self) -> list[int]:
@@ -88,8 +151,25 @@ class Members(dict[int, Member]):
         members = {worker: self[worker] for worker in self.live}
         return {worker: one.num_workers for worker, one in members.items() if not (one.left or one.spoken_for)}
 
-    def form_racks(self, workers: Iterable[int]) -> dict[int, tuple[int, ...]]:
-        """From now on one worker speaks for its rack; returns of each worker all those of its rack."""
+    def begin(self) -> None:
+        """Start the run: all workers that it expects are there."""
+        self.state = "running"
+
+    def remove(self, worker: int) -> None:
+        """Let a worker's messages count no more; without live workers the run is over."""
+        self[worker].remove()
+        self.state = self.state if self.live else "ended"
+
+    def form_racks(self, workers: Iterable[int], *, joined: bool) -> dict[int, tuple[int, ...]]:
+        """Have one worker of each rack speak for it from now on.
+
+        Args:
+            workers: All of the run.
+            joined: Whether the policy knows each of them already.
+
+        Returns:
+            All workers of its rack, for each worker.
+        """
         self.by_racks = True
         racks: dict[int, list[int]] = defaultdict(list)
         for worker in workers:
@@ -98,6 +178,7 @@ class Members(dict[int, Member]):
             self[leader].num_workers += len(others)
             for other in others:
                 self[other].resting = self[other].spoken_for = True
+                self[other].left = self[other].left or not joined
         return {worker: tuple(rack) for rack in racks.values() for worker in rack}
 
     def dissolve_racks(self) -> None:
@@ -147,9 +228,9 @@ class Members(dict[int, Member]):
         return told
 
     def excuse(self, busy_s: float) -> None:
-        """Nobody listened for so long: that is nobody's silence."""
+        """Lengthen all leases by the time in which the server took in no message."""
         for member in self.values():
-            member.heard_s += busy_s
+            member.seen_s += busy_s
 
     def slowest_clock(self) -> int:
         """The least clock of the live workers that do not rest."""
@@ -157,7 +238,7 @@ class Members(dict[int, Member]):
 
     def silent_since(self, moment_s: float) -> list[int]:
         """The live workers of whom nothing was heard since then."""
-        return [worker for worker in self.live if self[worker].heard_s < moment_s]
+        return [worker for worker in self.live if self[worker].seen_s < moment_s]
 
     def validate(self) -> None:
         """Raise AssertionError when the invariant of the module's head does not hold."""

@@ -23,19 +23,20 @@ where all stand between that stage and the next.
 Invariant: while workers gather or stop, those that stand are live, and one that is awaited does not stand.
 """
 
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from itertools import chain
+from typing import Literal
 
 from plesio.core.trace import TraceWriter
-from plesio.policies import Joined, Pause, Policy
+from plesio.policies import Joined, Pause, Policy, Resumed
 from plesio.policies.steered import NEVER
-from plesio.protocol.effects import Effect, Tell
+from plesio.protocol.effects import Tell
 from plesio.protocol.positions import common_clock
 from plesio.protocol.to_server import Cut, Holding, Regrouped
 from plesio.protocol.to_worker import Expelled, Hold, Lost, MayLeave, Regroup, Regrouping, Steering, Stop
 from plesio.runtime.coordinator.ledger import Ledger
-from plesio.runtime.coordinator.members import Member, Members
+from plesio.runtime.coordinator.members import Answers, Member, Members
 from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
-from plesio.runtime.coordinator.sampling import Decide
 from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.coordinator.unequal import Unequal
 
@@ -43,14 +44,6 @@ __all__ = ["Regroupings"]
 
 MOST_IN_VAIN = 5
 """Generations in a row without anybody lost or joined and without a step made: then they cannot meet at all."""
-
-
-class Resume(Protocol):
-    """The answer of a policy that changes to where its workers go on; None of one that does not."""
-
-    def __call__(self, clock: int) -> Steering | None:
-        """What they are told."""
-        ...
 
 
 class Regroupings:
@@ -63,8 +56,6 @@ class Regroupings:
         elastic: Whether workers go on without one that is lost.
         ledger: Told who goes on, and from which samples.
         trace: Told that too.
-        resume: Told from which clock all go on.
-        decide: Told who joins.
     """
 
     def __init__(
@@ -76,8 +67,6 @@ class Regroupings:
         elastic: bool,
         ledger: Ledger,
         trace: TraceWriter,
-        resume: Resume,
-        decide: Decide,
     ) -> None:
         self._members = members
         self._stage = stage
@@ -87,8 +76,9 @@ class Regroupings:
         self._unequal = Unequal(members, ledger=ledger)
         self._ledger = ledger
         self._trace = trace
-        self._resume = resume
-        self._decide = decide
+        self._adapts = policy.adapts
+        self._steering: Steering | None = None
+        """How a policy that changes has the workers of the new group go on."""
         self.stale = False
         """Somebody was lost or has come on the store since the workers last formed a group."""
         self._generation = 0
@@ -103,7 +93,7 @@ class Regroupings:
     @property
     def possible(self) -> bool:
         """Whether the loss of a worker does not end the collectives of the others."""
-        return self._elastic and self._members.admitted
+        return self._elastic and self._members.state != "gathering"
 
     @property
     def gathering(self) -> bool:
@@ -115,176 +105,186 @@ class Regroupings:
         """The workers that meet in collectives, or will again: all but those whose training is over for good."""
         return [one for one in self._members.live if not (self._members[one].answered or self._members[one].doomed)]
 
-    def lost(self, worker: int, *, now_s: float) -> list[Effect]:
-        """Where the others met it in collectives they form a new group; on the store they do when they come back."""
+    def lost(self, worker: int, *, now_s: float) -> Answers:
+        """Have those who met it in collectives form a new group; on the store they do when they come back."""
         self._stand.pop(worker, None)
         self._in_vain = 0
         if not self.possible or self._members[worker].answered:
-            return []
+            return
         if self._stage.exchange == "store":
             self.stale = True
-            return self._go_on(now_s=now_s)
-        return [*self._stop(), *self._go_on(now_s=now_s)]
+        else:
+            yield from self._stop()
+        yield from self._go_on(now_s=now_s)
 
-    def part(self, *, now_s: float, lease_s: float) -> list[Effect]:
+    def part(self, *, now_s: float, lease_s: float) -> Answers:
         """Have the others go on without workers that ended their loops a lease ago, or end all that cannot go on."""
-        if self._stage.exchange == "store" or self._phase == "gathering" or not self._members.admitted:
-            return []
+        if self._stage.exchange == "store" or self._phase == "gathering" or self._members.state == "gathering":
+            return
         problem = self._unequal.mixed_up(generation=self._generation, now_s=now_s, lease_s=lease_s)
         if problem is not None:
-            return self._give_up(problem)
+            yield from self._give_up(problem)
+            return
         if not self.possible or not (over := self._unequal.ended(now_s - lease_s)):
-            return []
-        effects: list[Effect] = []
+            return
         for worker in over:
             member = self._members[worker]
-            member.parted = True
             self._ledger.ended_early(worker, evaluates=not member.answered)
-            if member.live and not member.answered:
-                member.answered = True
-                effects.append(Tell(worker=worker, message=MayLeave(evaluates=False)))
-        return [*effects, *self._stop(), *self._go_on(now_s=now_s)]
+            if member.part():
+                yield Tell(worker=worker, message=MayLeave(evaluates=False))
+        yield from self._stop()
+        yield from self._go_on(now_s=now_s)
 
-    def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> list[Effect]:
+    def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> Answers:
         """A worker says where it stands or which step it is in, or that it is in the new group."""
         match message:
             case Cut() if worker in self.newcomers:
                 self.newcomers.is_ready(worker, message)
-                return self._make_room(now_s=now_s)
+                yield from self._make_room(now_s=now_s)
             case Cut():
-                return self.cut_off(worker, message, now_s=now_s)
+                yield from self._cut_off(worker, message, now_s=now_s)
             case Holding():
-                return self._holds(worker, message)
-            case Regrouped():
-                return self.regrouped(message)
+                yield from self._holds(worker, message)
+            case Regrouped(samples=samples, own=own, dropped=dropped):
+                self._ledger.regrouped(self._group, samples=samples, own=own, dropped=dropped)
 
-    def cut_off(self, worker: int, cut: Cut, *, now_s: float) -> list[Effect]:
-        """A worker stands. If its collective cannot go on, the others are stopped; when all stand they form a group."""
+    def _cut_off(self, worker: int, cut: Cut, *, now_s: float) -> Answers:
+        """Take in that a worker stands; the others are stopped, if their collective cannot go on without it."""
         if not self._members.is_live(worker):
-            return [Tell(worker=worker, message=Expelled())]
-        self._members[worker].heard_s = now_s
-        effects = [] if cut.agreed and self._phase == "stopping" else self._stop()
+            yield Tell(worker=worker, message=Expelled())
+            return
+        self._members[worker].seen(now_s)
+        if not (cut.agreed and self._phase == "stopping"):
+            yield from self._stop()
         self._stand[worker] = cut
-        return effects + self._go_on(now_s=now_s)
+        yield from self._go_on(now_s=now_s)
 
-    def regrouped(self, regrouped: Regrouped) -> list[Effect]:
-        """The new group is there."""
-        self._ledger.regrouped(self._group, samples=regrouped.samples, own=regrouped.own, dropped=regrouped.dropped)
-        return []
-
-    def _stop(self) -> list[Effect]:
-        """The group is no more: all of it are to say where they stand."""
+    def _stop(self) -> Answers:
+        """End the group: all of it are to say where they stand."""
         if self._phase == "gathering":
-            return []
+            return
         if self._phase == "going on":
             self._begin()
         self._phase = "gathering"
         for worker in self._group:
-            self._members[worker].leaving = False  # who has trained all it could says so again
-        return [Tell(worker=worker, message=Regrouping(generation=self._generation)) for worker in self._group]
+            self._members[worker].take_back_leave()
+        for worker in self._group:
+            yield Tell(worker=worker, message=Regrouping(generation=self._generation))
 
     def _begin(self) -> None:
         self._generation += 1
         self._stand.clear()
         self._begun.clear()
 
-    def _make_room(self, *, now_s: float) -> list[Effect]:
+    def _make_room(self, *, now_s: float) -> Answers:
         """Have all stop for those who are ready to join, unless they do anyway."""
         if self._phase != "going on":
-            return self._go_on(now_s=now_s)
-        if self._stage.exchange == "store":
+            yield from self._go_on(now_s=now_s)
+        elif self._stage.exchange == "store":
             self.stale = True
-            return self._decide(Pause(reason="a worker joins"), now_s=now_s)
-        self._begin()
-        self._phase = "holding"
-        return [Tell(worker=worker, message=Hold(generation=self._generation)) for worker in self._group]
+            yield Pause(reason="a worker joins")
+        else:
+            self._begin()
+            self._phase = "holding"
+            for worker in self._group:
+                yield Tell(worker=worker, message=Hold(generation=self._generation))
 
-    def _holds(self, worker: int, holding: Holding) -> list[Effect]:
-        """A worker begins no further step. When all hold they are told where they stop: where the furthest one is."""
+    def _holds(self, worker: int, holding: Holding) -> Answers:
+        """Take in that a worker begins no further step; when all hold, they stop where the furthest one is."""
         if self._phase != "holding" or holding.generation != self._generation or worker not in self._group:
-            return []
+            return
         self._begun[worker] = holding.begun
-        if not self._begun.keys() >= set(self._group):
-            return []
-        self._phase = "stopping"
-        return self._stop_at(max(self._begun.values()))
+        if self._begun.keys() >= set(self._group):
+            self._phase = "stopping"
+            yield from self._stop_at(max(self._begun.values()))
 
-    def _stop_at(self, clock: int) -> list[Effect]:
+    def _stop_at(self, clock: int) -> Answers:
         stop = Stop(generation=self._generation, clock=clock)
-        return [Tell(worker=worker, message=stop) for worker in self._group]
+        for worker in self._group:
+            yield Tell(worker=worker, message=stop)
 
-    def _call_off(self) -> list[Effect]:
-        """Nobody stops, and whoever holds goes on; somebody who stands already waits for the others as after a loss."""
-        if self._phase not in ("holding", "stopping") or self._stand:
-            return []
-        self._phase = "going on"
-        return self._stop_at(NEVER)
+    def _call_off(self) -> Answers:
+        """Have all go on that hold; one that stands already waits for the others as after a loss."""
+        if self._phase in ("holding", "stopping") and not self._stand:
+            self._phase = "going on"
+            yield from self._stop_at(NEVER)
 
-    def leaving(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker has trained all it will, and so will the others: those who would join come too late."""
-        self._members[worker].left_s = now_s
-        return [*self.newcomers.refuse(AT_ITS_END), *self._call_off()]
+    def leaving(self) -> Answers:
+        """Refuse those who would join: a worker has trained all it will, and so will the others."""
+        yield from self.newcomers.refuse(AT_ITS_END)
+        yield from self._call_off()
 
-    def entered_store(self, *, now_s: float) -> list[Effect]:
-        """The workers have gone to the store before they came to where they would have stopped."""
-        effects = self._call_off()
-        return effects + self._make_room(now_s=now_s) if self.newcomers.ready else effects
+    def entered_store(self, *, now_s: float) -> Answers:
+        """Take in that the workers have gone to the store before they came to where they would have stopped."""
+        yield from self._call_off()
+        if self.newcomers.ready:
+            yield from self._make_room(now_s=now_s)
 
-    def _go_on(self, *, now_s: float) -> list[Effect]:
-        """If all stand, they are told of the new group, or that there can be none."""
+    def resumed(self, steering: Steering) -> None:
+        """Keep how the policy has the new group go on, until its workers are told."""
+        self._steering = steering
+
+    def _go_on(self, *, now_s: float) -> Answers:
+        """Tell all of the new group when they stand, or that there can be none."""
         group = self._group
         if self._phase not in ("stopping", "gathering") or not group or not self._stand.keys() >= set(group):
-            return []
+            return
         if all(self._stand[worker].position is None for worker in group):
-            return self._give_up("all workers that knew how far the run was are lost")
-        effects = self._take_in(now_s=now_s)
-        effects += self._take_back(now_s=now_s)
+            yield from self._give_up("all workers that knew how far the run was are lost")
+            return
+        have_come = False
+        for joined in chain(self._take_in(now_s=now_s), self._take_back()):
+            have_come = True
+            yield joined
         members = tuple(self._group)
         positions = tuple(self._stand[worker].position for worker in members)
         clock = common_clock(positions)
-        self._in_vain = self._in_vain + 1 if clock == self._clock and not effects else 0
+        self._in_vain = self._in_vain + 1 if clock == self._clock and not have_come else 0
         self._clock = clock
         self._phase, self.stale = "going on", False
         if self._in_vain > MOST_IN_VAIN:
-            return self._give_up("the workers cannot reach each other, though none of them is lost")
+            yield from self._give_up("the workers cannot reach each other, though none of them is lost")
+            return
         for member in members:
-            self._members[member].clock = clock
+            self._members[member].go_on_from(clock)
         self._ledger.racks = dict.fromkeys(members, members)
         self._trace.event("regroup", at_s=now_s, clock=clock, workers=list(members))
+        if self._adapts and self._stage.exchange != "store":
+            yield Resumed(clock=clock)
         regroup = Regroup(
             generation=self._generation,
             members=members,
             positions=positions,
             meeting=self._stand[members[0]].meeting,
-            steer=self._resume(clock),
+            steer=self._steering,
         )
-        return effects + [Tell(worker=worker, message=regroup) for worker in members]
+        self._steering = None
+        for worker in members:
+            yield Tell(worker=worker, message=regroup)
 
-    def _take_in(self, *, now_s: float) -> list[Effect]:
-        """Those who are ready to join are members."""
-        effects: list[Effect] = []
+    def _take_in(self, *, now_s: float) -> Iterator[Joined]:
+        """Make members of those who are ready to join."""
         for worker, rack, cut in self.newcomers.take():
-            self._members[worker] = Member(heard_s=now_s, rack=rack)
+            self._members[worker] = Member(seen_s=now_s, rack=rack)
             self._stand[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
-            effects += self._decide(Joined(worker=worker), now_s=now_s)
-        return effects
+            yield Joined(worker=worker)
 
-    def _take_back(self, *, now_s: float) -> list[Effect]:
-        """Those whose training was over take part as before."""
-        effects: list[Effect] = []
+    def _take_back(self) -> Iterator[Joined]:
+        """Have those whose training was over take part as before."""
         for worker in self._group:
             member = self._members[worker]
-            member.leaving = False
+            member.take_back_leave()
             if member.left:
-                member.left = member.resting = False
-                effects += self._decide(Joined(worker=worker), now_s=now_s)
-        return effects
+                member.rejoin()
+                yield Joined(worker=worker)
 
-    def _give_up(self, text: str) -> list[Effect]:
+    def _give_up(self, text: str) -> Answers:
         self._phase = "going on"
         lost = Lost(workers=(), fatal=True, error=text)
-        return [*self.newcomers.refuse(text), *(Tell(worker=worker, message=lost) for worker in self._group)]
+        yield from self.newcomers.refuse(text)
+        for worker in self._group:
+            yield Tell(worker=worker, message=lost)
 
     def validate(self) -> None:
         """Raise AssertionError when the invariant of the module's head does not hold."""

@@ -8,25 +8,15 @@ first to ask would make rounds on its own, and the result would depend on who is
 Invariants: who waits for a block is live, and waits in a plan that has been begun; who rests holds no block.
 """
 
-from typing import Protocol
-
-from plesio.policies import Event, Joined, LeaveReason, Left
-from plesio.protocol.effects import Effect, Tell
+from plesio.policies import Joined, LeaveReason, Left
+from plesio.protocol.effects import Tell
 from plesio.protocol.plans import Block
 from plesio.protocol.to_server import LeaseRequest
 from plesio.protocol.to_worker import Lease
-from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.members import Answers, Members
 from plesio.runtime.coordinator.stage import Stage
 
-__all__ = ["Decide", "Sampling"]
-
-
-class Decide(Protocol):
-    """The policy's answer to an event, carried out."""
-
-    def __call__(self, event: Event, *, now_s: float) -> list[Effect]:
-        """What follows from it."""
-        ...
+__all__ = ["Sampling"]
 
 
 class Sampling:
@@ -35,13 +25,11 @@ class Sampling:
     Args:
         members: Who takes part.
         stage: Has the plans.
-        decide: Told who rests, and who joins again.
     """
 
-    def __init__(self, members: Members, stage: Stage, *, decide: Decide) -> None:
+    def __init__(self, members: Members, stage: Stage) -> None:
         self._members = members
         self._stage = stage
-        self._decide = decide
         self._asking: dict[int, int] = {}
         """Of each worker that waits for a block, the plan."""
 
@@ -50,7 +38,7 @@ class Sampling:
         """True if all workers make the same steps in the present stage."""
         return self._stage.policy.synchronous
 
-    def lease(self, worker: int, request: LeaseRequest, *, now_s: float) -> list[Effect]:
+    def lease(self, worker: int, request: LeaseRequest) -> Answers:
         """A worker asks for its next block; it is told by a `Lease`.
 
         An idle worker (nothing left to train on) is answered when there is a block or when the whole plan is done, and
@@ -58,41 +46,41 @@ class Sampling:
         ask fixes the plan's figures; all workers of one program ask with the same.
         """
         if not self._members.is_live(worker) or self._members[worker].left:
-            return []
-        # who has left would be dealt batches of rounds that nobody trains on
+            return
+        # one that has left would be dealt batches of rounds that nobody trains on
         book = self._stage.book(request.plan, request.figures, workers=self._members.known())
         book.join(worker)
         if not request.idle:
-            return self._give(worker, plan=request.plan, block=book.lease(worker), now_s=now_s)
+            yield from self._give(worker, plan=request.plan, block=book.lease(worker))
+            return
         self._asking[worker] = request.plan
-        return self.answer(now_s=now_s)
+        yield from self.answer()
 
-    def release(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker left its loop early: what it holds goes to others."""
+    def release(self, worker: int) -> Answers:
+        """Give what a worker holds, which has left its loop early, to others."""
         for plan in self._stage.plans.values():
             plan.release(worker)
-        return self.answer(now_s=now_s)
+        yield from self.answer()
 
-    def withdraw(self, worker: int, *, now_s: float) -> list[Effect]:
-        """A worker is gone: it asks for nothing any more, and what it holds goes to others."""
+    def withdraw(self, worker: int) -> Answers:
+        """Give what a worker holds, which is gone and asks for nothing any more, to others."""
         self._asking.pop(worker, None)
-        return self.release(worker, now_s=now_s)
+        yield from self.release(worker)
 
-    def finish(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
-        """A worker is done with the next ``num_samples`` samples of a block."""
+    def finish(self, worker: int, *, plan: int, block: int, num_samples: int) -> Answers:
+        """Enter that a worker is done with the next ``num_samples`` samples of a block."""
         if plan in self._stage.plans and self._members.is_live(worker):
             self._stage.plans[plan].finish(worker, block, num_samples)
-        return self.answer(now_s=now_s)
+        yield from self.answer()
 
-    def give_back(self, worker: int, *, plan: int, block: int, num_samples: int, now_s: float) -> list[Effect]:
-        """What a worker did on the next ``num_samples`` samples of a block was dropped: they go to whoever asks."""
+    def give_back(self, worker: int, *, plan: int, block: int, num_samples: int) -> Answers:
+        """Give the next ``num_samples`` samples of a block to the next that asks: what was made of them was dropped."""
         if plan in self._stage.plans and self._members.is_live(worker):
             self._stage.plans[plan].give_back(worker, block, num_samples)
-        return self.answer(now_s=now_s)
+        yield from self.answer()
 
-    def answer(self, *, now_s: float) -> list[Effect]:
+    def answer(self) -> Answers:
         """Answer those who wait for a block, as far as they can be; the others rest."""
-        effects: list[Effect] = []
         for worker, number in list(self._asking.items()):
             if worker not in self._asking:
                 continue
@@ -101,18 +89,19 @@ class Sampling:
             block = None if stopped else plan.lease(worker)
             wakes = plan.done and self._stage.policy.synchronous and not stopped
             if block is None and not member.resting and not wakes:
-                member.resting = True
-                effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
+                member.rest()
+                yield Left(worker=worker, reason=LeaveReason.RESTING)
             if block is None and not plan.done and not stopped:
                 continue  # somebody's block may yet come back
             if self._asking.pop(worker, None) is None:
                 continue  # its rest ended the stage, and that has answered it
             if stopped:
-                effects.append(Tell(worker=worker, message=Lease(plan=number, block=None, halted=True)))
+                yield Tell(worker=worker, message=Lease(plan=number, block=None, halted=True))
             else:
                 rounds = self._stage.policy.synchronous and self._stage.policy.period > 1
-                effects += self._give(worker, plan=number, block=block, wakes=wakes, early=rounds or wakes, now_s=now_s)
-        return effects + [Tell(worker=worker, message=self._stage.stays()) for worker in self._stage.let_go()]
+                yield from self._give(worker, plan=number, block=block, wakes=wakes, early=rounds or wakes)
+        for worker in self._stage.let_go():
+            yield Tell(worker=worker, message=self._stage.stays())
 
     def _give(
         self,
@@ -122,8 +111,7 @@ class Sampling:
         block: Block | None,
         wakes: bool = False,
         early: bool = False,
-        now_s: float,
-    ) -> list[Effect]:
+    ) -> Answers:
         """Tell a worker its block.
 
         Args:
@@ -132,16 +120,14 @@ class Sampling:
             block: What it may train on.
             wakes: It takes part again though there is no block.
             early: It may have handed in its round before its end, and goes on from where that ends.
-            now_s: The time.
         """
         member = self._members[worker]
-        effects: list[Effect] = []
         clock = member.clock if early else None
         if (block is not None or wakes) and member.resting:
-            member.resting = False
-            effects += self._decide(Joined(worker=worker, num_workers=member.num_workers), now_s=now_s)
-            clock = member.clock
-        return [*effects, Tell(worker=worker, message=Lease(plan=plan, block=block, clock=clock))]
+            member.wake()
+            yield Joined(worker=worker, num_workers=member.num_workers)
+            clock = member.clock  # where the policy has admitted it
+        yield Tell(worker=worker, message=Lease(plan=plan, block=block, clock=clock))
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""

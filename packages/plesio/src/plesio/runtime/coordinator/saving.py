@@ -99,7 +99,7 @@ class Checkpoints:
             return None  # other workers than those that it knew: it begins anew, from this clock
         self._recorder.hear_again(events, clock=books.began)
         for worker in workers:
-            self._members[worker].clock = self._saving.clock
+            self._members[worker].go_on_from(self._saving.clock)
         return self._recorder.last_steer
 
     def passed(self, clock: int) -> None:

@@ -8,14 +8,14 @@ on the way to it and dissolved when all have left it.
 from msgspec.structs import replace
 
 from plesio.core.trace import TraceWriter
-from plesio.policies import Action, LeaveReason, Left, Ready, Steer
+from plesio.policies import LeaveReason, Left, Ready, Steer
 from plesio.protocol.effects import Effect, StayOrder, Tell
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Entered, Steering
 from plesio.runtime.coordinator.ledger import Ledger
-from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.members import Answers, Members
 from plesio.runtime.coordinator.regroupings import Regroupings
-from plesio.runtime.coordinator.sampling import Decide, Sampling
+from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.stage import Stage
 
 __all__ = ["StageChanges"]
@@ -30,7 +30,6 @@ class StageChanges:
         ledger: Told of racks, of decisions, and of what is given up.
         trace: Has the decisions too.
         sampling: Takes back what was leased to workers that stand still.
-        decide: Told who stands still.
         regroupings: Knows whether somebody was lost since the workers last formed a group.
     """
 
@@ -42,7 +41,6 @@ class StageChanges:
         ledger: Ledger,
         trace: TraceWriter,
         sampling: Sampling,
-        decide: Decide,
         regroupings: Regroupings,
     ) -> None:
         self._members = members
@@ -52,29 +50,31 @@ class StageChanges:
         self._steered: Steer | None = None
         """The last one."""
         self._sampling = sampling
-        self._decide = decide
         self._regroupings = regroupings
 
-    def ready(self, worker: int, standing: Standing, *, now_s: float) -> list[Effect]:
-        """A worker stands still between two exchanges; it is told `Entered` or a `Turn` when it may go on.
+    def ready(self, worker: int, standing: Standing, *, now_s: float) -> Answers:
+        """Take in that a worker stands still between two exchanges; it is told `Entered` or a `Turn` when it may go on.
 
         That is at once if the stage does not end after all, or not in this plan.
         """
+        if self._members.state != "running" or not self._members.is_live(worker):
+            return
         member, stage = self._members[worker], self._stage
-        member.heard_s = now_s
-        member.clock = standing.clock
+        member.seen(now_s, clock=standing.clock)
         if stage.exchange == "store" and (not stage.stops(standing.plan) or stage.is_done(standing.plan)):
-            return [Tell(worker=worker, message=stage.stays())]
+            yield Tell(worker=worker, message=stage.stays())
+            return
         if stage.exchange == "collective" and self._regroupings.gathering:
-            return []  # it has been told to say where it stands in the group that is no more, and sets out anew
+            return  # it has been told to say where it stands in the group that is no more, and sets out anew
         stage.standing[worker] = standing
         if stage.exchange == "collective":
-            return self._enter_store(now_s=now_s)
-        effects: list[Effect] = []
+            yield from self._enter_store(now_s=now_s)
+            return
         if not member.resting:
-            member.resting = True
-            effects += self._decide(Left(worker=worker, reason=LeaveReason.RESTING), now_s=now_s)
-        return effects + self._sampling.release(worker, now_s=now_s) + self.leave_store(now_s=now_s)
+            member.rest()
+            yield Left(worker=worker, reason=LeaveReason.RESTING)
+        yield from self._sampling.release(worker)
+        yield from self.leave_store()
 
     def _standing_events(self) -> list[Ready]:
         """Nothing if somebody is still under way."""
@@ -84,39 +84,37 @@ class StageChanges:
             return []
         return [Ready(worker=worker, clock=standing[worker].clock) for worker in present]
 
-    def _enter_store(self, *, now_s: float) -> list[Effect]:
+    def _enter_store(self, *, now_s: float) -> Answers:
         events = self._standing_events()
-        if events and self._stage.policy.racks_share_store:
-            racks = self._members.form_racks([event.worker for event in events])
+        if not events:
+            return
+        if self._stage.policy.racks_share_store:
+            racks = self._members.form_racks([event.worker for event in events], joined=True)
             self._ledger.racks = racks
             events = [
                 replace(event, speaker=racks[event.worker][0]) if self._members[event.worker].spoken_for else event
                 for event in events
             ]
-        effects: list[Effect] = []
-        if events:
-            samples, left_out = self._stage.enter_store(self._members.known())
-            self._ledger.entered_store(samples)
-            if left_out:
-                self._ledger.fallbacks.append(
-                    f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
-                    "them was in pieces that are too small for a rack"
-                )
+        samples, left_out = self._stage.enter_store(self._members.known())
+        self._ledger.entered_store(samples)
+        if left_out:
+            self._ledger.fallbacks.append(
+                f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
+                "them was in pieces that are too small for a rack"
+            )
+        yield from events
         for event in events:
-            effects += self._decide(event, now_s=now_s)
-        effects += [Tell(worker=event.worker, message=Entered()) for event in events]
-        return effects + self._regroupings.entered_store(now_s=now_s) if events else effects
+            yield Tell(worker=event.worker, message=Entered())
+        yield from self._regroupings.entered_store(now_s=now_s)
 
-    def leave_store(self, *, now_s: float) -> list[Effect]:
+    def leave_store(self) -> Answers:
         """End the stage on the store if that is what is asked for and nobody is under way any more."""
         events = self._standing_events() if self._stage.exchange == "store" else []
         if events and not self._stage.goes_round(sum(self._members.known().values())):
             stays = self._stage.stays()
-            return [Tell(worker=event.worker, message=stays) for event in events]
-        effects: list[Effect] = []
-        for event in events:  # the answer to the last one is how they go on
-            effects += self._decide(event, now_s=now_s)
-        return effects
+            yield from [Tell(worker=event.worker, message=stays) for event in events]
+        else:
+            yield from events  # the answer to the last one is how they go on
 
     def steer(self, steer: Steer, *, stand: bool, now_s: float, started_s: float) -> list[Effect]:
         """The policy says how all go on.
@@ -142,13 +140,12 @@ class StageChanges:
         steering = Steering.of(steer, workers=self._members.training)
         return [Tell(worker=worker, message=steering) for worker in hear]
 
-    def resumed(self, steer: Action) -> Steering:
-        """The workers of a collective go on in a new group, and none of them stands any more."""
-        assert isinstance(steer, Steer), steer
+    def resumed(self, steer: Steer) -> None:
+        """Have the workers of a collective go on in a new group, in which none of them stands any more."""
         self._steered = self._steered and steer  # the first one that a review gives is entered as the first decision
         self._stage.standing.clear()
         self._stage.steer(steer)
-        return Steering.of(steer, workers=self._members.training)
+        self._regroupings.resumed(Steering.of(steer, workers=self._members.training))
 
     def _turn(self, steer: Steer) -> list[Effect]:
         """All leave the store and go on together."""
@@ -156,8 +153,8 @@ class StageChanges:
         self._members.dissolve_racks()
         self._ledger.racks = {}
         for worker in self._members.known():
-            self._members[worker].resting = False
-            self._members[worker].clock = steer.clock
+            self._members[worker].wake()
+            self._members[worker].go_on_from(steer.clock)
         turn = self._stage.leave_store(steer, workers, training=self._members.training)
         turn = replace(turn, regroup=self._regroupings.stale)
         return [Tell(worker=worker, message=turn) for worker in workers]

@@ -1,21 +1,30 @@
-"""Updates on their way into the shared parameters: which are whole, how many samples they stand for, what is applied.
+"""Updates on their way into the shared parameters: which are whole, what is decided on them, what is applied.
 
-An update has arrived when every server holds its part of it. Invariants:
+An update has arrived when every server holds its part of it; then the policy decides, if its worker still counts.
+Invariants:
 
 - a key (worker, clock) with parts is of a live worker, and some server's part is still missing;
 - samples are noted of updates that are whole and not decided on yet;
 - a snapshot is taken when the samples that were applied pass a multiple of ``snapshot_every``.
 """
 
+import logging
+from collections.abc import Sequence
+
 from plesio.core.trace import TraceWriter
-from plesio.policies import Apply, Refuse, RefuseReason
+from plesio.policies import Apply, Arrived, Refuse, RefuseReason
 from plesio.protocol.effects import ApplyOrder, DropOrder, Effect, Order, SnapshotOrder, Tell
 from plesio.protocol.figures import Snapshot
+from plesio.protocol.to_server import Finished, NotFinite, PartArrived
 from plesio.protocol.to_worker import UpdateRefused
 from plesio.runtime.coordinator.ledger import Ledger
-from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.members import Answers, Members
+from plesio.runtime.coordinator.sampling import Sampling
+from plesio.runtime.coordinator.saving import Checkpoints
 
 __all__ = ["Updates"]
+
+_log = logging.getLogger(__name__)
 
 
 class Updates:
@@ -23,31 +32,121 @@ class Updates:
 
     Args:
         members: Whose work they are.
+        sampling: Told which samples are done.
+        checkpoints: Follow how far the workers are.
+        ledger: Told what arrives and what is applied.
+        trace: Told what is applied and refused.
         num_servers: Servers that hold a part of the parameters.
         snapshot_every: Samples between two snapshots; None for none.
-        ledger: Told what is applied.
     """
 
-    def __init__(self, members: Members, *, num_servers: int, snapshot_every: int | None, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        members: Members,
+        *,
+        sampling: Sampling,
+        checkpoints: Checkpoints,
+        ledger: Ledger,
+        trace: TraceWriter,
+        num_servers: int,
+        snapshot_every: int | None,
+    ) -> None:
         self._members = members
-        self.snapshots: list[Snapshot] = []
+        self._sampling = sampling
+        self._checkpoints = checkpoints
+        self._ledger = ledger
+        self._trace = trace
         self._num_servers = num_servers
         self._snapshot_every = snapshot_every
-        self._ledger = ledger
+        self.snapshots: list[Snapshot] = []
         self._parts: dict[tuple[int, int], set[int]] = {}
-        """Of each update of which some servers lack their part, those that have it."""
-        self._samples: dict[tuple[int, int], int] = {}
-        self._positions: dict[tuple[int, int], int] = {}
-        """Positions of the dealt orders in each update: samples, or batches of a batch sampler."""
+        """Servers that have their part of an update, where some still lack theirs."""
+        self._whole: dict[tuple[int, int], tuple[int, int]] = {}
+        """Samples in an update, and positions of the dealt orders: samples, or batches of a batch sampler."""
+        self._rates: dict[int, tuple[int, tuple[float, ...]]] | None = {}
+        """Clock of each worker's last update, and its learning rates then; None once a difference was warned of."""
+        self._late: tuple[int, int] | None = None
+        """The last update that was refused because its step was over."""
 
-    def is_whole(self, worker: int, clock: int, *, server: int) -> bool:
-        """Whether every server has its part, now that this one has."""
-        parts = self._parts.setdefault((worker, clock), set())
-        parts.add(server)
-        if len(parts) < self._num_servers:
-            return False
-        del self._parts[worker, clock]
-        return True
+    def part(self, part: PartArrived, *, now_s: float) -> Answers:
+        """Take in that one server holds its part of an update; when all do, the policy decides."""
+        event = part.event
+        key = event.worker, event.clock
+        if not self._counts(event):
+            yield DropOrder(worker=event.worker, clock=event.clock)
+            return
+        self._compare_rates(event, part.rates)
+        parts = self._parts.setdefault(key, set())
+        parts.add(part.server)
+        if len(parts) == self._num_servers:
+            del self._parts[key]
+            yield from self._decide(event, num_samples=part.num_samples, finished=part.finished, now_s=now_s)
+
+    def not_finite(self, message: NotFinite, *, now_s: float) -> Answers:
+        """Take in that an update was not finite: it has no parts, and its samples count as done."""
+        event = message.arrived
+        if self._counts(event):
+            yield from self._decide(event, num_samples=0, finished=message.finished, now_s=now_s)
+        else:
+            yield DropOrder(worker=event.worker, clock=event.clock)
+
+    def _counts(self, event: Arrived) -> bool:
+        """Tell whether an update of this worker still counts."""
+        members, worker = self._members, event.worker
+        return members.state == "running" and members.is_live(worker) and not members[worker].resting
+
+    def _compare_rates(self, event: Arrived, rates: tuple[float, ...] | None) -> None:
+        """Warn where workers make the same step with other learning rates, of which the servers can use but one.
+
+        Under a relaxed policy schedulers may be ahead of each other, and the same clock is no sign of the same moment.
+        """
+        if self._rates is None:
+            return
+        worker = event.worker
+        mine = self._rates.get(worker, (0, ()))[1] if rates is None else rates
+        self._rates[worker] = event.clock, mine
+        if not self._sampling.synchronous:
+            return
+        for other, (clock, theirs) in self._rates.items():
+            if clock != event.clock or not self._members.is_live(other):
+                continue
+            for group, (rate, there) in enumerate(zip(mine, theirs, strict=False)):
+                if rate != there:
+                    line = (
+                        f"at step {clock} worker {worker} has the learning rate {rate:g} in group {group} and worker "
+                        f"{other} {there:g}, and the server uses that which came last: step schedulers alike on all "
+                        "workers, by a metric that all of them have, or have session.schedule step them"
+                    )
+                    _log.warning(line)
+                    self._ledger.fallbacks.append(line)
+                    self._rates = None
+                    return
+
+    def _decide(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> Answers:
+        """Have the policy decide on an update, and settle the leases of its samples.
+
+        Args:
+            event: The update.
+            num_samples: Samples of the worker's own in it.
+            finished: The leased ones among them: what never arrives, or comes too late for its step, is leased again.
+            now_s: The time.
+        """
+        worker, key = event.worker, (event.worker, event.clock)
+        self._members[worker].seen(now_s, clock=event.clock)
+        self._checkpoints.passed(event.clock)
+        # the lead is taken when a step begins: one step before the clock that it ends with
+        self._ledger.max_lead = max(self._ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
+        # of a rack's samples its speaker knows its own share, and the leases of all
+        leased = sum(number for *_, number in finished)
+        self._whole[key] = leased if self._members.by_racks else num_samples, leased
+        yield event  # from here on the policy has decided: the update is applied, refused, or waits for others
+        late, self._late = self._late == key, None
+        if event.finite:
+            counted = 0 if late else num_samples
+            self._ledger.arrived(worker, num_steps=event.num_steps, num_samples=counted)
+        settle = self._sampling.give_back if late else self._sampling.finish
+        for plan, block, number in finished:
+            yield from settle(worker, plan=plan, block=block, num_samples=number)
 
     def drop_parts(self, worker: int) -> list[DropOrder]:
         """Drop what is not whole of a worker that is gone; it may come back, and be at the same clock again."""
@@ -56,44 +155,41 @@ class Updates:
             del self._parts[key]
         return [DropOrder(worker=worker, clock=clock) for _, clock in keys]
 
-    def note(self, worker: int, clock: int, *, num_samples: int, num_positions: int) -> None:
-        """A whole update stands for so many samples, and positions of the orders that are dealt out."""
-        self._samples[worker, clock] = num_samples
-        self._positions[worker, clock] = num_positions
-
-    def refuse(self, action: Refuse, *, trace: TraceWriter, now_s: float) -> list[Effect]:
-        """An update does not reach the parameters, and its worker is told why."""
+    def refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
+        """Drop an update, and tell its worker why."""
         worker, clock, reason = action.worker, action.clock, action.reason
-        num_samples = self._samples.pop((worker, clock), 0)
-        self._positions.pop((worker, clock), None)
-        trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
+        num_samples, _ = self._whole.pop((worker, clock), (0, 0))
+        self._trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)
         drop = DropOrder(worker=worker, clock=clock)
         if reason is RefuseReason.NOT_FINITE:  # that the worker found itself, and counted
             return [drop]
-        num_returned = num_samples if reason is RefuseReason.LATE else 0
+        num_returned = 0
+        if reason is RefuseReason.LATE:
+            self._late, num_returned = (worker, clock), num_samples
         return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason, num_returned=num_returned))]
 
-    def apply(self, action: Apply, *, trace: TraceWriter, now_s: float, began_s: float) -> list[Order]:
-        """The orders that make the next version, and a snapshot of it if one is due.
+    def apply(self, action: Apply, *, now_s: float, began_s: float) -> list[Order]:
+        """Return the orders that make the next version, and a snapshot of it if one is due.
 
         Args:
             action: What the policy has decided.
-            trace: Told of it.
             now_s: The time.
             began_s: When the run did.
         """
-        trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
+        self._trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
         members, ledger = self._members, self._ledger
         ledger.applied(action)
         before = ledger.applied_samples
-        ledger.applied_samples += sum(self._samples.pop(update, 0) for update in action.updates)
-        ledger.applied_positions += sum(self._positions.pop(update, 0) for update in action.updates)
+        for update in action.updates:
+            num_samples, num_positions = self._whole.pop(update, (0, 0))
+            ledger.applied_samples += num_samples
+            ledger.applied_positions += num_positions
         num_workers = tuple(members[worker].num_workers for worker, _ in action.updates)
         order = ApplyOrder(
             updates=action.updates,
             weight=action.weight,
             version=action.version,
-            num_live=max(1, sum(members.known().values())),  # as in the policy's weights, who rests counts
+            num_live=max(1, sum(members.known().values())),  # workers that rest count, too, as in the policy's weights
             num_workers=num_workers if members.by_racks else None,
             share=action.share,
             age=action.age,
