@@ -138,4 +138,4 @@ class Run:
 
     @property
     def result(self) -> RunResult:
-        return self.coordinator.ledger.result(status=self.coordinator.status, error=self.coordinator.error)
+        return self.coordinator.ledger.result(status=self.coordinator.status, error=self.coordinator.ledger.error)

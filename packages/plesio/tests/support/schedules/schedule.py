@@ -397,7 +397,7 @@ class Schedule:
         here = [number for number, worker in self.workers.items() if not (worker.gone or number in gone)]
         ended = [number for number in here if number not in failed]
         if run.status == "failed":
-            self._check_excuse(run.error or "")
+            self._check_excuse(run.ledger.error or "")
         elif here and not ended and not self._lets_racks_go:
             raise BrokenError(f"nobody has finished, and nobody says why: {failed}")
         if run.status == "finished" and ended and self.policy.exchange == "store" and not self._lets_racks_go:

@@ -11,12 +11,12 @@ A run goes through three states::
 
     gathering --all expected workers joined--> running --nobody left--> ended
 
-A worker that goes while the others gather, or disagrees with them, fails the run for all: they would wait in vain. A
-lost worker that speaks up again is told so, and none of its later updates count. Where racks share a store, a rack
+A lost worker that speaks up again is told so, and none of its later updates count. Where racks share a store, a rack
 without one of its workers cannot make a step: its others end with an error, and the rest of the run goes on.
 
 The parts, each with its invariants:
 
+    admission       how the run begins, and on what all must agree
     members         who takes part, who speaks for whom, and when silence is a loss
     updates         which of them are whole, what is decided on them, and what is applied
     sampling        who gets which samples, and who rests
@@ -29,7 +29,7 @@ The parts, each with its invariants:
     recorder        the policy's machine, and the log of all that it hears and answers
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -41,7 +41,6 @@ from plesio.policies import (
     Event,
     Grant,
     Halt,
-    Joined,
     LeaveReason,
     Left,
     Pause,
@@ -78,10 +77,10 @@ from plesio.protocol.to_server import (
     Saving,
     Standing,
 )
-from plesio.protocol.to_worker import Alive, Expelled, Failed, Lost, Start
-from plesio.runtime.coordinator.agreement import disagreement
+from plesio.protocol.to_worker import Alive, Expelled, Lost
+from plesio.runtime.coordinator.admission import Admission
 from plesio.runtime.coordinator.ledger import Ledger, World
-from plesio.runtime.coordinator.members import Answers, Member, Members, RunState, lease_s
+from plesio.runtime.coordinator.members import Answers, Members, RunState, lease_s
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
@@ -130,9 +129,6 @@ class Coordinator:
     ) -> None:
         self.policy = policy
         self.expected = tuple(sorted(expected))
-        self.status: Status = "finished"
-        self.error: str | None = None
-        self.started_s = 0.0
         self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
         began = 0 if saving is None else saving.clock
         say, header = self.ledger.fallbacks.append, {"worker": None, "policy": policy.title}
@@ -141,12 +137,16 @@ class Coordinator:
         remembers = saving is not None and policy.remembers
         self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
         self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
-        self._alike, self._saving, self._start_failed = alike, saving, False
         self._members = Members()
-        self._checkpoints = Checkpoints(
-            saving, remembers=remembers, members=self._members, ledger=self.ledger, recorder=self.recorder
-        )
         self._stage = Stage(policy, clock=began)
+        self._checkpoints = Checkpoints(
+            saving,
+            remembers=remembers,
+            members=self._members,
+            ledger=self.ledger,
+            recorder=self.recorder,
+            stage=self._stage,
+        )
         self._sampling = Sampling(self._members, self._stage)
         self._updates = Updates(
             self._members,
@@ -168,6 +168,16 @@ class Coordinator:
             trace=self.trace,
             sampling=self._sampling,
             regroupings=self._regroupings,
+        )
+        self._admission = Admission(
+            self._members,
+            self._regroupings.newcomers,
+            self._checkpoints,
+            self.ledger,
+            policy=policy,
+            expected=self.expected,
+            alike=alike,
+            saving=saving,
         )
 
     @classmethod
@@ -192,6 +202,11 @@ class Coordinator:
     def state(self) -> RunState:
         """State of the run."""
         return self._members.state
+
+    @property
+    def status(self) -> Status:
+        """Status of the run so far."""
+        return self.ledger.status
 
     @property
     def live(self) -> list[int]:
@@ -220,7 +235,7 @@ class Coordinator:
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> Answers:
         match message:
             case Join():
-                return self._join(worker, message, now_s=now_s)
+                return self._admission.join(worker, message, now_s=now_s)
             case Heartbeat(report=report):
                 return self._beat(worker, report, now_s=now_s)
             case PartArrived():
@@ -243,75 +258,9 @@ class Coordinator:
                 return self._leave(worker, samples=samples, now_s=now_s)
             case SaveRequest() | BooksPage():
                 self._checkpoints.hear(message, worker=worker)
-                return self._begin_if_all_are_there(now_s=now_s)
+                return self._admission.begin_if_all_are_there(now_s=now_s)
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)
-
-    def _join(self, worker: int, join: Join, *, now_s: float) -> Answers:
-        """Take in a worker that asks to take part; it is told `Start` when the run starts, or at once if it runs."""
-        newcomers = self._regroupings.newcomers
-        if (late := worker not in self.expected) and self.state == "gathering" and not self._start_failed:
-            newcomers.come_early(worker, join)
-            return
-        problem = disagreement(join, worker, policy=self.policy, alike=self._alike, saving=self._saving, late=late)
-        meets = self.state == "running" and self.policy.exchange == "collective"
-        problem = newcomers.come(worker, join) if meets and problem is None else problem
-        if problem is not None:
-            yield from self._reject(worker, problem, now_s=now_s)
-            return
-        if meets:
-            yield self._start(worker, clock=0, now_s=now_s)
-            return
-        self.ledger.environment = join.environment if worker == 0 else self.ledger.environment
-        self._members[worker] = Member(seen_s=now_s, rack=join.rack)
-        if self._start_failed:
-            yield Tell(worker=worker, message=Failed(message=self.error or ""))
-        elif self.state == "running":
-            yield from self._admit([worker], now_s=now_s)
-        else:
-            yield from self._begin_if_all_are_there(now_s=now_s)
-
-    def _begin_if_all_are_there(self, *, now_s: float) -> Answers:
-        there = all(rank in self._members for rank in self.expected)
-        if self.state != "gathering" or self._start_failed or not there or not self._checkpoints.complete:
-            return
-        self._members.begin()
-        self.started_s = now_s - self._checkpoints.elapsed_s
-        self.ledger.rack_of = tuple(self._members[rank].rack for rank in self.expected)
-        if self.policy.racks_share_store:
-            self.ledger.racks = self._members.form_racks(self.expected, joined=False)
-        steer = self._checkpoints.begin(workers=self.expected, now_s=now_s)
-        yield from self._admit(self.expected, now_s=now_s, known=steer is not None)
-        if steer is not None:
-            self._stage.steer(steer)
-        for worker, join in self._regroupings.newcomers.early():
-            yield from self._join(worker, join, now_s=now_s)
-
-    def _reject(self, worker: int, message: str, *, now_s: float) -> Answers:
-        """Refuse a worker that disagrees with the others; before the start that fails the run."""
-        if self.state == "running":
-            yield Tell(worker=worker, message=Failed(message=message))
-        else:
-            self._members[worker] = Member(seen_s=now_s)
-            yield from self._fail_start(message)
-
-    def _fail_start(self, message: str) -> Answers:
-        if not self._start_failed:
-            self._start_failed, self.status, self.error = True, "failed", message
-            yield from [Tell(worker=other, message=Failed(message=message)) for other in self.live]
-            yield from self._regroupings.newcomers.refuse(message)
-
-    def _admit(self, workers: Sequence[int], *, now_s: float, known: bool = False) -> Answers:
-        for worker in workers:
-            member = self._members[worker]
-            if not (known or member.left):
-                yield Joined(worker=worker, num_workers=member.num_workers)
-        for worker in workers:
-            yield self._start(worker, clock=self._members[worker].clock, now_s=now_s)
-
-    def _start(self, worker: int, *, clock: int, now_s: float) -> Tell:
-        start = Start(clock=clock, elapsed_s=now_s - self.started_s, workers=self.expected)
-        return Tell(worker=worker, message=start)
 
     def _leave(self, worker: int, *, samples: int, now_s: float) -> Answers:
         """End a worker's training; it is told `MayLeave`, the one that evaluates when all have left."""
@@ -331,7 +280,7 @@ class Coordinator:
         self.ledger.report(worker, goodbye.report)
         told: list[Effect] = []
         if "finished" == self.status != goodbye.status and not self._members[worker].doomed:
-            self.status, self.error = goodbye.status, goodbye.error
+            self.ledger.fail(goodbye.error, status=goodbye.status)
             lost = Lost(workers=(worker,), fatal=True, error=goodbye.error)
             told += [Tell(worker=other, message=lost) for other in self._members.bound_to(worker, self._stage.exchange)]
         yield from self._retire(worker, LeaveReason.CLOSED)
@@ -352,8 +301,7 @@ class Coordinator:
         self.ledger.lose(worker, evaluates=self._members[worker].evaluates)
         self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
-            self.status = "failed"
-            self.error = f"worker {worker} was lost, and a collective exchange cannot go on without it"
+            self.ledger.fail(f"worker {worker} was lost, and a collective exchange cannot go on without it")
         reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
         yield from self._retire(worker, reason)
         yield from self._remove(worker)
@@ -361,7 +309,7 @@ class Coordinator:
             yield from self._retire(mate, reason)
             self._members[mate].doom()
         if self.state == "ended" and self.status == "finished" and not self._members.ending:
-            self.status, self.error = "failed", "all workers were lost"
+            self.ledger.fail("all workers were lost")
         yield from self._regroupings.lost(worker, now_s=now_s)
         ends = {*self.live} if fatal else {*mates}
         for one in self.live:
@@ -387,7 +335,7 @@ class Coordinator:
         elif gathered:
             yield from self._members.answer_leaving()
         else:
-            yield from self._fail_start(f"worker {worker} was gone before the run began")
+            yield from self._admission.fail(f"worker {worker} was gone before the run began")
 
     def excuse(self, busy_s: float) -> None:
         """Do not count so long as silence: the server took in no message (it loaded torch, applied an update)."""
@@ -437,14 +385,14 @@ class Coordinator:
                 case Refuse():
                     effects += self._updates.refuse(action, now_s=now_s)
                 case Apply():
-                    effects += self._updates.apply(action, now_s=now_s, began_s=self.started_s)
+                    effects += self._updates.apply(action, now_s=now_s)
                 case Steer() if isinstance(event, Resumed):
                     self._changes.resumed(action)
                 case Steer(save=stand):
                     if stand and self._regroupings.stale:  # they form a new group first
                         action = self._checkpoints.postponed(action)
-                    effects += self._changes.steer(action, stand=stand, now_s=now_s, started_s=self.started_s)
-                    effects += self._checkpoints.take(action, now_s=now_s, began_s=self.started_s)
+                    effects += self._changes.steer(action, stand=stand, now_s=now_s)
+                    effects += self._checkpoints.take(action, now_s=now_s)
                 case Halt():
                     self._stage.halting = True
                     effects += [HaltOrder(), *self._carry_out(self._sampling.answer(), now_s=now_s)]

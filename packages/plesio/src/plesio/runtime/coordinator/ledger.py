@@ -5,7 +5,6 @@ up to a crash.
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from msgspec import UNSET
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
-from plesio.protocol.figures import Report, RunFigures, RunInfo
+from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 from plesio.runtime.coordinator.loss_curve import LossCurve
 from plesio.runtime.coordinator.odd_reports import SAME_BATCHES, Likeness, draw_alike, refusals
 
@@ -59,6 +58,8 @@ class Ledger:
     def __init__(self, *, policy: str, info: RunInfo, num_workers: int, world: World = "process") -> None:
         self.info = info
         self.world: World = world
+        self.status: Status = "finished"
+        self.error: str | None = None
         self.evaluations: list[Evaluation] = []
         self.parameters_sha256: str | None = None
         self.environment: Environment | None = None
@@ -96,9 +97,25 @@ class Ledger:
         """By clock, and the first of those who meet."""
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
-        self.started_unix_s = time.time()
+        self._started_s = 0.0
         self._before = LedgerState()
         """Of the part of the run before it was resumed."""
+
+    def begin(self, started_s: float, *, rack_of: Sequence[int]) -> None:
+        """Take in that the run has begun: when, by the server's clock, and in which racks its workers are, by rank."""
+        self._started_s, self.rack_of = started_s, tuple(rack_of)
+
+    def elapsed_s(self, now_s: float) -> float:
+        """Seconds that the run has taken, those of the part before it was resumed among them."""
+        return now_s - self._started_s
+
+    def meet(self, racks: Mapping[int, tuple[int, ...]]) -> None:
+        """Take in with whom each worker meets in collectives from now on; empty where all meet."""
+        self.racks = racks
+
+    def fail(self, error: str | None, *, status: Status = "failed") -> None:
+        """Take in that the run does not end well, and why."""
+        self.status, self.error = status, error
 
     def state(self) -> "LedgerState":
         """All that has been entered, to go on from."""

@@ -16,6 +16,7 @@ from plesio.protocol.to_server import BooksPage, SaveRequest, Saving
 from plesio.protocol.to_worker import Books
 from plesio.runtime.coordinator.ledger import Ledger, LedgerState
 from plesio.runtime.coordinator.members import Members
+from plesio.runtime.coordinator.stage import Stage
 
 __all__ = ["Checkpoints"]
 
@@ -46,16 +47,25 @@ class Checkpoints:
         members: Who takes part.
         ledger: The run's records.
         recorder: The policy's machine.
+        stage: The one that the run is in.
     """
 
     def __init__(
-        self, saving: Saving | None, *, remembers: bool, members: Members, ledger: Ledger, recorder: Recorder
+        self,
+        saving: Saving | None,
+        *,
+        remembers: bool,
+        members: Members,
+        ledger: Ledger,
+        recorder: Recorder,
+        stage: Stage,
     ) -> None:
         self._saving = saving
         self._remembers = remembers
         self._members = members
         self._ledger = ledger
         self._recorder = recorder
+        self._stage = stage
         self._asked = False
         """By a worker."""
         self._pending = False
@@ -81,26 +91,28 @@ class Checkpoints:
         elif worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
             self._pages.append(message.text)
 
-    def begin(self, *, workers: Sequence[int], now_s: float) -> Steer | None:
-        """The run begins: take over the books, if there are any.
+    def begin(self, *, workers: Sequence[int], now_s: float) -> bool:
+        """Begin the run, from the books if there are any.
 
         Returns:
-            What the policy's machine said last, if it knows the workers already, having heard again all that it had
-            heard; else None.
+            Whether the policy's machine knows the workers already, having been given again all events of before.
         """
         self._taken_s = now_s
         if self._saving is None or not self._pages:
-            return None
+            return False
         books = msgspec.convert(json.loads("".join(self._pages)), _Books, strict=False)
         self._pages.clear()
         self._ledger.go_on_from(books.ledger)
         events = [decode_event(event) for event in books.events or ()]
         if set(workers) != _live(events):
-            return None  # other workers than those that it knew: it begins anew, from this clock
+            return False  # other workers than those that it knew: it begins anew, from this clock
         self._recorder.hear_again(events, clock=books.began)
         for worker in workers:
             self._members[worker].go_on_from(self._saving.clock)
-        return self._recorder.last_steer
+        steer = self._recorder.last_steer
+        if steer is not None:
+            self._stage.steer(steer)
+        return steer is not None
 
     def passed(self, clock: int) -> None:
         """A worker has got to ``clock``."""
@@ -121,13 +133,12 @@ class Checkpoints:
         self._asked, self._pending = self._asked or self._pending, False
         return replace(steer, save=False)
 
-    def take(self, steer: Steer, *, now_s: float, began_s: float) -> list[Effect]:
+    def take(self, steer: Steer, *, now_s: float) -> list[Effect]:
         """All have been told how to go on; where they stand for a checkpoint, it is taken.
 
         Args:
             steer: What they have been told.
             now_s: The time.
-            began_s: When the run did.
 
         Returns:
             The books, for the lowest worker: the one that offers its state where one does.
@@ -144,7 +155,7 @@ class Checkpoints:
         return [
             Tell(
                 worker=min(self._members.known()),
-                message=Books(text=page, left=len(pages) - number, elapsed_s=now_s - began_s),
+                message=Books(text=page, left=len(pages) - number, elapsed_s=self._ledger.elapsed_s(now_s)),
             )
             for number, page in enumerate(pages, start=1)
         ]

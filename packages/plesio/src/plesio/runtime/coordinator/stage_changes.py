@@ -116,22 +116,21 @@ class StageChanges:
         else:
             yield from events  # the answer to the last one is how they go on
 
-    def steer(self, steer: Steer, *, stand: bool, now_s: float, started_s: float) -> list[Effect]:
+    def steer(self, steer: Steer, *, stand: bool, now_s: float) -> list[Effect]:
         """The policy says how all go on.
 
         Args:
             steer: How.
             stand: Whether they stand where they had to pause.
             now_s: The time.
-            started_s: When the run began.
         """
         before, self._steered = self._steered, steer
         reshared = before is not None and before.shares != steer.shares
         if before is None or steer.policy != steer.before or reshared or steer.alarm:
-            self._ledger.steered(steer, at_s=now_s - started_s)
+            self._ledger.steered(steer, at_s=self._ledger.elapsed_s(now_s))
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
-            self._ledger.upheld(steer, at_s=now_s - started_s)
+            self._ledger.upheld(steer, at_s=self._ledger.elapsed_s(now_s))
         if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or stand):
             return self._turn(steer)
         self._stage.steer(steer)

@@ -168,14 +168,8 @@ class Updates:
             self._late, num_returned = (worker, clock), num_samples
         return [drop, Tell(worker=worker, message=UpdateRefused(clock=clock, reason=reason, num_returned=num_returned))]
 
-    def apply(self, action: Apply, *, now_s: float, began_s: float) -> list[Order]:
-        """Return the orders that make the next version, and a snapshot of it if one is due.
-
-        Args:
-            action: What the policy has decided.
-            now_s: The time.
-            began_s: When the run did.
-        """
+    def apply(self, action: Apply, *, now_s: float) -> list[Order]:
+        """Return the orders that make the next version, and a snapshot of it if one is due."""
         self._trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
         members, ledger = self._members, self._ledger
         ledger.applied(action)
@@ -198,7 +192,7 @@ class Updates:
         every = self._snapshot_every
         if not every or before // every == ledger.applied_samples // every:
             return [order]
-        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, now_s - began_s)
+        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, ledger.elapsed_s(now_s))
         self.snapshots.append(snapshot)
         return [order, SnapshotOrder(number=snapshot.number)]
 

@@ -89,7 +89,7 @@ class RunEnd:
     def result(self, coordinator: Coordinator) -> RunResult:
         """The run's figures, as far as they are known."""
         self._traffic.enter(coordinator.ledger)
-        return coordinator.ledger.result(status=coordinator.status, error=coordinator.error)
+        return coordinator.ledger.result(status=coordinator.status, error=coordinator.ledger.error)
 
     def begin(self, coordinator: Coordinator, *, folder: Path | None) -> None:
         """The run is over for the workers: have the other servers forget it.
