@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.document import Document, pictures, section
+from plesio.report.page_frame import render_document
 
 __all__ = ["criteria", "render", "tables"]
 
@@ -365,14 +366,15 @@ def render(found: Mapping[str, Row]) -> str:
     Args:
         found: The numbers of each part that was measured.
     """
-    parts = [section_of_charts(charts(found), title="In pictures")]
-    parts += [
-        section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title)
-        for place, one in enumerate(tables(found))
-    ]
-    return page_of(
-        parts,
+    document = Document(
         title="Plesio: a grid beside pipelines",
-        header="<h1>A grid beside pipelines, on one cut</h1>\n<p>Plain model parallelism, GPipe, 1F1B, interleaved "
-        "1F1B, ZB-V and PipeDream-2BW beside decoupled stages.</p>",
+        heading="A grid beside pipelines, on one cut",
+        facts=[
+            "Plain model parallelism, GPipe, 1F1B, interleaved 1F1B, ZB-V and PipeDream-2BW beside decoupled stages."
+        ],
+        sections=[
+            pictures(charts(found)),
+            *(section(one.title, one, slug=f"table-{place}") for place, one in enumerate(tables(found))),
+        ],
     )
+    return render_document(document)

@@ -27,7 +27,8 @@ from plesio.core.charts import (
 from plesio.report.charts import draw_figure, draw_picture, terminal_table
 from plesio.report.charts.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.charts.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
-from plesio.report.page_frame import page_of, section_of_charts
+from plesio.report.document import Document, Pictures, section
+from plesio.report.page_frame import render_document
 from support.browser import check_figures, load, opened
 
 TIME, SIZE = Axis(title="time (s)"), Axis(title="size (bytes)", log=True)
@@ -184,6 +185,14 @@ CHARTS: list[Chart] = [
         texts=[["", "10"], ["1000", ""]],
     ),
 ]
+
+
+def page_of(charts: Sequence[Chart]) -> str:
+    return render_document(
+        Document(title="All", heading="All", sections=[section("All", Pictures(charts), slug="all")])
+    )
+
+
 each_chart = pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.slug)
 
 
@@ -202,7 +211,7 @@ def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Char
 
 @each_chart
 def test_a_page_has_the_charts_words_and_its_data(chart: Chart):
-    text = section_of_charts([chart], title="One")
+    text = page_of([chart])
     assert all(words in text for words in (f'id="{chart.slug}"', chart.title, chart.caption))
     assert len(draw_figure(chart).data) >= 1
     assert "<best>" not in draw_figure(chart).to_json(), "names are escaped"
@@ -337,7 +346,7 @@ def test_figures_fill_the_rows_of_a_page():
     wide, narrow = next(one for one in CHARTS if one.wide), CHARTS[0]
 
     def classes(*order: Chart) -> list[str]:
-        return re.findall(r'<figure id="[^"]+" class="(\w+)"', section_of_charts(order, title="All"))
+        return re.findall(r'<figure id="[^"]+" class="(\w+)"', page_of(order))
 
     assert classes(narrow, narrow, wide, narrow) == ["narrow", "narrow", "wide", "wide"]
     assert classes(narrow, wide, narrow, narrow, narrow) == ["wide", "wide", "narrow", "narrow", "wide"]
@@ -368,7 +377,7 @@ def test_a_table_with_a_cell_too_few_is_our_mistake():
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_every_kind_is_drawn_offline_with_room_for_every_label(browser: Browser, tmp_path: Path, width: int):
     page_file = tmp_path / "page.html"
-    page_file.write_text(page_of([section_of_charts(CHARTS, title="All")], title="All", header="<h1>All</h1>"))
+    page_file.write_text(page_of(CHARTS))
     with opened(browser, width=width) as page:
         load(page, page_file)
         assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)

@@ -13,7 +13,7 @@ from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation_page
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation_verdict import measured_rows, verdict_sentences
+from plesio.report.explanation_verdict import measured_table, verdict_sentences
 from support.adaptive_logs import DIVERGED, EVEN, FAST, NETWORK, SLOW, log_of, reviewed, steer, system
 
 MakeRun = Callable[..., RunResult]
@@ -135,7 +135,9 @@ def test_steps_by_racks_are_told_with_what_they_send(adaptive_run: MakeRun, make
     assert [one.limits and one.limits[0].component for one in explanation.chapters] == [(), (), "feedback"]
     assert explanation.spans[-1].allowed["feedback"] == 6
     assert "It exchanged among racks 14 times in 40 steps, which saved" in closing_sentences(explanation)[0]
-    rows = {row.what: row.compared for row in measured_rows(explanation)}
+    table = measured_table(explanation)
+    assert table is not None
+    rows = {what: compared for what, *_, compared in table.rows}
     assert (rows["bytes sent"], rows["bytes between racks"]) == ("0.82x", "0.10x")
 
 

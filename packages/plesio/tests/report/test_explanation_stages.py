@@ -25,7 +25,7 @@ from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.explanation_charts import explanation_charts
 from plesio.report.explanation_page import render_explanation_page
 from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation_verdict import measured_rows
+from plesio.report.explanation_verdict import measured_table
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -118,7 +118,9 @@ def test_the_sentences(explanation: Explanation):
 def test_it_is_held_against_a_measured_bsp_and_called_by_no_other_name(switch_run: MakeRun, make_run: MakeRun):
     bsp = make_run("bsp", 0, wall_s=3.28, bytes_sent_total=10_000)
     explanation = explanation_of(THREE_STAGES, switch_run(), bsp=bsp)
-    assert [(row.what, row.here, row.bsp, row.compared) for row in measured_rows(explanation)][-2:] == [
+    table = measured_table(explanation)
+    assert table is not None
+    assert table.rows[-2:] == [
         ("the whole run", "1.64 s", "3.28 s", "0.50x"),
         ("bytes sent", "5 kB", "10 kB", "0.50x"),
     ]

@@ -12,7 +12,7 @@ from plesio.report.explanation import Explanation, explanation_of
 from plesio.report.explanation_metric import metric_chart
 from plesio.report.explanation_outcome import FEWEST_TO_SMOOTH, outcome_of
 from plesio.report.explanation_page import render_explanation_page
-from plesio.report.explanation_verdict import measured_rows, metric_of, verdict_sentences
+from plesio.report.explanation_verdict import measured_table, metric_of, verdict_sentences
 from plesio.report.sentences import finding_of
 from plesio.report.statistics import Spread, difference_of
 
@@ -57,7 +57,9 @@ def against(run_of: MakeRun) -> Callable[..., Explanation]:
 
 
 def rows(explanation: Explanation) -> dict[str, tuple[str, str, str]]:
-    return {row.what: (row.here, row.bsp, row.compared) for row in measured_rows(explanation)}
+    table = measured_table(explanation)
+    assert table is not None
+    return {what: (here, bsp, compared) for what, here, bsp, compared in table.rows}
 
 
 def test_the_time_to_target_is_read_twice(run_of: MakeRun):
@@ -187,13 +189,13 @@ def test_without_bsp_nobody_knows_and_what_to_type_is_told(run_of: MakeRun):
         "learned. To find out, write plesio compare X.",
         "By itself: accuracy 90.0 % came after 4 s (smoothed: after 4.22 s); it ended at accuracy 98.0 %.",
     ]
-    assert measured_rows(explanation) == []
+    assert measured_table(explanation) is None
 
 
 def test_a_run_that_did_not_finish_is_held_against_nothing(against: Callable[..., Explanation]):
     explanation = against(GOOD, GOOD, status="interrupted", error=None)
     assert verdict_sentences(explanation) == ["The run was interrupted."]
-    assert measured_rows(explanation) == []
+    assert measured_table(explanation) is None
 
 
 def test_other_samples_and_other_seeds_are_told(against: Callable[..., Explanation]):

@@ -13,8 +13,8 @@ from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
 from plesio.core.units import format_seconds
 from plesio.report.charts import draw_picture, terminal_table
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.document import Document, pictures, section, tables
+from plesio.report.page_frame import render_document
 from plesio_planning.theory import Bound, Theorem
 from plesio_planning.theory.pictures import pictures_of
 
@@ -30,22 +30,21 @@ def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
 
 
 def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, *, charts: Sequence[Chart]) -> str:
-    """The page as one HTML document; ``inputs`` are all of the theorem's."""
+    """Render the page as one HTML document; ``inputs`` are all of the theorem's."""
     asked = [(one.option, one.format(inputs[one.name]), one.help) for one in theorem.inputs()]
-    words = f"<p>{prose(_finding(bound))}</p><p>{prose(theorem.statement)}</p><p>Source: {prose(theorem.source)}</p>"
-    return page_of(
-        [
-            section(words, slug="in-words", title="In words"),
-            section_of_charts(charts, title="In pictures"),
-            *(
-                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
-                for place, one in enumerate(_tables(bound))
-            ),
-            section(table(("input", "value", "meaning"), asked), slug="inputs", title="What it was asked with"),
-        ],
+    inputs_table = Table(title="What it was asked with", headers=("input", "value", "meaning"), rows=asked)
+    words = (_finding(bound), theorem.statement, f"Source: {theorem.source}")
+    document = Document(
         title=f"Plesio: {theorem.name}",
-        header=f"<h1>{prose(theorem.summary)}</h1>",
+        heading=theorem.summary,
+        sections=[
+            section("In words", *words, slug="in-words"),
+            pictures(charts),
+            *tables(_tables(bound)),
+            section(inputs_table.title, inputs_table, slug="inputs"),
+        ],
     )
+    return render_document(document)
 
 
 def write_bound(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, out: Path) -> Path:

@@ -9,8 +9,8 @@ from rich.text import Text
 from plesio.core.files import write_whole
 from plesio.core.json_values import to_json
 from plesio.report.charts import draw_picture, terminal_table
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.document import Document, pictures, section, tables
+from plesio.report.page_frame import render_document
 from plesio_planning.estimate.estimate import Estimate
 
 __all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
@@ -25,22 +25,19 @@ def render_estimate(estimate: Estimate) -> RenderableType:
 
 
 def render_estimate_page(estimate: Estimate) -> str:
-    """The page as one HTML document."""
-    training = estimate.training
-    words = "".join(f"<p>{prose(finding)}</p>" for finding in estimate.findings)
-    return page_of(
-        [
-            section(words, slug="in-words", title="In words"),
-            section_of_charts(estimate.charts, title="In pictures"),
-            *(
-                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
-                for place, one in enumerate(estimate.tables)
-            ),
+    """Render the page as one HTML document."""
+    name = f"{estimate.training.model.name} on {estimate.training.machine.name}"
+    document = Document(
+        title=f"Plesio: {name}",
+        heading=name,
+        facts=["An estimate: what it assumes, and where it stops being true, is in docs/planning/index.md."],
+        sections=[
+            section("In words", *estimate.findings, slug="in-words"),
+            pictures(estimate.charts),
+            *tables(estimate.tables),
         ],
-        title=f"Plesio: {training.model.name} on {training.machine.name}",
-        header=f"<h1>{prose(training.model.name)} on {prose(training.machine.name)}</h1>\n"
-        "<p>An estimate: what it assumes, and where it stops being true, is in docs/planning/index.md.</p>",
     )
+    return render_document(document)
 
 
 def write_estimate(estimate: Estimate, out: Path) -> Path:

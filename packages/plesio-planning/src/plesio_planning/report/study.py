@@ -1,6 +1,5 @@
 """A study's answer in a terminal, as a page, and as files; and the index of many."""
 
-import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from plesio.core.json_values import to_json
 from plesio.core.predictions import Scale
 from plesio.core.units import format_percent, format_seconds
 from plesio.report.charts import draw_picture, terminal_table
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table, write_script
+from plesio.report.document import Card, Cards, Document, Section, pictures, section, tables
+from plesio.report.page_frame import render_document
 from plesio_planning.studies import Asked, find_study
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.textbook import Printed, printed_results, value_text
@@ -113,77 +112,74 @@ def _error_text(error: float, scale: Scale) -> str:
 
 
 def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
-    """The page as an HTML document; Plotly's script has to be beside it."""
+    """Render the page as one HTML document."""
     study = find_study(asked.study)
-    inputs = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
-    tables = (parts_table(asked), *asked.answer.tables())
-    return page_of(
-        [
-            section(f"<p>{prose(asked.answer.finding)}</p>", slug="in-words", title="In words"),
-            section_of_charts(asked.answer.charts(), title="In pictures"),
-            "" if measured is None else _measured_section(measured),
-            _printed_section(asked),
-            *(
-                section(table(one.headers, one.rows), slug=f"table-{place}", title=one.title.removesuffix(":"))
-                for place, one in enumerate(tables)
-            ),
-            section(table(("input", "value", "meaning"), inputs), slug="inputs", title="What it was asked with"),
-        ],
+    rows = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
+    inputs = Table(title="What it was asked with", headers=("input", "value", "meaning"), rows=rows)
+    document = Document(
         title=f"Plesio: {asked.study}",
-        header=f"<h1>{prose(asked.question)}</h1>\n<p>Study {study.number}: {asked.study}</p>",
-        script="beside",
+        heading=asked.question,
+        facts=[f"Study {study.number}: {asked.study}"],
+        sections=[
+            section("In words", asked.answer.finding, slug="in-words"),
+            pictures(asked.answer.charts()),
+            *([] if measured is None else _measured_sections(measured)),
+            _printed_section(asked),
+            *tables((parts_table(asked), *asked.answer.tables())),
+            section(inputs.title, inputs, slug="inputs"),
+        ],
     )
+    return render_document(document)
 
 
-def _printed_section(asked: Asked) -> str:
+def _printed_section(asked: Asked) -> Section | None:
     study = find_study(asked.study)
     printed = printed_results(study, asked=asked)
     if not printed:
-        return ""
-    shown = printed_table(printed)
-    causes = "".join(f"<p>{prose(text)}</p>" for text in cause_texts(printed))
-    words = "<p>Ours are from the text's inputs, whatever was asked above.</p>"
+        return None
+    words = "Ours are from the text's inputs, whatever was asked above."
     title = f"Beside the text, exercise {study.exercise}"
-    return section(words + table(shown.headers, shown.rows) + causes, slug="textbook", title=title)
+    return section(title, words, printed_table(printed), *cause_texts(printed), slug="textbook")
 
 
-def _measured_section(measured: Measured) -> str:
-    shown = measured_table(measured)
-    pictures = section_of_charts(measured.charts, title="Measured", slug="measured")
-    words = "".join(f"<p>{prose(each)}</p>" for each in (f"{measured.finding} {measured.setting}", *measured.remarks))
-    return pictures + section(words + table(shown.headers, shown.rows), slug="errors", title="How far the model is off")
+def _measured_sections(measured: Measured) -> list[Section | None]:
+    words = (f"{measured.finding} {measured.setting}", *measured.remarks)
+    return [
+        pictures(measured.charts, title="Measured", slug="measured"),
+        section("How far the model is off", *words, measured_table(measured), slug="errors"),
+    ]
 
 
 def render_index_page(answers: Sequence[Asked]) -> str:
-    """The page that leads to the pages and pictures of all ``answers``, which `write_study` wrote into its folder."""
+    """Render the page that leads to the pages of all ``answers``, which `write_study` wrote into its folder."""
     cards = []
     for asked in answers:
-        picture = _picture_name(asked, asked.answer.charts()[0])
-        cards.append(
-            f'<figure class="narrow"><h3><a href="{asked.study}.html">{prose(asked.question)}</a></h3>'
-            f'<a href="{asked.study}.html"><img src="{picture}" alt="{html.escape(asked.answer.charts()[0].caption)}" '
-            f'style="width:100%"></a><figcaption>{prose(asked.answer.finding)}</figcaption></figure>'
+        first = asked.answer.charts()[0]
+        card = Card(
+            title=asked.question,
+            href=f"{asked.study}.html",
+            picture=_picture_name(asked, first),
+            alt=first.caption,
+            caption=asked.answer.finding,
         )
-    pictures = "\n".join(cards)
-    return page_of(
-        [section(f'<div class="figures">\n{pictures}\n</div>', slug="studies", title="Questions and answers")],
+        cards.append(card)
+    document = Document(
         title="Plesio: studies",
-        header=f"<h1>{len(answers)} studies</h1>\n<p>Each with its defaults; its page has tables and all pictures.</p>",
-        script="none",
+        heading=f"{len(answers)} studies",
+        facts=["Each with its defaults; its page has tables and all pictures."],
+        sections=[section("Questions and answers", Cards(cards), slug="studies")],
     )
+    return render_document(document)
 
 
 def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) -> Path:
     """Write the page, the pictures and the numbers into the folder ``out``; returns the page's path.
-
-    All pages of a folder share one script, which is written with the first.
 
     Raises:
         DataError: A file cannot be written.
     """
     page = out / f"{asked.study}.html"
     write_whole(page, render_study_page(asked, measured=measured))
-    write_script(out)
     for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
         write_whole(out / _picture_name(asked, chart), draw_picture(chart))
     printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}

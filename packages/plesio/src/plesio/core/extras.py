@@ -7,7 +7,7 @@ from plesio.core.errors import ConfigError
 __all__ = ["require"]
 
 _PACKAGES = {
-    "report": {"plotly": "plotly", "matplotlib": "matplotlib", "pillow": "PIL", "scipy": "scipy"},
+    "report": {"jinja2": "jinja2", "plotly": "plotly", "matplotlib": "matplotlib", "pillow": "PIL", "scipy": "scipy"},
     "sim": {"numba": "numba", "scipy": "scipy"},
     "digits": {"scikit-learn": "sklearn"},
 }

@@ -1,6 +1,5 @@
 """Advice in a terminal and as a page."""
 
-import html
 import math
 
 from rich.console import Group, RenderableType
@@ -11,8 +10,8 @@ from plesio.advisor.candidates import SHARDED
 from plesio.core.charts import Axis, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.charts import terminal_table
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.document import Code, Document, pictures, section
+from plesio.report.page_frame import render_document
 
 __all__ = ["render_advice", "render_advice_page"]
 
@@ -33,8 +32,8 @@ _NAMES = {
 
 
 _LEGEND = (
-    "<p>What is priced has not been run, because by the cost models it could not win or there was no time for it: ≥ is "
-    "what it takes if a sample is worth as much as under bsp. Samples are those to the goal, over bsp's.</p>"
+    "What is priced has not been run, because by the cost models it could not win or there was no time for it: ≥ is "
+    "what it takes if a sample is worth as much as under bsp. Samples are those to the goal, over bsp's."
 )
 
 
@@ -47,27 +46,26 @@ def render_advice(advice: Advice) -> RenderableType:
 
 
 def render_advice_page(advice: Advice, *, recipe: str | None) -> str:
-    """The page as one HTML document; a ``recipe`` is shown below the code."""
+    """Render the page as one HTML document; a ``recipe`` is shown below the code."""
     question = advice.question
     ranking = _ranking(advice, most=None)
-    words = "".join(f"<p>{prose(line)}</p>" for line in sentences_of(advice))
-    code = f"<pre><code>{html.escape(_code(advice))}</code></pre>"
-    toml = "" if recipe is None else f"<p>As a recipe:</p><pre><code>{html.escape(recipe)}</code></pre>"
     facts = (
         f"{counted(question.at.num_workers, 'worker')} on {question.at.cluster.name} · "
         f"{format_bytes(question.at.sizes.parameter_bytes)} of parameters · batches of {question.at.batch_size}"
     )
-    charts = [_progress_chart(advice), *(_flip_chart(flip) for flip in advice.flips)]
-    return page_of(
-        [
-            section(words, slug="in-words", title="In words"),
-            section(code + toml, slug="code", title="To use it"),
-            section(table(ranking.headers, ranking.rows) + _LEGEND, slug="ranking", title=ranking.title),
-            section_of_charts(charts, title="In pictures"),
-        ],
+    toml = () if recipe is None else ("As a recipe:", Code(recipe))
+    document = Document(
         title=f"Plesio: advice for {question.name}",
-        header=f"<h1>{prose(question.name)}: {prose(advice.chosen.spec)}</h1>\n<p>{prose(facts)}</p>",
+        heading=f"{question.name}: {advice.chosen.spec}",
+        facts=[facts],
+        sections=[
+            section("In words", *sentences_of(advice), slug="in-words"),
+            section("To use it", Code(_code(advice)), *toml, slug="code"),
+            section(ranking.title, ranking, _LEGEND, slug="ranking"),
+            pictures([_progress_chart(advice), *(_flip_chart(flip) for flip in advice.flips)]),
+        ],
     )
+    return render_document(document)
 
 
 def _code(advice: Advice) -> str:

@@ -17,8 +17,7 @@ from plesio.core.results import read_results
 from plesio.report.grid_stages import RunStages, read_stages
 from plesio.report.model import Comparison
 from plesio.report.operation import Operation, read_operation
-from plesio.report.page import render_page
-from plesio.report.page_details import TraceLink
+from plesio.report.page import TraceLink, render_page
 from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import Window, read_window

@@ -26,9 +26,9 @@ from plesio.report.characterisation_charts import (
 from plesio.report.characterisation_over_time import Used, over_time_charts, read_used
 from plesio.report.characterisation_tables import claims_tables, design_table, scaling_table, source_tables
 from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.document import Document, pictures, section
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.page_frame import render_document
 from plesio.report.sentences import listed, p_text, ratio_text, seeds_text
 from plesio.report.summarise import BASELINE
 
@@ -174,34 +174,32 @@ def render_characterisation(found: Characterisation) -> RenderableType:
 
 
 def render_characterisation_page(found: Characterisation, *, used: Sequence[Used] = ()) -> str:
-    """The page as one HTML document."""
-    troubles = "".join(f"<p>{prose(line)}</p>" for line in found.unfinished())
-    sentences = "".join(f"<p>{prose(line)}</p>" for line in characterisation_sentences(found))
-    tables, charts = source_tables(found), source_charts(found) | over_time_charts(used)
-    mine = [chart for chart in _own_charts(found) if chart is not None]
-    factors = factor_charts(found)
+    """Render the page as one HTML document."""
+    charts = source_charts(found) | over_time_charts(used)
     num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
-    facts = f"{num_runs} runs · {len(found.settings)} settings · {len(found.models())} models"
-    return page_of(
-        [
-            f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
-            section(sentences, slug="in-words", title="In words"),
-            _table_section("design", design_table(found), note=_DESIGN),
-            section_of_charts(mine, title="Speed-up, and time against accuracy") if mine else "",
-            section_of_charts(factors, title="One factor at a time", slug="factors") if factors else "",
-            section(f"<p>{prose(_SOURCE)}</p>", slug="source", title="Beside source 004"),
-            *(
-                _table_section(f"table-{number}", one, title=f"Table {number}: {one.title}")
-                for number, one in tables.items()
-            ),
-            section_of_charts(_numbered(charts), title="Its figures", slug="source-figures") if charts else "",
-            _table_section("scaling", scaling_table(found)),
-            section(f"<p>{prose(_CLAIMS)}</p>", slug="claims", title="What the seeds show"),
-            *(_table_section(f"claims-{name}", one) for name, one in claims_tables(found).items()),
-        ],
+    design, scaling = design_table(found), scaling_table(found)
+    document = Document(
         title="Plesio: characterisation",
-        header=f"<h1>Strategies, models and clusters</h1>\n<p>{prose(facts)}</p>",
+        heading="Strategies, models and clusters",
+        facts=[f"{num_runs} runs · {len(found.settings)} settings · {len(found.models())} models"],
+        alerts=[("", line) for line in found.unfinished()],
+        sections=[
+            section("In words", *characterisation_sentences(found), slug="in-words"),
+            section(design.title, _DESIGN, design, slug="design"),
+            pictures(_own_charts(found), title="Speed-up, and time against accuracy"),
+            pictures(factor_charts(found), title="One factor at a time", slug="factors"),
+            section("Beside source 004", _SOURCE, slug="source"),
+            *(
+                section(f"Table {number}: {one.title}", one, slug=f"table-{number}")
+                for number, one in source_tables(found).items()
+            ),
+            pictures(_numbered(charts), title="Its figures", slug="source-figures"),
+            section(scaling.title, scaling, slug="scaling"),
+            section("What the seeds show", _CLAIMS, slug="claims"),
+            *(section(one.title, one, slug=f"claims-{name}") for name, one in claims_tables(found).items()),
+        ],
     )
+    return render_document(document)
 
 
 _DESIGN = (
@@ -230,11 +228,6 @@ def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
     """The source's figures in their order, with their numbers before the findings."""
     for number, chart in sorted(charts.items(), key=lambda item: int(item[0].split()[0])):
         yield replace(chart, title=f"Figure{'s' if ' ' in number else ''} {number}: {chart.title}")
-
-
-def _table_section(slug: str, one: Table, *, title: str = "", note: str = "") -> str:
-    words = f"<p>{prose(note)}</p>" if note else ""
-    return section(words + table(one.headers, one.rows), slug=slug, title=title or one.title)
 
 
 def write_characterisation(found: Characterisation, out: Path) -> Path:

@@ -8,16 +8,16 @@ With several seeds the test of `plesio compare` decides instead, so that both sa
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from plesio.core.charts import Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.explanation import Explanation
 from plesio.report.explanation_outcome import Outcome
 from plesio.report.metric import Metric
 from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
 
-__all__ = ["ABOUT_EQUAL", "MeasuredRow", "measured_rows", "metric_of", "verdict_sentences"]
+__all__ = ["ABOUT_EQUAL", "measured_table", "metric_of", "verdict_sentences"]
 
 ABOUT_EQUAL = 0.01
 """A difference below this share of the time is none to people."""
@@ -26,14 +26,7 @@ _Side = Literal["better", "perhaps better", "equal", "perhaps worse", "worse"] |
 """None: it is not known, or not clear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
-    """A figure of this run and of bsp's; as text."""
-
-    what: str
-    here: str
-    bsp: str
-    compared: str
+_Row = tuple[str, str, str, str]
 
 
 def metric_of(explanation: Explanation) -> Metric:
@@ -80,11 +73,11 @@ def _lead(time: _Side, quality: _Side) -> str:
     return "No different from bsp" if sides == ("equal", "equal") else "Against bsp"
 
 
-def measured_rows(explanation: Explanation) -> list[MeasuredRow]:
-    """The measured figures beside those of bsp; none where bsp was not run, or this run did not finish."""
+def measured_table(explanation: Explanation) -> Table | None:
+    """Make the table of measured figures beside bsp's; None where bsp was not run, or this run did not finish."""
     here, bsp, metric = explanation.outcome, explanation.bsp, metric_of(explanation)
     if bsp is None or explanation.status != "finished":
-        return []
+        return None
     rows = []
     if explanation.target is not None and here.num_evaluations and bsp.num_evaluations:
         to = f"to {metric.name} {metric.text(explanation.target)}"
@@ -102,15 +95,8 @@ def measured_rows(explanation: Explanation) -> list[MeasuredRow]:
         ("bytes between racks", here.cross_rack_bytes, bsp.cross_rack_bytes),
     ):
         if theirs > 0:
-            rows.append(
-                MeasuredRow(
-                    what=what,
-                    here=format_bytes(ours),
-                    bsp=format_bytes(theirs),
-                    compared=ratio_text(ours / theirs),
-                )
-            )
-    return rows
+            rows.append((what, format_bytes(ours), format_bytes(theirs), ratio_text(ours / theirs)))
+    return Table(title="", headers=("measured", "this run", "bsp", "compared"), rows=rows)
 
 
 def _unknown(explanation: Explanation) -> list[str]:
@@ -231,21 +217,16 @@ def _ratio_text(ours: float, theirs: float) -> str:
     return ratio_text(ours / theirs) if theirs > 0 and math.isfinite(ours) else _NONE
 
 
-def _seconds_row(what: str, ours: float | None, theirs: float | None) -> MeasuredRow:
+def _seconds_row(what: str, ours: float | None, theirs: float | None) -> _Row:
     texts = ["not reached" if value is None else format_seconds(value) for value in (ours, theirs)]
     compared = _NONE if ours is None or theirs is None else _ratio_text(ours, theirs)
-    return MeasuredRow(what=what, here=texts[0], bsp=texts[1], compared=compared)
+    return what, texts[0], texts[1], compared
 
 
-def _metric_row(what: str, ours: Sequence[float], theirs: Sequence[float], metric: Metric) -> MeasuredRow:
-    """The means, and the ranges of more than one value."""
+def _metric_row(what: str, ours: Sequence[float], theirs: Sequence[float], metric: Metric) -> _Row:
+    """Make the row of the means, with the ranges of more than one value."""
     difference = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
-    return MeasuredRow(
-        what=what,
-        here=_range_text(ours, metric),
-        bsp=_range_text(theirs, metric),
-        compared=metric.difference_text(difference),
-    )
+    return what, _range_text(ours, metric), _range_text(theirs, metric), metric.difference_text(difference)
 
 
 def _range_text(values: Sequence[float], metric: Metric) -> str:

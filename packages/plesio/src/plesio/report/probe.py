@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.text import Text
 
-from plesio.core.charts import Axis, HeatMap
+from plesio.core.charts import Axis, HeatMap, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.cost.exchange_plan import Plan
 from plesio.cost.probe import Probe
 from plesio.cost.topology import Rows
-from plesio.report.markup import prose
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.charts import plain_table
+from plesio.report.document import Document, Item, Items, pictures, section
+from plesio.report.page_frame import render_document
 
 __all__ = ["probe_sentences", "render_probe", "render_probe_page"]
 
@@ -26,8 +26,6 @@ _WAYS = {
     "leaders": "two levels, by a leader of each rack",
     "sharded": "two levels, a part by each host",
 }
-_TIME_HEADERS = ("an all-reduce of {size}", "predicted", "of the ring in the given order")
-_RANK_HEADERS = ("rank", "host", "rack", "leads", "share of the store")
 
 
 def render_probe(probe: Probe, plan: Plan) -> RenderableType:
@@ -35,36 +33,34 @@ def render_probe(probe: Probe, plan: Plan) -> RenderableType:
     hosts = probe.topology.matrix.hosts
     parts: list[RenderableType] = []
     if len(hosts) <= MOST_COLUMNS:
-        rows = probe.topology.matrix.bytes_per_s
-        headers = ("MB/s alone, from / to", *(str(number) for number in range(len(hosts))))
-        parts.append(_plain(headers, _matrix_cells(hosts, rows), num_texts=1))
+        parts.append(plain_table(_matrix(hosts, probe.topology.matrix.bytes_per_s)))
     parts += ["\n".join(["", *probe_sentences(probe, plan), ""])]
-    parts += [_plain(_time_headers(plan), _time_rows(plan), num_texts=1)]
-    parts += [Padding(_plain(_RANK_HEADERS, _rank_rows(plan), num_texts=2), (1, 0, 0, 0))]
-    return Group(*parts)
+    return Group(*parts, plain_table(_times(plan)), Text(), plain_table(_ranks(plan), num_texts=2))
 
 
 def render_probe_page(probe: Probe, plan: Plan) -> str:
-    """The page as one HTML document."""
+    """Render the page as one HTML document."""
     matrix = probe.topology.matrix
-    pictures = [("alone", "Bandwidth of each pair alone", matrix.bytes_per_s, 1e6, "MB/s")]
-    pictures += [("together", "While all hosts sent both ways at once", probe.contended_bytes_per_s, 1e6, "MB/s")]
-    pictures += [("latency", "Latency", matrix.latency_s, 1e-6, "µs")]
+    shown = [("alone", "Bandwidth of each pair alone", matrix.bytes_per_s, 1e6, "MB/s")]
+    shown += [("together", "While all hosts sent both ways at once", probe.contended_bytes_per_s, 1e6, "MB/s")]
+    shown += [("latency", "Latency", matrix.latency_s, 1e-6, "µs")]
     charts = [
         _heat_map(plan, rows, slug=slug, title=title, unit_size=unit_size, unit=unit)
-        for slug, title, rows, unit_size, unit in pictures
+        for slug, title, rows, unit_size, unit in shown
     ]
-    sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in probe_sentences(probe, plan))
-    return page_of(
-        [
-            section(f"<ul>{sentences}</ul>", slug="in-words", title="In words"),
-            section(table(_time_headers(plan), _time_rows(plan)), slug="times", title="Predicted times"),
-            section_of_charts(charts, title="Pairs"),
-            section(table(_RANK_HEADERS, _rank_rows(plan)), slug="ranks", title="The plan, rank by rank"),
-        ],
+    words = Items(items=[Item(text=sentence) for sentence in probe_sentences(probe, plan)])
+    times, ranks = _times(plan), _ranks(plan)
+    document = Document(
         title="Plesio: probe",
-        header=f"<h1>The network between {matrix.num_hosts} hosts</h1>",
+        heading=f"The network between {matrix.num_hosts} hosts",
+        sections=[
+            section("In words", words, slug="in-words"),
+            section(times.title, times, slug="times"),
+            pictures(charts, title="Pairs"),
+            section(ranks.title, ranks, slug="ranks"),
+        ],
     )
+    return render_document(document)
 
 
 def probe_sentences(probe: Probe, plan: Plan) -> list[str]:
@@ -117,38 +113,45 @@ def _ways_between(probe: Probe, *, inside: bool) -> str:
     return f"{format_bandwidth(rate)} and {format_seconds(latency_s)}"
 
 
-def _time_headers(plan: Plan) -> list[str]:
-    return [header.format(size=format_bytes(plan.num_bytes)) for header in _TIME_HEADERS]
-
-
-def _time_rows(plan: Plan) -> list[list[str]]:
+def _times(plan: Plan) -> Table:
     times = {"ring, given order": plan.given_ring_s, **{_WAYS[way]: time_s for way, time_s in plan.times_s.items()}}
     if plan.topology.num_racks == 1:
         del times[_WAYS["leaders"]]
-    return [
-        [name, format_seconds(time_s), f"{100 * time_s / plan.given_ring_s:.0f} %"] for name, time_s in times.items()
-    ]
+    return Table(
+        title="Predicted times",
+        headers=(f"an all-reduce of {format_bytes(plan.num_bytes)}", "predicted", "of the ring in the given order"),
+        rows=[
+            (name, format_seconds(time_s), f"{100 * time_s / plan.given_ring_s:.0f} %")
+            for name, time_s in times.items()
+        ],
+    )
 
 
-def _rank_rows(plan: Plan) -> list[list[str]]:
+def _ranks(plan: Plan) -> Table:
     topology = plan.topology
-    return [
-        [
+    rows = [
+        (
             str(rank),
             topology.matrix.hosts[host],
             str(topology.racks[host]),
             "yes" if topology.num_racks > 1 and host in plan.leaders else "",
             f"{100 * plan.shard_shares[host]:.1f} %",
-        ]
+        )
         for rank, host in enumerate(plan.rank_order)
     ]
+    headers = ("rank", "host", "rack", "leads", "share of the store")
+    return Table(title="The plan, rank by rank", headers=headers, rows=rows)
 
 
-def _matrix_cells(hosts: Sequence[str], rows: Rows) -> list[list[str]]:
-    return [
-        [f"{one} {name}", *("" if one == other else f"{rows[one][other] / 1e6:.3g}" for other in range(len(hosts)))]
-        for one, name in enumerate(hosts)
-    ]
+def _matrix(hosts: Sequence[str], rows: Rows) -> Table:
+    return Table(
+        title="Bandwidth of each pair alone",
+        headers=("MB/s alone, from / to", *map(str, range(len(hosts)))),
+        rows=[
+            [f"{one} {name}", *("" if one == other else f"{rows[one][other] / 1e6:.3g}" for other in range(len(hosts)))]
+            for one, name in enumerate(hosts)
+        ],
+    )
 
 
 def _heat_map(plan: Plan, rows: Rows, *, slug: str, title: str, unit_size: float, unit: str) -> HeatMap:
@@ -167,12 +170,3 @@ def _heat_map(plan: Plan, rows: Rows, *, slug: str, title: str, unit_size: float
         scale=Axis(title=unit, log=True),  # ways differ by factors
         texts=texts if len(order) <= MOST_COLUMNS else (),
     )
-
-
-def _plain(headers: Sequence[str], rows: Sequence[Sequence[str]], *, num_texts: int) -> Table:
-    plain = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, header in enumerate(headers):
-        plain.add_column(header, justify="left" if number < num_texts else "right")
-    for row in rows:
-        plain.add_row(*row)
-    return plain

@@ -4,20 +4,20 @@ A policy counts as having reached the target at a bandwidth when every seed did;
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from plesio.core.charts import LineChart
+from plesio.core.charts import LineChart, Table
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
 from plesio.report import sweep_charts as charts
-from plesio.report.markup import prose
+from plesio.report.charts import plain_table
+from plesio.report.document import Document, Rows, pictures, section
 from plesio.report.model import Comparison
-from plesio.report.page_frame import page_of, section, section_of_charts, table
+from plesio.report.page_frame import render_document
 from plesio.report.sentences import listed, ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
 
@@ -159,25 +159,19 @@ def _smallest_bounds(sweep: Sweep) -> str | None:
     return f"The smallest bound within 10 % of the best one: {'; '.join(clauses)}." if clauses else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SweepTable:
-    """A row is a policy and a cell for each bandwidth."""
-
-    slug: str
-    title: str
-    rows: list[list[str]]
-
-
-def _tables(sweep: Sweep) -> Iterator[_SweepTable]:
+def _tables(sweep: Sweep) -> dict[str, Table]:
+    """Make the tables by their names in the page: a row is a policy, with a cell for each bandwidth."""
     there = sweep.comparisons.values()
     policies = dict.fromkeys(summary.policy for comparison in there for summary in comparison.policies)
+    found = {}
     for slug, title, quantity in (
         ("times", f"Median time to {sweep.goal} (seeds that reached it)", charts.TIME),
         ("rates", "Median samples per second", charts.THROUGHPUT),
     ):
         points = {policy: [charts.point_at(one, policy, quantity) for one in there] for policy in policies}
-        rows = [[policy, *(_cell(point, quantity) for point in found)] for policy, found in points.items()]
-        yield _SweepTable(slug=slug, title=title, rows=rows)
+        rows = [[policy, *(_cell(point, quantity) for point in of_it)] for policy, of_it in points.items()]
+        found[slug] = Table(title=title, headers=("policy", *sweep.comparisons), rows=rows)
+    return found
 
 
 def _cell(point: charts.SweepPoint | None, quantity: charts.Quantity) -> str:
@@ -206,14 +200,8 @@ def _troubles(sweep: Sweep) -> list[str]:
 def render_sweep(sweep: Sweep) -> RenderableType:
     """The tables, what they say, and which runs are missing from them."""
     parts: list[RenderableType] = []
-    for one in _tables(sweep):
-        plain = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        plain.add_column("policy", overflow="fold")
-        for bandwidth in sweep.comparisons:
-            plain.add_column(bandwidth, justify="right", overflow="fold")
-        for row in one.rows:
-            plain.add_row(*(Text(cell) for cell in row))
-        parts += [Text(f"{one.title}:"), plain, Text()]
+    for one in _tables(sweep).values():
+        parts += [Text(f"{one.title}:"), plain_table(one), Text()]
     parts += [Text(line) for line in (*sweep_sentences(sweep), f"The network: {sweep.network}.", *_troubles(sweep))]
     return Group(*parts)
 
@@ -236,20 +224,18 @@ def sweep_charts_of(sweep: Sweep) -> list[LineChart]:
 
 
 def render_sweep_page(sweep: Sweep) -> str:
-    """The page as one HTML document."""
+    """Render the page as one HTML document."""
     first = sweep.first
-    heading = f"{first.task}: bound, bandwidth and the time to {sweep.goal}"
     facts = f"{first.num_workers} workers in the {first.world} world · {seeds_text(len(first.seeds))} · {sweep.network}"
-    troubles = "".join(f"<p>{prose(line)}</p>" for line in _troubles(sweep))
-    sentences = "".join(f"<p>{prose(line)}</p>" for line in sweep_sentences(sweep))
-    headers = ("policy", *sweep.comparisons)
-    return page_of(
-        [
-            f'<div class="alerts" role="alert">{troubles}</div>' if troubles else "",
-            section(sentences, slug="in-words", title="In words"),
-            section_of_charts(sweep_charts_of(sweep), title="In pictures"),
-            *(section(table(headers, one.rows, even=True), slug=one.slug, title=one.title) for one in _tables(sweep)),
-        ],
+    document = Document(
         title="Plesio: bound and bandwidth",
-        header=f"<h1>{prose(heading)}</h1>\n<p>{prose(facts)}</p>",
+        heading=f"{first.task}: bound, bandwidth and the time to {sweep.goal}",
+        facts=[facts],
+        alerts=[("", line) for line in _troubles(sweep)],
+        sections=[
+            section("In words", *sweep_sentences(sweep), slug="in-words"),
+            pictures(sweep_charts_of(sweep)),
+            *(section(one.title, Rows(table=one, even=True), slug=slug) for slug, one in _tables(sweep).items()),
+        ],
     )
+    return render_document(document)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from plesio.core.charts import Table
 from plesio.core.units import format_bytes
+from plesio.report.charts import plain_table
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.operation import Operation
 from plesio.report.operation_advice import operations_advice
@@ -26,17 +28,12 @@ def render_comparison(comparison: Comparison, *, operations: Sequence[Operation]
     return Group(comparison_table(comparison), *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """One row a policy: mean ± standard deviation over its finished seeds."""
-    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
-    table.add_column("policy", overflow="fold")
-    for header in _headers(comparison):
-        table.add_column(header, justify="right", overflow="fold")
-    for summary in comparison.policies:
-        style = "bold" if summary.policy == comparison.baseline else ""
-        cells = [summary.policy, *_cells(summary, comparison=comparison)]
-        table.add_row(*(Text(cell) for cell in cells), style=style)
-    return table
+def comparison_table(comparison: Comparison) -> RichTable:
+    """Draw one row a policy: mean ± standard deviation over its finished seeds."""
+    policies = [summary.policy for summary in comparison.policies]
+    rows = [[one.policy, *_cells(one, comparison=comparison)] for one in comparison.policies]
+    table = Table(title="", headers=("policy", *_headers(comparison)), rows=rows)
+    return plain_table(table, bold_row=policies.index(comparison.baseline))
 
 
 def _headers(comparison: Comparison) -> list[str]:
