@@ -54,8 +54,9 @@ def test_both_packages_work_from_their_wheels_outside_the_checkout(tmp_path: Pat
     plesio = str(site / "bin" / "plesio")
     assert "compare" in run(plesio, "--help", folder=elsewhere, environment=environment)
     assert "digits" in run(plesio, "tasks", folder=elsewhere, environment=environment)
-    study = ("study", "stragglers", "--workers", "8", "--steps", "50")
+    study = ("study", "stragglers", "--workers", "8", "--steps", "50", "--out", "pages")
     assert "barrier" in run(plesio, *study, folder=elsewhere, environment=environment)
+    assert 'id="plotly"' in (elsewhere / "pages" / "stragglers.html").read_text(encoding="utf-8")
     assert "resnet50" in run(plesio, "estimate", "--help", folder=elsewhere, environment=environment)
     output = run(
         *(plesio, "run", "--workers", "2", str(ROOT / "examples" / "train_digits.py")),
