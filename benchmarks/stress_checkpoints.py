@@ -26,7 +26,7 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).parents[1] / "packages" / "plesio" / "tests"))
 
 from arguments import at_least
-from plesio.runtime.server.shard_server import warm_up
+from plesio.runtime.server.shard import warm_up
 from plesio.testing import LocalJob
 from runtime.checkpoint_programs import checkpoints, train
 

@@ -92,6 +92,6 @@ def test_servers_add_up_what_16_bits_cannot():
     shard = Shard(slices, block=torch.ones(1, dtype=torch.bfloat16).view(torch.uint8), update="delta", optimizer=None)
     share = torch.tensor([2.0**-9], dtype=torch.bfloat16)
     for clock in range(1, 65):
-        shard.push(0, clock=clock, payload=share.view(torch.uint8), present=None, groups=None)
+        shard.push(0, clock=clock, payload=share.view(torch.uint8).numpy(), present=None, groups=None)
         shard.apply([(0, clock)], weight=1.0, version=clock, num_live=1)
     assert shard.pull(None).payload.view(torch.bfloat16).item() == 1.125

@@ -64,7 +64,7 @@ class Servers:
                 for i in here
             ]
             payload = torch.cat([*parts, torch.empty(0, dtype=torch.uint8)])
-            shard.push(worker, clock=clock, payload=payload, present=here, groups=groups)
+            shard.push(worker, clock=clock, payload=payload.numpy(), present=here, groups=groups)
 
     def apply(
         self,
@@ -288,7 +288,7 @@ def test_payload_that_does_not_fit_its_slices_is_refused():
     servers = Servers(Replica(*make("SGD")), count=1)
     payload = torch.zeros(12, dtype=torch.uint8)
     with pytest.raises(ExchangeError, match="12 bytes"):
-        servers.shards[0].push(3, clock=1, payload=payload, present=None, groups=None)
+        servers.shards[0].push(3, clock=1, payload=payload.numpy(), present=None, groups=None)
 
 
 class Own(torch.optim.SGD):

@@ -36,8 +36,8 @@ class Host:
         self.clock = FakeClock()
         initial = Initial(slices=LAYOUT.rows(0), update="delta", optimizer=None, state=None)
         payload = np.arange(4, dtype=np.float32)
-        bulk = self.message(0, initial, clock=0, payload=payload)
-        self.shard = ShardServer(bulk, initial, endpoint=self.endpoint, index=0, clock=self.clock)
+        self.shard = ShardServer(self.endpoint, index=0, clock=self.clock)
+        self.shard.take(self.message(0, initial, clock=0, payload=payload), snapshots=())
         self.endpoint.bulks.clear()
         self.endpoint.released.clear()
 
@@ -53,7 +53,7 @@ class Host:
     ) -> Bulk:
         header = Header(kind=kind_of(type(message)), generation=0, worker=worker, clock=clock, request=request)
         numbers = np.empty(0, np.uint8) if payload is None else payload.view(np.uint8)
-        return Bulk(peer=worker_identity(worker).encode(), header=header, meta={}, payload=numbers)
+        return Bulk(peer=worker_identity(worker).encode(), header=header, meta=message.body(), payload=numbers)
 
     def answers(self) -> list[Answer]:
         """What has been sent since the last call."""
@@ -70,13 +70,13 @@ class Host:
     def push(self, worker: int, *, clock: int, value: float) -> None:
         push = Push(num_steps=1, num_samples=1, present=None, finished=())
         bulk = self.message(worker, push, clock=clock, payload=np.full(4, value, dtype=np.float32))
-        part = self.shard.take(bulk, push, snapshots=())
+        part = self.shard.take(bulk, snapshots=())
         assert part is not None
         assert (part.event.worker, part.event.clock, part.server) == (worker, clock, 0)
 
     def pull(self, worker: int, *, after: int, clock: int, known: int | None = 0) -> list[Answer]:
         pull = Pull(after=after, known=known)
-        self.shard.take(self.message(worker, pull, clock=clock, request=worker * 100 + clock), pull, snapshots=())
+        self.shard.take(self.message(worker, pull, clock=clock, request=worker * 100 + clock), snapshots=())
         return self.answers()
 
     def order(self, order: Order) -> list[Answer]:
@@ -88,7 +88,7 @@ class Host:
 
     def shared(self, *, snapshot: int | None) -> list[float]:
         request = SharedRequest(snapshot=snapshot, optimizer=False)
-        self.shard.take(self.message(0, request, clock=0), request, snapshots=())
+        self.shard.take(self.message(0, request, clock=0), snapshots=())
         [(_, header, meta, payload)] = self.endpoint.bulks
         self.endpoint.bulks.clear()
         decode(header.kind, meta, Shared, peer="server 0")

@@ -23,7 +23,7 @@ from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.run_end import RunEnd
-from plesio.runtime.server.shard_slot import ShardSlot
+from plesio.runtime.server.shard_server import ShardServer
 
 __all__ = ["CurrentRun"]
 
@@ -46,7 +46,7 @@ class CurrentRun:
 
     def __init__(
         self,
-        shard: ShardSlot,
+        shard: ShardServer,
         carrier: EffectCarrier,
         end: RunEnd,
         refusals: Refusals,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from plesio.protocol.effects import Effect, Orders, Tell
 from plesio.protocol.message import Message, encode
 from plesio.protocol.peers import heartbeat_identity, server_identity, worker_identity
-from plesio.runtime.server.shard_slot import ShardSlot
+from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport.connection import WorkerConnections
 
 __all__ = ["EffectCarrier"]
@@ -19,7 +19,7 @@ class EffectCarrier:
         shard: Its own.
     """
 
-    def __init__(self, endpoint: WorkerConnections, *, shard: ShardSlot) -> None:
+    def __init__(self, endpoint: WorkerConnections, *, shard: ShardServer) -> None:
         self._endpoint = endpoint
         self._shard = shard
         self._holders: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.run_end import RunEnd
 from plesio.runtime.server.server_traffic import ServerTraffic
-from plesio.runtime.server.shard_slot import ShardSlot
+from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport import Bulk, Control, Gone, Incoming
 from plesio.runtime.transport.connection import ControlConnection, WorkerConnections
 
@@ -61,7 +61,7 @@ class JobServer:
         self._endpoint = endpoint
         self._first = first
         self._refusals = Refusals(endpoint, index=index)
-        self._shard = ShardSlot(endpoint, index=index, clock=clock)
+        self._shard = ShardServer(endpoint, index=index, clock=clock)
         self._carrier = EffectCarrier(endpoint, shard=self._shard)
         self._traffic = ServerTraffic(endpoint, cross_rack_bytes=cross_rack_bytes)
         self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation, writes=writes)

@@ -21,21 +21,23 @@ by ``1 / num_live`` for each.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
-from plesio.protocol.bulk import OptimizerSpec, Table
-from plesio.runtime.parameters.layout import Slice, view_packed
+from plesio.protocol.bulk import Initial, OptimizerSpec, Table
+from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
 
-__all__ = ["Allocate", "Pulled", "Shard", "empty_payload"]
+__all__ = ["Allocate", "Pulled", "Shard", "empty_payload", "warm_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,18 @@ class Pulled:
     state: Table | None = None
 
 
-Allocate = Callable[[int], torch.Tensor]
-"""Gives uint8 memory of so many bytes."""
+Allocate = Callable[[int], NDArray[np.uint8]]
+"""Gives memory of so many bytes."""
 
 
-def empty_payload(num_bytes: int) -> torch.Tensor:
+def warm_up() -> None:
+    """Have all of torch in memory that a shard needs: the first optimizer of a process imports torch's compiler."""
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
+
+def empty_payload(num_bytes: int) -> NDArray[np.uint8]:
     """Memory of its own for a payload."""
-    return torch.empty(num_bytes, dtype=torch.uint8)
+    return np.empty(num_bytes, np.uint8)
 
 
 @dataclass(slots=True)
@@ -74,7 +81,7 @@ class Shard:
         block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
         update: What updates are.
         optimizer: For ``gradient`` updates.
-        allocate: Gives the memory (uint8, of this many bytes) that a pull is packed into.
+        allocate: Gives the memory that a pull is packed into.
     """
 
     def __init__(
@@ -106,6 +113,17 @@ class Shard:
         self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
         self._steps = [] if self._optimizer is None else list(map(InterleavedOptimizer, parts_of(self._optimizer)))
 
+    @classmethod
+    def of(cls, initial: Initial, payload: NDArray[np.uint8], *, allocate: Allocate) -> Self:
+        """Return the shard with the values and the optimizer's state that a worker has sent, packed."""
+        torch.set_num_threads(1)
+        slices = slices_of(initial.slices)
+        block, packed = _unpacked(slices, torch.from_numpy(payload))
+        shard = cls(slices, block=block, update=initial.update, optimizer=initial.optimizer, allocate=allocate)
+        if initial.state:
+            shard._load_state(initial.state, packed)
+        return shard
+
     def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
         """One of each class, in one."""
         groups: dict[str, list[dict[str, Any]]] = {}
@@ -131,16 +149,19 @@ class Shard:
             if piece.kind == "parameter"
         ]
 
-    def begin_again(self, block: torch.Tensor) -> None:
-        """Other initial values, without an optimizer's state; no update has been applied."""
-        assert self.version == 0, "an update would be lost"
+    def begin_again(self, initial: Initial, payload: NDArray[np.uint8]) -> None:
+        """Take other initial values, if no update has been applied; a worker that was quicker has sent the same."""
+        if self.version:
+            return
+        block, packed = _unpacked(self._slices, torch.from_numpy(payload))
         self._block.copy_(block)
         for view, tensor in self._narrow(range(len(self._views))):
             tensor.detach().copy_(view)
         if self._optimizer is not None:
             self._optimizer.state.clear()
+        self._load_state(initial.state or [], packed)
 
-    def load_state(self, table: Table, payload: torch.Tensor) -> None:
+    def _load_state(self, table: Table, payload: torch.Tensor) -> None:
         """Go on from this state of the optimizer (its tensors packed, uint8)."""
         if self._optimizer is not None:
             write_state(self._optimizer, self._pieces(), table=table, payload=payload)
@@ -150,7 +171,7 @@ class Shard:
         worker: int,
         *,
         clock: int,
-        payload: torch.Tensor,
+        payload: NDArray[np.uint8],
         present: Sequence[int] | None,
         groups: Sequence[dict[str, Any]] | None,
     ) -> None:
@@ -159,21 +180,21 @@ class Shard:
         Args:
             worker: Who sent it.
             clock: The worker's clock after the update's last step.
-            payload: The present slices, packed; uint8. Kept until applied or dropped.
+            payload: The present slices, packed. Kept until applied or dropped.
             present: Indices of the slices in the payload; None for all.
             groups: The worker's optimizer options, when they changed.
 
         Raises:
             ExchangeError: The payload is not as long as its slices.
         """
-        values, position = {}, 0
+        packed, values, position = torch.from_numpy(payload), {}, 0
         for index in range(len(self._slices)) if present is None else present:
             end = position + self._num_bytes[index]
-            value = view_packed(payload[position:end], self._slices[index].torch_dtype)
+            value = view_packed(packed[position:end], self._slices[index].torch_dtype)
             values[index] = value.to(self._tensors[index].dtype)
             position = end
-        if position != payload.numel():
-            raise ExchangeError(f"an update of worker {worker} has {payload.numel()} bytes; its slices make {position}")
+        if position != payload.size:
+            raise ExchangeError(f"an update of worker {worker} has {payload.size} bytes; its slices make {position}")
         self._pending[worker, clock] = _Pending(values, groups)
 
     def apply(
@@ -287,10 +308,20 @@ class Shard:
 
     def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """Bytes one after the other, copied by one call."""
-        payload = self._allocate(sum(part.numel() for part in parts))
+        payload = torch.from_numpy(self._allocate(sum(part.numel() for part in parts)))
         if parts:
             torch.cat(parts, out=payload)
         return payload
+
+
+def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The block of the slices' values, and what follows them."""
+    block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
+    position = 0
+    for piece in slices:
+        block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
+        position += piece.num_bytes
+    return block, packed[position:]
 
 
 def _options(told: dict[str, Any]) -> dict[str, Any]:

@@ -5,15 +5,19 @@ answered as soon as that update has been decided on (applied or refused) and the
 parameters and the right to run on them come together, in one message: a worker that must wait holds nothing that could
 grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
 ends (`halt`), no answer waits for credit: it says that the worker stops.
+
+torch takes seconds to import, in which a server answers nobody: it is loaded before a run begins that will need it
+(`load`), and a server that only accompanies collectives never pays for it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import torch
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from plesio.core.clock import Clock
+from plesio.core.errors import TransportError
 from plesio.policies import Arrived
 from plesio.protocol.bulk import BulkFromWorker, Initial, Initialised, Pull, Pulled, Push, Shared, SharedRequest
 from plesio.protocol.effects import (
@@ -27,20 +31,18 @@ from plesio.protocol.effects import (
     StayOrder,
 )
 from plesio.protocol.figures import Snapshot
-from plesio.protocol.message import encode
-from plesio.protocol.peers import worker_identity
+from plesio.protocol.message import decode, encode
+from plesio.protocol.peers import worker_identity, worker_of
 from plesio.protocol.to_server import PartArrived
-from plesio.runtime.parameters.layout import Slice, slices_of
-from plesio.runtime.server.shard import Shard
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
 
-__all__ = ["ShardServer", "warm_up"]
+if TYPE_CHECKING:
+    from plesio.runtime.server.shard import Shard
 
+__all__ = ["ShardServer"]
 
-def warm_up() -> None:
-    """Have all of torch in memory that a shard needs: the first optimizer of a process imports torch's compiler."""
-    torch.optim.SGD([torch.zeros(1)], lr=0.1)
+_SHARD = "plesio.runtime.server.shard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,32 +66,19 @@ class _Request:
 
 
 class ShardServer:
-    """Serves one server's shard in one run, or in one stage of it.
+    """Serves one server's shard, of one run after the other, and of one stage of a run after the other.
 
     Args:
-        bulk: The message that it begins with.
-        initial: What that says: the slices, how they are updated, and by what optimizer.
         endpoint: Where messages come from and go to.
         index: Number of the server.
         clock: Tells how long an answer was held back.
     """
 
-    def __init__(self, bulk: Bulk, initial: Initial, *, endpoint: WorkerConnections, index: int, clock: Clock) -> None:
-        torch.set_num_threads(1)
-        slices = slices_of(initial.slices)
-        block, packed = _unpacked(slices, torch.from_numpy(bulk.payload))
-        self._shard = Shard(
-            slices,
-            block=block,
-            update=initial.update,
-            optimizer=initial.optimizer,
-            allocate=lambda num_bytes: torch.from_numpy(endpoint.stage(num_bytes)),
-        )
-        if initial.state:
-            self._shard.load_state(initial.state, packed)
+    def __init__(self, endpoint: WorkerConnections, *, index: int, clock: Clock) -> None:
         self._endpoint = endpoint
         self._index = index
         self._clock = clock
+        self._shard: Shard | None = None
         self._halted = False
         self._samples = 0
         """Samples of all workers that the parameters contain."""
@@ -98,51 +87,67 @@ class ShardServer:
         self._credit: dict[int, int] = defaultdict(int)
         self._waiting: list[_Request] = []
         self._refused: set[int] = set()
-        self._initialised(bulk)
 
-    def begin_again(self, bulk: Bulk, initial: Initial) -> None:
-        """Take other initial values, if no update has been applied; a worker that was quicker has sent the same."""
-        if self._shard.version == 0:
-            block, packed = _unpacked(slices_of(initial.slices), torch.from_numpy(bulk.payload))
-            self._shard.begin_again(block)
-            self._shard.load_state(initial.state or [], packed)
-        self._initialised(bulk)
+    def load(self) -> None:
+        """Import what a shard is made of, so that no run stands still for it later; done already, it takes no time."""
+        import_module(_SHARD).warm_up()
 
-    def _initialised(self, bulk: Bulk) -> None:
+    def take(self, bulk: Bulk, *, snapshots: Sequence[Snapshot]) -> PartArrived | None:
+        """Act on a worker's message; what has to be decided on is returned.
+
+        Args:
+            bulk: The message.
+            snapshots: Those of the run, where this server knows them.
+
+        Raises:
+            TransportError: It cannot be read.
+            ExchangeError: An update does not fit the slices that it names.
+        """
+        try:
+            peer = bulk.peer.decode(errors="replace")
+            message: BulkFromWorker = decode(bulk.header.kind, bulk.meta, BulkFromWorker, peer=peer)
+            if bulk.header.worker != worker_of(bulk.peer):
+                raise TransportError(f"{peer} speaks for worker {bulk.header.worker}")
+        except TransportError:
+            self._endpoint.release(bulk)
+            raise
+        if isinstance(message, Initial):
+            self._begin(bulk, message)
+        elif self._shard is None:
+            self._endpoint.release(bulk)  # no run
+        elif isinstance(message, Push):
+            return self._push(self._shard, bulk, message)
+        elif isinstance(message, Pull):
+            self._pull(bulk, message)
+        else:
+            self._share(self._shard, bulk, message, snapshots=snapshots)
+        return None
+
+    def _begin(self, bulk: Bulk, initial: Initial) -> None:
+        """Hold what a worker brings; the first one of a run or a stage begins it, the others bring the same."""
+        if not initial.again:
+            make: type[Shard] = import_module(_SHARD).Shard
+            shard = make.of(initial, bulk.payload, allocate=self._endpoint.stage)
+            self.end_run()
+            self._shard = shard
+        elif self._shard is None:
+            return
+        else:
+            self._shard.begin_again(initial, bulk.payload)
         self._endpoint.release(bulk)
         kind, meta = encode(Initialised())
         self._endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=self._shard.version), meta=meta)
 
-    def take(self, bulk: Bulk, message: BulkFromWorker, *, snapshots: Sequence[Snapshot]) -> PartArrived | None:
-        """Act on a worker's message; what has to be decided on is returned.
+    def end_run(self) -> None:
+        """Forget the parameters: the next run brings its own."""
+        self._shard, self._halted, self._samples = None, False, 0
+        for kept in (self._pushes, self._decided, self._credit, self._waiting, self._refused):
+            kept.clear()
 
-        Args:
-            bulk: What arrived.
-            message: What it says beside its payload.
-            snapshots: Those of the run, where this server knows them.
-
-        Raises:
-            ExchangeError: An update does not fit the slices that it names.
-        """
-        match message:
-            case Push():
-                return self._push(bulk, message)
-            case Pull():
-                self._pull(bulk, message)
-            case SharedRequest():
-                self._share(bulk, message, snapshots=snapshots)
-        return None
-
-    def _push(self, bulk: Bulk, push: Push) -> PartArrived:
+    def _push(self, shard: "Shard", bulk: Bulk, push: Push) -> PartArrived:
         """Keep an update until it is decided on."""
         header = bulk.header
-        self._shard.push(
-            header.worker,
-            clock=header.clock,
-            payload=torch.from_numpy(bulk.payload),
-            present=push.present,
-            groups=push.groups,
-        )
+        shard.push(header.worker, clock=header.clock, payload=bulk.payload, present=push.present, groups=push.groups)
         self._pushes[header.worker, header.clock] = bulk
         event = Arrived(
             worker=header.worker, clock=header.clock, num_steps=push.num_steps, base_version=header.base_version
@@ -168,14 +173,14 @@ class ShardServer:
         self._endpoint.release(bulk)
         self._answer()
 
-    def _share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
+    def _share(self, shard: "Shard", bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
         """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
         if request.optimizer:
-            pulled = self._shard.pull_all()
+            pulled = shard.pull_all()
         elif request.snapshot is None:
-            pulled = self._shard.pull_shared()
+            pulled = shard.pull_shared()
         else:
-            pulled = self._shard.pull_snapshot(request.snapshot)
+            pulled = shard.pull_snapshot(request.snapshot)
         kind, meta = encode(Shared(present=_tuple(pulled.present), snapshots=tuple(snapshots), state=pulled.state))
         self._endpoint.release(bulk)
         reply = self._reply(bulk.header, kind, version=pulled.version)
@@ -195,14 +200,16 @@ class ShardServer:
 
         Orders that belong together are given together: an answer then has the credit that came with the update.
         """
+        if self._shard is None:
+            return
         for order in orders:
-            self._carry_out(order)
+            self._carry_out(self._shard, order)
         self._answer()
 
-    def _carry_out(self, order: Order) -> None:
+    def _carry_out(self, shard: "Shard", order: Order) -> None:
         match order:
             case ApplyOrder(updates=updates):
-                self._shard.apply(
+                shard.apply(
                     updates,
                     weight=order.weight,
                     version=order.version,
@@ -215,7 +222,7 @@ class ShardServer:
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
             case DropOrder(worker=worker, clock=clock):
-                self._shard.drop(worker, clock=clock)
+                shard.drop(worker, clock=clock)
                 self._refused.add(worker)
                 self._decide(worker, clock=clock)
             case AdmitOrder(worker=worker, clock=clock):
@@ -228,7 +235,7 @@ class ShardServer:
             case StayOrder():
                 self._halted = False
             case SnapshotOrder(number=number):
-                self._shard.snapshot(number)
+                shard.snapshot(number)
 
     def _known_version(self, request: _Request) -> int | None:
         """The worker's version; before all versions if it made steps that were refused, so that it gets rid of them."""
@@ -255,6 +262,7 @@ class ShardServer:
                 self._waiting.append(request)
 
     def _send_parameters(self, request: _Request, *, credit: int, held_s: float) -> None:
+        assert self._shard is not None
         pulled = self._shard.pull(self._known_version(request))
         answer = Pulled(
             present=_tuple(pulled.present), credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
@@ -269,16 +277,6 @@ class ShardServer:
         )
         peer = worker_identity(request.worker).encode()
         self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
-
-
-def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block of the slices' values, and what follows them."""
-    block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
-    position = 0
-    for piece in slices:
-        block[piece.offset : piece.offset + piece.num_bytes] = packed[position : position + piece.num_bytes]
-        position += piece.num_bytes
-    return block, packed[position:]
 
 
 def _tuple(present: Iterable[int] | None) -> tuple[int, ...] | None:
