@@ -29,6 +29,7 @@ from plesio.runtime.meeting import (
     REGROUP_TIMEOUT,
     StoreBoard,
     gloo_interface,
+    gpu_of,
     meet,
     meeting_store,
     process_group,
@@ -82,6 +83,7 @@ class Job:
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()
         self.meet_s = meet_s
+        self.shares_gpus = False
         self._exit = contextlib.ExitStack()
         self._job_servers: JobServers | None = None
         self._group: TorchGroup | None = None
@@ -263,11 +265,13 @@ class Job:
             missing = [f"worker {rank}" for rank, key in enumerate(here) if not self._has([key])]
             return f"{' and '.join(missing)} to form the group of all workers: stopped, or in another join?"
 
-        self._store.set(here[place.rank], "")
+        self._store.set(here[place.rank], gpu_of(device_type))
         self._await(here, wanted=wanted)
+        gpus = [self._get(key) for key in here]
+        self.shares_gpus = any(gpus) and len(set(gpus)) < len(gpus)
         with self._connecting():
             store, timeout = PrefixStore(at, self._store), datetime.timedelta(seconds=self.meet_s)
-            process_group(store, rank=place.rank, size=len(here), device_type=device_type, timeout=timeout)
+            process_group(store, rank=place.rank, gpus=gpus, timeout=timeout)
 
     def links(self, device: torch.device) -> TorchLinks:
         """Messages to any worker of the group, by its rank in the job."""
@@ -324,10 +328,10 @@ class Job:
         if rank > 0 or store is None:
             self._meeting = None
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
-        meet(store, rank=rank, size=len(members), called_off=called_off)
+        gpus = meet(store, rank=rank, size=len(members), gpu=gpu_of(device_type), called_off=called_off)
         with self._connecting():
             store = PrefixStore(f"group/{generation}", store)
-            world = process_group(store, rank=rank, size=len(members), device_type=device_type)
+            world = process_group(store, rank=rank, gpus=gpus)
         self._group = TorchGroup(world, rack=self.rack, connecting=self._connecting)
         if called_off():  # what would have woken this worker came before its connections were known
             raise CutOffError("the group was called off")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
@@ -14,7 +15,7 @@ from plesio.core.errors import TransportError
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.group import CutOffError
 
-__all__ = ["REGROUP_TIMEOUT", "StoreBoard", "backend_of", "gloo_interface", "meet", "meeting_store", "process_group"]
+__all__ = ["REGROUP_TIMEOUT", "StoreBoard", "gloo_interface", "gpu_of", "meet", "meeting_store", "process_group"]
 
 REGROUP_TIMEOUT = timedelta(seconds=10)
 """How long workers that are known to live wait for each other when they form a new group."""
@@ -32,41 +33,46 @@ def meeting_store(host: str) -> TCPStore:
         return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def meet(store: Store, *, rank: int, size: int, called_off: Callable[[], bool]) -> None:
-    """Return when all are there: Gloo itself would wait for one that is lost meanwhile.
+def meet(store: Store, *, rank: int, size: int, gpu: str, called_off: Callable[[], bool]) -> list[str]:
+    """Return every member's GPU when all are there: Gloo itself would wait for one that is lost meanwhile.
 
     Raises:
         CutOffError: There is to be another group, or somebody did not come in time.
     """
-    store.set(f"here/{rank}", "")
+    store.set(f"here/{rank}", gpu)
     deadline_s = time.monotonic() + REGROUP_TIMEOUT.total_seconds()
     while not store.check([f"here/{other}" for other in range(size)]):
         if called_off() or time.monotonic() > deadline_s:
             raise CutOffError("the group was called off, or not all of its members came")
         time.sleep(POLL_S)
+    return [str(store.get(f"here/{other}"), "utf-8") for other in range(size)]
+
+
+def gpu_of(device_type: str) -> str:
+    """Return what tells this process's GPU from all others, on whatever host; nothing where it computes on the CPU."""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if device_type == "cuda" else ""
 
 
 def process_group(
-    store: Store, *, rank: int, size: int, device_type: str, timeout: timedelta = REGROUP_TIMEOUT
+    store: Store, *, rank: int, gpus: Sequence[str], timeout: timedelta = REGROUP_TIMEOUT
 ) -> dist.ProcessGroup:
-    """A new default group of torch.distributed, whose members have met; ``store`` is for it alone."""
+    """Form a new default group of torch.distributed.
+
+    Args:
+        store: For this group alone.
+        rank: This process's in the group.
+        gpus: By rank, as `gpu_of` gave them. NCCL refuses two ranks on one GPU, so that Gloo serves such a group.
+        timeout: How long the members wait for each other.
+    """
+    on_nccl = all(gpus) and len(set(gpus)) == len(gpus)
     dist.init_process_group(
-        backend_of(device_type),
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timeout,
+        "cpu:gloo,cuda:nccl" if on_nccl else "gloo", store=store, rank=rank, world_size=len(gpus), timeout=timeout
     )
     dist.barrier()  # connections are made at the first use
     world = dist.group.WORLD
     assert world is not None
     dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, world)
     return world
-
-
-def backend_of(device_type: str) -> str:
-    """torch.distributed's name for what carries tensors of these devices."""
-    return "gloo" if device_type == "cpu" else "cpu:gloo,cuda:nccl"
 
 
 @contextlib.contextmanager

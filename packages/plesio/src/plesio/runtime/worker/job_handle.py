@@ -95,6 +95,8 @@ class JobHandle(Protocol):
     clock: Clock
     meet_s: float
     world: World
+    shares_gpus: bool
+    """Whether two workers of `group` compute on one GPU, so that Gloo and not NCCL carries its collectives."""
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
         """Connections to the first ``count`` servers, which may write results to ``folder``; ``replicas`` of each."""

@@ -142,6 +142,11 @@ class DistributedWorld:
         """The collective's group; of a worker that joins the run, one that it is alone in until it has joined."""
         late = self._job.place.late
         self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
+        if self._job.shares_gpus and self.rank == 0:
+            self._meter.warn(
+                "workers share a GPU, which NCCL refuses: Gloo carries the collectives, through main memory; "
+                "start one worker a GPU where it is speed that counts"
+            )
         return self._group
 
     def join(self, *, layout: str, optimizer: tuple[str, ...]) -> int:

@@ -22,6 +22,10 @@ from plesio.core.errors import ExchangeError
 
 __all__ = ["FsdpCollectives"]
 
+# torch 2.13 deprecates the names that follow and older ones know no others.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 
 class FsdpCollectives:
     """What one worker's collectives of a step were, and how long it was inside them.
@@ -64,7 +68,7 @@ class FsdpCollectives:
         if self._asks:
             own = torch.tensor([self.checksum], device=device)
             told = torch.empty(among.size(), dtype=own.dtype, device=device)
-            dist.all_gather_single(told, own, group=among)
+            _all_gather(told, own, group=among)
             self.compare(told.tolist())
         yield
         if device.type == "cpu":
@@ -105,7 +109,7 @@ class _AllGather(_Allocating):
     ) -> dist.Work | None:
         """All ranks' inputs in their order into ``output_tensor``, whose part of this rank the input is."""
         with self._collectives.doing("gather", self._number, among=group, device=input_tensor.device):
-            work: dist.Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+            work: dist.Work | None = _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
             return work
 
 
@@ -121,7 +125,7 @@ class _ReduceScatter(_Allocating):
         """This rank's part of the sum of all ranks' inputs into ``output_tensor``."""
         with self._collectives.doing("reduce", self._number, among=group, device=input_tensor.device):
             if input_tensor.device.type != "cpu":
-                work: dist.Work | None = dist.reduce_scatter_single(
+                work: dist.Work | None = _reduce_scatter(
                     output_tensor, input_tensor, op=op, group=group, async_op=async_op
                 )
                 return work

@@ -163,6 +163,7 @@ class VirtualJob:
     """
 
     world: World = "virtual"
+    shares_gpus = False
 
     def __init__(self, deployment: Deployment, place: Place, turn: Turn) -> None:
         self.place = place
