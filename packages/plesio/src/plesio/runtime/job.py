@@ -269,9 +269,9 @@ class Job:
         self._await(here, wanted=wanted)
         gpus = [self._get(key) for key in here]
         self.shares_gpus = any(gpus) and len(set(gpus)) < len(gpus)
+        timeout = datetime.timedelta(seconds=self.meet_s)
         with self._connecting():
-            store, timeout = PrefixStore(at, self._store), datetime.timedelta(seconds=self.meet_s)
-            process_group(store, rank=place.rank, gpus=gpus, timeout=timeout)
+            process_group(PrefixStore(at, self._store), rank=place.rank, gpus=gpus, timeout=timeout)
 
     def links(self, device: torch.device) -> TorchLinks:
         """Messages to any worker of the group, by its rank in the job."""
@@ -330,8 +330,7 @@ class Job:
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
         gpus = meet(store, rank=rank, size=len(members), gpu=gpu_of(device_type), called_off=called_off)
         with self._connecting():
-            store = PrefixStore(f"group/{generation}", store)
-            world = process_group(store, rank=rank, gpus=gpus)
+            world = process_group(PrefixStore(f"group/{generation}", store), rank=rank, gpus=gpus)
         self._group = TorchGroup(world, rack=self.rack, connecting=self._connecting)
         if called_off():  # what would have woken this worker came before its connections were known
             raise CutOffError("the group was called off")
@@ -356,8 +355,8 @@ class Job:
             raise ConfigError(said["error"])
         if not said:
             return None  # worker 0 has another policy, which the run will say
-        choice = self._probe(said["probe"], at=at, device_type=device_type) if "probe" in said else said["choice"]
-        choice = RackChoice.from_json(choice)
+        probes = "probe" in said
+        choice = RackChoice.from_json(self._probe(said["probe"], at, device_type) if probes else said["choice"])
         self.rack = choice.racks[self.place.rank]
         self._group = None  # made anew, for this rack, on the same connections
         return choice
@@ -366,7 +365,7 @@ class Job:
         """What rank 0 says to all: a choice, the hosts to be probed, or why there is neither."""
         return said_by_first([self._get(f"{at}/{rank}") for rank in range(self.place.num_workers)])
 
-    def _probe(self, hosts: list[int], *, at: str, device_type: str) -> dict[str, Any]:
+    def _probe(self, hosts: list[int], at: str, device_type: str) -> dict[str, Any]:
         """What the first worker of each host measures, and worker 0 tells the others."""
         try:
             leaders = self.group(device_type).split([sorted(set(hosts))])
