@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from plesio.core.errors import ConfigError, TaskError
-from plesio.runtime.grid.cutting import Cut, balanced, layer_bytes, layer_seconds, layers_of, parts
+from plesio.runtime.grid.cutting import NetworkCut, balanced, layer_bytes, layer_seconds, layers_of, parts
 
 
 def largest(costs: list[float], ends: tuple[int, ...]) -> float:
@@ -55,26 +55,26 @@ def test_bytes_are_of_parameters() -> None:
 
 def test_a_list_is_cut_where_it_says() -> None:
     layers, cut = layers_of([nn.Linear(2, 2), nn.Sequential(nn.Tanh(), nn.Linear(2, 1))])
-    assert cut == Cut((1,))
+    assert cut == NetworkCut((1,))
     assert [len(stage) for stage in parts(layers, cut)] == [1, 1]
 
 
 def test_names_are_those_of_the_whole() -> None:
     layers = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
-    names = [name for stage in parts(layers, Cut((1,))) for name, _ in stage.named_parameters()]
+    names = [name for stage in parts(layers, NetworkCut((1,))) for name, _ in stage.named_parameters()]
     assert names == [name for name, _ in layers.named_parameters()]
 
 
 @pytest.mark.parametrize("ends", [(0,), (3,), (2, 1), (1, 1)])
 def test_cuts_that_do_not_fit_are_refused(ends: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="write ascending places between 1 and 2"):
-        parts(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), Cut(ends))
+        parts(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), NetworkCut(ends))
 
 
 def test_stages_that_share_weights_are_refused() -> None:
     shared = nn.Linear(2, 2)
     with pytest.raises(TaskError, match=r"stages 0 and 1 share weights \(0.weight is 2.weight\)"):
-        parts(nn.Sequential(shared, nn.Tanh(), shared), Cut((2,)))
+        parts(nn.Sequential(shared, nn.Tanh(), shared), NetworkCut((2,)))
 
 
 @pytest.mark.parametrize("stages", [nn.Linear(2, 2), [], [nn.Linear(2, 2), 3]])

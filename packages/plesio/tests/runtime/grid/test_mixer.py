@@ -15,7 +15,7 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import BeginMixing, EndMixing, GridSetting, StageMachine, Update
-from plesio.runtime.grid.formation import Formation, News, Regrouping
+from plesio.runtime.grid.formation import Formation, GridPlace, GroupChange, News
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.worker.exchange.links import Inbox, PeerGoneError
 
@@ -120,8 +120,7 @@ def replicas_of(setting: GridSetting, post: Post) -> list[Replica]:
             weights,
             formation=Formation.first(setting),
             links=MemoryLinks(post, group),
-            group=group,
-            stage=0,
+            place=GridPlace(group, 0),
             seed=0,
             news=News(),
             on_lost=lost.append,
@@ -140,7 +139,7 @@ def interleave(replicas: Sequence[Replica], choose: Callable[[int], int], **told
             group
             for group, need in needs.items()
             if need is not None
-            and all(begun[other].num_begun >= need for other in begun[group].mixer.incoming if other in begun)
+            and all(begun[other].num_begun >= need for other in begun[group].mixer.neighbours if other in begun)
         ]
         assert able, "nobody can go on"
         group = able[choose(len(able))]
@@ -280,7 +279,7 @@ def test_those_who_are_left_keep_their_mean_from_then_on():
     for replica in left:
         replica.mixer.end(4)
     assert _total(left) == pytest.approx(before, abs=1e-12)
-    assert [replica.lost for replica in left if 2 in replica.mixer.incoming] == [[2], [2]]
+    assert [replica.lost for replica in left if 2 in replica.mixer.neighbours] == [[2], [2]]
 
 
 @settings(max_examples=20)
@@ -291,13 +290,15 @@ def test_after_groups_are_lost_and_join_the_mean_is_kept_and_all_come_to_it(
     first = Formation.first(GridSetting(groups=groups, mixing=Mixing.on(graph, groups)))
     lost = data.draw(st.lists(st.integers(0, groups - 1), max_size=groups - 1, unique=True))
     formation = first.after(
-        Regrouping(7, lost=tuple((group, 0) for group in sorted(lost)), joined=(groups, groups + 1))
+        GroupChange(7, lost=tuple((group, 0) for group in sorted(lost)), joined=(groups, groups + 1))
     )
     post, replicas = Post(), []
     for place, group in enumerate(formation.groups):
         weights = [torch.full((SIZE,), 1.0 + (group if group < groups else formation.groups[0]), dtype=torch.float64)]
         links = MemoryLinks(post, group)
-        mixer = Mixer(weights, formation=formation, links=links, group=group, stage=0, seed=0, news=News(), on_lost=int)
+        mixer = Mixer(
+            weights, formation=formation, links=links, place=GridPlace(group, 0), seed=0, news=News(), on_lost=int
+        )
         machine = StageMachine(formation.setting, stage=0)
         assert formation.place(group) == place
         replicas.append(Replica(group, weights, mixer, machine, []))
@@ -340,8 +341,7 @@ def test_a_group_that_is_lost_during_a_checkpoint_is_lost_and_no_more():
         [torch.ones(3)],
         formation=Formation.first(setting),
         links=_GoneAfterSending(),
-        group=0,
-        stage=0,
+        place=GridPlace(0, 0),
         seed=0,
         news=News(),
         on_lost=lost.append,

@@ -10,13 +10,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
-from plesio.runtime.grid.stage import Stage
+from plesio.runtime.grid.stage import GridStage
 
 
-def stage_of(layers: nn.Module, spec: str, *, number: int = 0, **options: Any) -> Stage:
+def stage_of(layers: nn.Module, spec: str, *, number: int = 0, **options: Any) -> GridStage:
     setting = GridSetting.parse(spec)
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.5)
-    return Stage(layers, optimizer, setting=setting, number=number, loss=F.mse_loss, **options)
+    return GridStage(layers, optimizer, setting=setting, number=number, loss=F.mse_loss, **options)
 
 
 def layers() -> nn.Sequential:
@@ -141,10 +141,10 @@ def test_a_loss_that_couples_samples_is_refused_where_it_must_be_a_mean() -> Non
     setting = GridSetting.parse("2x1")
     made = layers()
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-    stage = Stage(made, optimizer, setting=setting, number=0, loss=contrastive)
+    stage = GridStage(made, optimizer, setting=setting, number=0, loss=contrastive)
     with pytest.raises(TaskError, match="the loss is not the mean over a micro-batch's samples"):
         stage.forward(Forward(0, 0), [X[0]], torch.zeros(5))
-    alone = Stage(layers(), optimizer, setting=GridSetting(), number=0, loss=contrastive)
+    alone = GridStage(layers(), optimizer, setting=GridSetting(), number=0, loss=contrastive)
     alone.forward(Forward(0, 0), [X[0]], torch.zeros(5))
 
 

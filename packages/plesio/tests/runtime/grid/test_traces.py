@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.core.trace import Record, read_trace
 from plesio.policies.grid import Backward, Forward, GridSetting
-from plesio.runtime.grid.stage import Held, Stage
+from plesio.runtime.grid.stage import GridStage, Held
 from runtime.grid.programs import MICRO_BATCH, data, in_virtual_world, network, optimizer
 
 
@@ -63,7 +63,7 @@ def test_a_grid_of_a_process_measures_its_memory() -> None:
 def test_only_later_stages_take_gradients_of_what_they_are_given(number: int) -> None:
     layers = network()[:3]
     made = optimizer(layers.parameters())
-    stage = Stage(layers, made, setting=GridSetting(stages=3), number=number, loss=F.cross_entropy)
+    stage = GridStage(layers, made, setting=GridSetting(stages=3), number=number, loss=F.cross_entropy)
     outputs, _ = stage.forward(Forward(0, 0), [torch.ones(4, 8)], None)
     gradients = stage.backward(Backward(0, 0, 0), [torch.ones_like(output) for output in outputs])
     assert [gradient.shape for gradient in gradients] == [(4, 8)] * number

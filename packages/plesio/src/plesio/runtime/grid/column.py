@@ -5,29 +5,13 @@ from typing import Any
 
 from plesio.core.errors import WorkerLostError
 from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.formation import GridPlace
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
-__all__ = ["Column", "GridPlace", "lost"]
+__all__ = ["Column", "lost"]
 
 _FORWARD_TAG, _BACKWARD_TAG = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class GridPlace:
-    """Where a worker stands: rank ``s K + k`` is stage k of group s.
-
-    >>> GridPlace.of(5, GridSetting(groups=2, stages=4))
-    GridPlace(group=1, stage=1)
-    """
-
-    group: int
-    stage: int
-
-    @classmethod
-    def of(cls, rank: int, setting: GridSetting) -> "GridPlace":
-        """The place of a rank."""
-        return cls(*divmod(rank, setting.stages))
 
 
 @dataclass(slots=True)
@@ -106,10 +90,7 @@ class Column:
         self._left = True
         for outgoing in (self.onward, self.back):
             if outgoing is not None:
-                try:
-                    outgoing.fail(reason)
-                except PeerGoneError:
-                    continue  # the one that is gone is why
+                outgoing.fail(reason)
 
 
 def lost(error: PeerGoneError, place: GridPlace, setting: GridSetting) -> WorkerLostError:

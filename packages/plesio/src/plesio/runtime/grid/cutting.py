@@ -2,9 +2,11 @@
 
 A list of layers is cut into K runs of neighbours that minimise the largest sum of costs; with n layers dynamic
 programming finds the best of all in O(n^2 K). Costs are seconds, measured, or bytes; in the virtual world operations
-instead of seconds: equal arguments give equal results there, and equal cuts.
+instead of seconds: equal arguments give equal results there, and equal cuts. Rank 0 finds the cut, and the
+others are told.
 """
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from plesio.core.errors import ConfigError, TaskError
+from plesio.runtime.coordinator.ledger import World
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.takeover import tell_text
 
 __all__ = [
     "Balance",
-    "Cut",
+    "NetworkCut",
+    "agreed_cut",
     "balanced",
     "layer_bytes",
     "layer_operations",
@@ -38,7 +44,7 @@ _REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class NetworkCut:
     """Where a network is cut.
 
     Attributes:
@@ -54,7 +60,7 @@ class Cut:
     def words(self, num_layers: int) -> str:
         """One line about it.
 
-        >>> Cut((2, 3), (0.004, 0.002, 0.003)).words(5)
+        >>> NetworkCut((2, 3), (0.004, 0.002, 0.003)).words(5)
         '3 stages of 5 layers: 0-1 (4.0 ms), 2 (2.0 ms), 3-4 (3.0 ms)'
         """
         stages = []
@@ -74,7 +80,7 @@ _COST_TEXTS: Mapping[Unit, Callable[[float], str]] = {
 }
 
 
-def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, Cut | None]:
+def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, NetworkCut | None]:
     """The network as one chain of layers, and its cut if it comes in stages.
 
     Raises:
@@ -86,10 +92,10 @@ def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequentia
         raise TaskError(f"stages are a torch.nn.Sequential, or a list of modules; this is a {type(stages).__name__}")
     if not stages:
         raise TaskError("there are no stages; give a torch.nn.Sequential, or a list of modules")
-    return nn.Sequential(*stages), Cut(tuple(range(1, len(stages))))
+    return nn.Sequential(*stages), NetworkCut(tuple(range(1, len(stages))))
 
 
-def parts(layers: nn.Sequential, cut: Cut) -> list[nn.Sequential]:
+def parts(layers: nn.Sequential, cut: NetworkCut) -> list[nn.Sequential]:
     """The stages.
 
     Raises:
@@ -251,3 +257,48 @@ def _costs(layers: nn.Sequential, example: Any, *, reading: Callable[[], float])
         costs.append(reading() - before)
         given = outputs
     return costs
+
+
+def agreed_cut(
+    layers: nn.Sequential, x: Any, *, num_stages: int, balance: Balance, group: Group | None, world: World
+) -> NetworkCut:
+    """The cut that makes stages alike; all workers of the group ask for it together.
+
+    Args:
+        layers: The network's.
+        x: A micro-batch.
+        num_stages: K.
+        balance: What is to be alike.
+        group: The workers; None for one by itself.
+        world: Where they are: in the virtual one layers are not timed, so that equal arguments give equal cuts.
+
+    Raises:
+        TaskError: The layers do not chain, or are too few.
+    """
+    if num_stages == 1:
+        return NetworkCut(())
+    assert group is not None, "a grid of several stages has several workers"
+    text = _found(layers, x, num_stages=num_stages, balance=balance, world=world) if group.rank == 0 else ""
+    said = json.loads(tell_text(text, group=group, source=0))
+    if "error" in said:
+        raise TaskError(said["error"])
+    return NetworkCut(tuple(said["ends"]), tuple(said["costs"]), said["unit"])
+
+
+def _found(layers: nn.Sequential, x: Any, *, num_stages: int, balance: Balance, world: World) -> str:
+    """Find the cut; returns it as the text that all workers are told, or why there is none."""
+    unit: Unit = "bytes"
+    try:
+        if balance == "memory":
+            costs = layer_bytes(layers)
+        elif world == "virtual":
+            unit, costs = "operations", layer_operations(layers, x)
+        else:
+            unit, costs = "s", layer_seconds(layers, x)
+        units = units_of(layers)
+        of_units = [sum(costs[begin:end]) for begin, end in pairwise((0, *units))]
+        ends = [units[number - 1] for number in balanced(of_units, num_stages)]
+    except (ConfigError, TaskError) as error:
+        return json.dumps({"error": str(error)})
+    sums = [sum(costs[begin:end]) for begin, end in pairwise((0, *ends, len(costs)))]
+    return json.dumps({"ends": ends, "costs": sums, "unit": unit})

@@ -2,7 +2,7 @@
 
 A group keeps its number, and its workers their ranks, as long as it is there; who is there has a *place* among the
 others, by which the mixing matrix and the dealing of samples go. When a group is lost or others are to join, a worker
-that knows of it proposes a `Regrouping`: a tick, so far ahead that all have heard of it by then, and who goes on. All
+that knows of it proposes a `GroupChange`: a tick, so far ahead that all have heard of it by then, and who goes on. All
 messages of the grid carry it, up and down each group and from group to group.
 
 **Agreement.** What is proposed for tick T is known to all before T, whoever is lost meanwhile, if those that are left
@@ -17,11 +17,28 @@ from typing import Any
 
 from plesio.policies.grid import GridSetting
 
-__all__ = ["Formation", "News", "Regrouping"]
+__all__ = ["Formation", "GridPlace", "GroupChange", "News"]
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlace:
+    """Where a worker stands: rank ``s K + k`` is stage k of group s.
+
+    >>> GridPlace.of(5, GridSetting(groups=2, stages=4))
+    GridPlace(group=1, stage=1)
+    """
+
+    group: int
+    stage: int
+
+    @classmethod
+    def of(cls, rank: int, setting: GridSetting) -> "GridPlace":
+        """The place of a rank."""
+        return cls(*divmod(rank, setting.stages))
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Regrouping:
+class GroupChange:
     """Who goes on, from which tick on. The earliest of several holds; of equal ticks, the least.
 
     Attributes:
@@ -46,7 +63,7 @@ class Formation:
         began: After how many micro-batches this one began.
 
     >>> formation = Formation.first(GridSetting.parse("3x2,mixing=ring"))
-    >>> later = formation.after(Regrouping(40, lost=((1, 20),), joined=(3,)))
+    >>> later = formation.after(GroupChange(40, lost=((1, 20),), joined=(3,)))
     >>> later.groups, later.setting.spec, later.workers
     ((0, 2, 3), 'grid:3x2,mixing=ring', [0, 1, 4, 5, 6, 7])
     """
@@ -61,7 +78,7 @@ class Formation:
         """The groups that the run begins with."""
         return cls(setting=setting, groups=tuple(range(setting.groups)))
 
-    def after(self, regrouping: Regrouping) -> "Formation":
+    def after(self, regrouping: GroupChange) -> "Formation":
         """The groups of the next generation.
 
         Raises:
@@ -133,7 +150,7 @@ class News:
 
     generation: int = 0
     saves: list[int] = field(default_factory=list)
-    regrouping: Regrouping | None = None
+    regrouping: GroupChange | None = None
 
     @property
     def save_at(self) -> int | None:
@@ -157,14 +174,14 @@ class News:
         if "regroup" in header:
             generation, tick, lost, joined = header["regroup"]
             if generation == self.generation:
-                self.propose(Regrouping(tick, tuple((group, first) for group, first in lost), tuple(joined)))
+                self.propose(GroupChange(tick, tuple((group, first) for group, first in lost), tuple(joined)))
 
     def save(self, tick: int | None) -> None:
         """A checkpoint is to be taken after ``tick``."""
         if tick is not None and tick > (self.save_at or 0):
             self.saves.append(tick)
 
-    def propose(self, regrouping: Regrouping) -> None:
+    def propose(self, regrouping: GroupChange) -> None:
         """The groups are to change so, unless they do earlier, otherwise."""
         self.regrouping = regrouping if self.regrouping is None else min(self.regrouping, regrouping)
 

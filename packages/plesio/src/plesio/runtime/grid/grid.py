@@ -10,35 +10,29 @@ last one y. A call of `Grid.step` does what the stage's schedule (`plesio.polici
 micro-batch, so a worker waits for nothing but what its next pass needs.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from plesio.core.clock import TrainingClock
 from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
-from plesio.core.results import Evaluation, Found, RunResult, RunStatus
+from plesio.core.results import RunResult
 from plesio.policies.grid import GridSetting
-from plesio.protocol.figures import Report
-from plesio.runtime.checkpoints.worker import random_states, set_random_states
-from plesio.runtime.grid.column import GridPlace, lost
+from plesio.runtime.checkpoints.worker import set_random_states
+from plesio.runtime.grid.column import lost
 from plesio.runtime.grid.feed import Feed, FeedState
+from plesio.runtime.grid.formation import GridPlace
 from plesio.runtime.grid.messages import PeerFailedError
-from plesio.runtime.grid.records import Books, Collector, Figures, Shot, state_of
+from plesio.runtime.grid.records import GridRecords
 from plesio.runtime.grid.regrouping import Composed
-from plesio.runtime.grid.saving import GridSaver
-from plesio.runtime.grid.settling import Settlement
-from plesio.runtime.grid.tick import Tally
+from plesio.runtime.grid.saving import GridSaver, values_of
 from plesio.runtime.worker.exchange.links import PeerGoneError
-from plesio.runtime.worker.judge import Goals, Judge, Metric
+from plesio.runtime.worker.judge import Goals, Metric
 from plesio.runtime.worker.loops import Shard
-from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["Grid"]
 
@@ -60,61 +54,44 @@ class Grid:
         self,
         model: nn.Module,
         *,
-        place: GridPlace,
-        compose: Callable[[Any, TrainingClock], Composed],
-        collector: Collector,
-        books: Books,
-        timeline: Timeline,
-        release: Callable[[], None],
-        finished_without: Callable[[Sequence[int]], None],
-        snapshot_every: int | None = None,
+        compose: Callable[[Any], Composed],
+        records: GridRecords,
+        release: Callable[[Sequence[int]], None],
         saver: GridSaver | None = None,
         past: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model
+        collector = records.collector
+        place = GridPlace.of(collector.rank, collector.formation.setting)
+        self.model, self.rank = model, collector.rank
         self.group, self.stage = place.group, place.stage
-        self.rank = collector.rank
-        self._place = place
         self._compose = compose
         self._composed: Composed | None = None
-        self._collector = collector
-        self._books = books
-        self._timeline = timeline
+        self._records = records
         self._release = release
-        self._finished_without = finished_without
-        self._snapshot_every = snapshot_every
-        self._shots: list[Shot] = []
-        self._passed = 0
-        """Multiples of ``snapshot_every`` that the samples have passed."""
         self._saver = saver
-        self._past = past
-        self._random: dict[str, Any] | None = None if past is None else past["random"]
-        """Where random numbers are to go on from, until they have."""
-        self._training = TrainingClock(timeline.clock, already_s=0.0 if past is None else past["training_s"])
+        self._go_on = contextlib.ExitStack()
+        """Closed, once, when random numbers are to go on from the checkpoint."""
+        if past is not None and past["random"] is not None:
+            self._go_on.callback(set_random_states, past["random"])
         self._feed = Feed(
             place.group,
             collector.formation,
-            seed=books.info.seed,
-            now_s=timeline.now_s,
-            say=timeline.meter.totals.fallbacks.append,
+            seed=records.run.info.seed,
+            now_s=records.timeline.now_s,
+            say=records.timeline.meter.totals.fallbacks.append,
             past=None if past is None else FeedState.from_values(past["feed"]),
-            go_on=self._go_on,
+            go_on=self._go_on.close,
         )
-        self._evaluations: list[Evaluation] = []
-        self._metrics: list[Found] = []
-        self._metrics_before: list[Found] = [] if past is None else list(past["metrics"])
-        """What evaluations gave before the checkpoint."""
-        self._result: RunResult | None = None
-        self._broken: RunResult | None = None
-        """Figures of a run that ends with an error here."""
-        self._final: dict[str, Tensor] | None = None
-        self._finished = self._closed = False
-        self._take_up()
+        self._closed = False
+        if past is not None:
+            self._composed = compose(None)
+            self._composed.worker.load(past)
+            records.load(past)
 
     @property
     def setting(self) -> GridSetting:
         """The grid's, of the groups that are there."""
-        return self._collector.formation.setting
+        return self._records.collector.formation.setting
 
     @property
     def layers(self) -> nn.Module:
@@ -138,7 +115,7 @@ class Grid:
     @property
     def elapsed_s(self) -> float:
         """Training time so far: evaluation does not count."""
-        return self._training.elapsed_s()
+        return self._records.training.elapsed_s()
 
     def _ready(self) -> Composed:
         if self._composed is None:
@@ -178,48 +155,33 @@ class Grid:
         self._ensure_open()
         try:
             if self._composed is None:
-                self._composed = self._compose(x, self._training)
-            self._go_on()
-            self._training.start()
+                self._composed = self._compose(x)
+            composed, records, feed = self._composed, self._records, self._feed
+            self._go_on.close()
+            records.training.start()
             inputs = list(x) if isinstance(x, tuple | list) else [x]
-            worker = self._composed.worker
-            of_all = self._feed.take_samples(self.clock)
+            of_all = feed.take_samples(self.clock)
             if of_all is None:
                 of_all = len(inputs[0]) * self.setting.groups
-            loss = worker.tick(inputs, y, of_all=of_all, more=self._feed.more)
-            self._shoot()
-            self._save_if_due()
-            self._composed.regrouper.after_tick(self._feed, self._values)
+            loss = composed.worker.tick(inputs, y, of_all=of_all, more=feed.more)
+            records.shoot(composed)
+            if self._saver is not None:
+                self._saver.after_tick(composed, records, feed)
+            composed.regrouper.after_tick(feed, lambda: values_of(composed, records, feed))
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
         return loss
-
-    def _shoot(self) -> None:
-        """Keep the stage's state where the samples dealt to all groups have passed a multiple of ``snapshot_every``."""
-        every, tally = self._snapshot_every, self._ready().worker.tally
-        if every is not None and tally.dealt // every > self._passed:
-            self._passed = tally.dealt // every
-            self._shots.append(self._shot())
-
-    def _shot(self) -> Shot:
-        tally = self._ready().worker.tally
-        return Shot(tally.samples, self._training.elapsed_s(), state_of(self.layers), tally.dealt)
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """The whole network's ordinary state, the mean over the groups, on the worker that collects; None elsewhere.
 
         All workers call it at the same place. It loads into the network as it was before it was cut.
         """
-        if self._finished:
-            state = self._final
-        else:
-            found = self._gathered(state_of(self.layers))
-            state = None if found is None else found[0]
-        return None if state is None else self._ready().network.as_state_dict(state)
-
-    def _gathered(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], float] | None:
-        states = self._collector.retried(lambda: self._collector.gather(tensors))
-        return None if states is None else self._ready().network.whole(states, self.setting)
+        composed, state = self._ready(), self._records.final
+        if not self._records.finished:
+            mean = self._records.mean(composed)
+            state = None if mean is None else mean[0]
+        return None if state is None else composed.network.as_state_dict(state)
 
     def evaluate(self, metric: Callable[[], M], *, goal: Goals = None) -> M | None:
         """Evaluate the groups' mean weights, with the training clock stopped. All workers call it at the same place.
@@ -232,36 +194,19 @@ class Grid:
             The metric there; None elsewhere.
         """
         self._ensure_open()
-        if len(self._metrics) < len(self._metrics_before):  # it was done before the checkpoint
-            self._metrics.append(self._metrics_before[len(self._metrics)])
-            return cast("M | None", self._metrics[-1])
-        begun_s = self._timeline.now_s()
-        self._training.pause()
+        records = self._records
+        if records.past.knows_metric:
+            return cast("M | None", records.past.metric())
+        composed, begun_s = self._ready(), records.timeline.now_s()
+        records.training.pause()
         try:
-            with self._timeline.beside_steps():
-                found = self._gathered(state_of(self.layers))
-                value: Found = None
-                if found is not None:
-                    samples = self._ready().worker.tally.samples
-                    self._evaluations.append(self._measure(metric, goal, found, samples, self._training.elapsed_s()))
-                    value = self._evaluations[-1].found
-            self._metrics.append(value)
-            return cast("M | None", value)
+            return cast("M | None", records.evaluate(composed, metric, goal))
         except PeerGoneError as error:
             raise self._leaving(error) from None
         finally:
-            self._training.resume()
-            self._ready().worker.mark()
-            self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
-
-    def _measure(
-        self, metric: Metric, goal: Goals, found: tuple[dict[str, Tensor], float], samples: int, at_s: float
-    ) -> Evaluation:
-        state, distance = found
-        with self._ready().network.loaded(state):
-            evaluation = Judge(self._books.info).judged(metric, goal, samples=samples, at_s=at_s)
-        self._timeline.event("consensus", at_s=self._timeline.now_s(), clock=self.clock, distance=distance)
-        return evaluation
+            records.training.resume()
+            composed.worker.mark()
+            records.timeline.evaluate(begun_s, records.timeline.now_s(), clock=self.clock)
 
     def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Go back with the micro-batches that are under way, and put the network and the figures together.
@@ -269,61 +214,22 @@ class Grid:
         Called by `close`; call it yourself to have every snapshot and the final network evaluated.
         """
         self._ensure_open()
-        if self._finished:
+        composed, records = self._ready(), self._records
+        if records.finished:
             return
-        worker = self._ready().worker
         try:
-            worker.end(between=self._shoot)
-            self._ready().regrouper.end(self._feed)
-            self._shoot()
-            self._training.pause()
-            self._timeline.leave_steps()
-            self._finished = True
-            self._settle(metric, goal)
+            composed.worker.end(between=lambda: records.shoot(composed))
+            composed.regrouper.end(self._feed)
+            records.shoot(composed)
+            records.training.pause()
+            records.timeline.leave_steps()
+            records.settle(composed, metric, goal)
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
 
-    def _settle(self, metric: Metric | None, goal: Goals) -> None:
-        """Come to the run's result, together with all that are there."""
-        ready = self._ready()
-        shots = [*self._shots, final := self._shot()]
-        if len(shots) > 1 and shots[-2].dealt == final.dealt:
-            del shots[-2]
-        settlement = Settlement(
-            collector=self._collector,
-            network=ready.network,
-            books=self._books,
-            evaluations=self._evaluations,
-            measure=None if metric is None else partial(self._measure, metric, goal),
-        )
-        self._result, self._final = settlement.settle(self._figures(shots), shots)
-
-    def _figures(self, shots: Sequence[Shot]) -> Figures:
-        tally = Tally() if self._composed is None else self._composed.worker.tally
-        report = self._timeline.meter.take() if self._finished else self._timeline.meter.so_far()
-        return Figures(
-            rank=self.rank,
-            report=report,
-            staleness=sorted(tally.staleness.items()),
-            shots=[(shot.samples, shot.at_s) for shot in shots],
-        )
-
     def report(self) -> RunResult:
         """The run's figures: after `finish` or `close` of the whole run; before, what this worker has done."""
-        return self._result or self._broken or self._so_far()
-
-    def _so_far(self, *, status: RunStatus = "running", error: str | None = None) -> RunResult:
-        """What this worker alone knows."""
-        figures = [self._figures([])]
-        result = self._books.result(figures, evaluations=self._evaluations, sha256=None, status=status, error=error)
-        return replace(result, lost_workers=())
-
-    def _reason(self, gone: PeerGoneError) -> PlesioError:
-        """What a neighbour has left with, or that it was lost, or that this worker was."""
-        if self._collector.watch.doubtful:
-            return WorkerLostError.expelled(self.rank)
-        told = None if self._composed is None else self._composed.worker.column.said(gone)
-        return lost(gone, self._place, self.setting) if told is None else PeerFailedError(told)
+        return self._records.result or self._records.so_far()
 
     def save(self) -> None:
         """Take a checkpoint after the next micro-batch; all workers call it at the same place.
@@ -334,65 +240,23 @@ class Grid:
         self._ensure_open()
         if self._saver is None:
             raise ConfigError('this grid has no checkpoints; plesio.grid(..., checkpoint="FOLDER") has')
-        self._saver.ask()
-
-    def _save_if_due(self) -> None:
-        saver, news = self._saver, self._ready().worker.news
-        if saver is None:
-            return
-        is_due = saver.due(self.clock, saves=news.saves)
-        news.save(saver.announce(self.clock, save_at=news.save_at, now_s=self._training.elapsed_s()))
-        if is_due:
-            samples = self._ready().worker.tally.samples
-            saver.take(self._values(), tick=self.clock, samples=samples, elapsed_s=self._training.elapsed_s())
-
-    def _values(self) -> dict[str, Any]:
-        """All that this worker remembers, plain."""
-        composed, meter = self._ready(), self._timeline.meter
-        return {
-            **composed.worker.state(),
-            "ends": list(composed.network.ends),
-            "random": random_states(),
-            "feed": self._feed.state().to_values(),
-            "training_s": self._training.elapsed_s(),
-            "report": msgspec.to_builtins(meter.so_far()),
-            "losses": [list(one) for one in meter.totals.losses],
-            "metrics": list(self._metrics),
-            "evaluations": [msgspec.to_builtins(one) for one in self._evaluations],
-            "shots": [[it.samples, it.at_s, [tensor.clone() for tensor in it.tensors], it.dealt] for it in self._shots],
-        }
-
-    def _take_up(self) -> None:
-        """Go on from the checkpoint, if there is one."""
-        past = self._past
-        if past is None:
-            return
-        self._composed = self._compose(None, self._training)
-        self._composed.worker.load(past)
-        if self._snapshot_every is not None:
-            self._passed = self._composed.worker.tally.dealt // self._snapshot_every
-        meter = self._timeline.meter
-        meter.go_on_from(Report(**past["report"]))
-        meter.totals.losses = [tuple(one) for one in past["losses"]]
-        self._evaluations = [Evaluation(**one) for one in past["evaluations"]]
-        self._shots = [Shot(*shot) for shot in past["shots"]]
-
-    def _go_on(self) -> None:
-        """Have random numbers go on from the checkpoint."""
-        if self._past is not None and self._random is not None:
-            set_random_states(self._random)
-            self._random = None
+        self._saver.asked = True
 
     def _leaving(self, error: PlesioError | PeerGoneError) -> PlesioError:
-        """This worker cannot go on: tell those who wait for it, once."""
-        said = self._reason(error) if isinstance(error, PeerGoneError) else error
-        if self._composed is not None:
-            worker = self._composed.worker
-            worker.column.leave(str(said))
-            if worker.mixer is not None:
-                worker.mixer.leave(str(said))
-        self._collector.leave(str(said))
-        return said
+        """Tell those who wait for this worker, once, why it cannot go on; returns that."""
+        collector, worker = self._records.collector, None if self._composed is None else self._composed.worker
+        if isinstance(error, PeerGoneError):
+            told = None if worker is None else worker.column.said(error)
+            if collector.watch.doubtful:
+                error = WorkerLostError.expelled(self.rank)
+            elif told is not None:
+                error = PeerFailedError(told)
+            else:
+                error = lost(error, GridPlace(self.group, self.stage), self.setting)
+        if worker is not None:
+            worker.leave(str(error))
+        collector.leave(str(error))
+        return error
 
     def close(self) -> None:
         """End this worker's part; harmless when repeated."""
@@ -407,28 +271,20 @@ class Grid:
         self._shut()
 
     def _shut(self, error: BaseException | None = None) -> None:
-        if not self._closed:
-            self._closed = True
-            if error is not None and self._result is None:
-                self._keep_broken(error)
-            if self._result is not None and self._result.lost_workers and self._collector.collects:
-                self._finished_without(self._result.lost_workers)
-            if self._composed is not None and (self._result is not None or self.setting.groups == 1):
-                self._composed.regrouper.close()
-            if self._saver is not None:
-                self._saver.writer.close(failed=error is not None or bool(self._collector.lost))
-            self._timeline.trace.close()
-            self._collector.watch.close()
-            self._release()
-
-    def _keep_broken(self, error: BaseException) -> None:
-        """Keep what this worker knows of a run that ends here, its own figures; the one that collects writes them."""
-        if isinstance(error, KeyboardInterrupt):
-            self._broken = self._so_far(status="interrupted", error="interrupted")
-        else:
-            self._broken = self._so_far(status="failed", error=f"{type(error).__name__}: {error}")
-        if self._collector.collects:
-            self._books.keep(self._broken)
+        if self._closed:
+            return
+        self._closed = True
+        records, collector = self._records, self._records.collector
+        whole = records.result
+        if error is not None and whole is None:
+            records.break_off(error)
+        if self._composed is not None and (whole is not None or self.setting.groups == 1):
+            self._composed.regrouper.close()
+        if self._saver is not None:
+            self._saver.writer.close(failed=error is not None or bool(collector.lost))
+        records.timeline.trace.close()
+        collector.watch.close()
+        self._release(whole.lost_workers if whole is not None and collector.collects else ())
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,30 +22,32 @@ from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.trace import TraceWriter
 from plesio.core.within import ABOVE_0, AT_LEAST_1
-from plesio.policies.grid import GridSetting, StageMachine, is_grid
+from plesio.policies.grid import GridSetting, is_grid
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.writing import Writer
-from plesio.runtime.grid.column import Column, GridPlace
-from plesio.runtime.grid.cut_agreement import agreed_cut
-from plesio.runtime.grid.cutting import Balance, Cut, layers_of, parts
-from plesio.runtime.grid.formation import Formation, News
+from plesio.runtime.grid.collector import Collector
+from plesio.runtime.grid.column import Column
+from plesio.runtime.grid.cutting import Balance, NetworkCut, agreed_cut, layers_of, parts
+from plesio.runtime.grid.formation import Formation, GridPlace, News
 from plesio.runtime.grid.grid import Grid
 from plesio.runtime.grid.joining import Door, join
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.grid.records import Books, Collector, Network
+from plesio.runtime.grid.network import WholeNetwork
+from plesio.runtime.grid.records import GridRecords, GridRun
 from plesio.runtime.grid.regrouping import Composed, Regrouper
 from plesio.runtime.grid.saving import GridSaver, found
-from plesio.runtime.grid.stage import Loss, Stage
-from plesio.runtime.grid.stage_pacing import StagePacer
+from plesio.runtime.grid.stage import GridStage, Loss
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place
+from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.peer_watch import Unwatched
 from plesio.runtime.worker.timeline import Timeline
 
@@ -126,20 +127,32 @@ def grid(
             setting, groups = around.policy, None
     place = Place.from_environment() if options.job is None else options.job.place
     layers, own_cut = layers_of(stages)
-    cut = own_cut if cuts is None else Cut(tuple(cuts))
+    cut = own_cut if cuts is None else NetworkCut(tuple(cuts))
     make_writable(folder := None if trace is None else Path(trace), "traces")
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
-    wishes = _Wishes(
+    composer = _Composer(
+        layers=layers,
+        setting=chosen,
+        job=options.job,
         optimizer_factory=optimizer_factory,
         scheduler_factory=scheduler_factory,
         loss=loss,
         clip=clip,
         cut=cut if chosen.stages > 1 else None,
         balance=balance,
+        folder=folder,
         options=options,
         saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
     )
-    return _begin(layers, wishes, chosen, job=options.job, place=place, folder=folder)
+    introduce(0 if place is None else place.rank)
+    undo = contextlib.ExitStack()
+    try:
+        if composer.job is None and place is not None:  # a job of its own, which ends with the session
+            composer = replace(composer, job=undo.enter_context(Job(place)))
+        return composer.session(release=undo.close)
+    except BaseException:
+        undo.close()
+        raise
 
 
 def _within(around: Ambient, options: JoinOptions) -> JoinOptions:
@@ -147,28 +160,9 @@ def _within(around: Ambient, options: JoinOptions) -> JoinOptions:
     return replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer)
 
 
-def _begin(
-    layers: nn.Sequential,
-    wishes: "_Wishes",
-    setting: GridSetting,
-    *,
-    job: JobHandle | None,
-    place: Place | None,
-    folder: Path | None,
-) -> Grid:
-    """The session, in the job that there is, or in one of its own, which ends with it."""
-    introduce(0 if place is None else place.rank)
-    undo = contextlib.ExitStack()
-    try:
-        if job is None and place is not None:
-            job = undo.enter_context(Job(place))
-        return _Composer(layers, wishes, setting, job).session(folder, release=undo.close)
-    except BaseException:
-        undo.close()
-        raise
-
-
-def _setting(given: GridSetting | str | None, *, groups: int | None, num_workers: int, cut: Cut | None) -> GridSetting:
+def _setting(
+    given: GridSetting | str | None, *, groups: int | None, num_workers: int, cut: NetworkCut | None
+) -> GridSetting:
     """The grid, for as many workers as there are."""
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
@@ -207,20 +201,6 @@ def _parsed(setting: GridSetting | str) -> GridSetting:
     return GridSetting.parse(setting) if isinstance(setting, str) else setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wishes:
-    """What a call of `grid` says about the training."""
-
-    optimizer_factory: OptimizerFactory
-    scheduler_factory: SchedulerFactory | None
-    loss: Loss
-    clip: Annotated[float, ABOVE_0] | None
-    cut: Cut | None
-    balance: Balance
-    options: JoinOptions
-    saving: CheckpointSetting | None
-
-
 @dataclass(frozen=True, slots=True)
 class _Met:
     """A worker that has come together with the others, if there are any.
@@ -239,14 +219,22 @@ class _Met:
     past: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Composer:
-    """Puts a worker together."""
+    """Puts a worker together, of what a call of `grid` says."""
 
     layers: nn.Sequential
-    wishes: _Wishes
     setting: GridSetting
     job: JobHandle | None
+    optimizer_factory: OptimizerFactory
+    scheduler_factory: SchedulerFactory | None
+    loss: Loss
+    clip: float | None
+    cut: NetworkCut | None
+    balance: Balance
+    folder: Path | None
+    options: JoinOptions
+    saving: CheckpointSetting | None
 
     @property
     def _rank(self) -> int:
@@ -256,54 +244,47 @@ class _Composer:
     def _clock(self) -> Clock:
         return MonotonicClock() if self.job is None else self.job.clock
 
-    def session(self, folder: Path | None, *, release: Callable[[], None]) -> Grid:
+    def session(self, *, release: Callable[[], None]) -> Grid:
         """The session, whose network is cut at its first step."""
-        job, setting, options = self.job, self.setting, self.wishes.options
-        timeline = self._timeline(folder)
+        job, around, timeline = self.job, ambient(), self._timeline()
         try:
             met = self._meet(timeline)
         except BaseException:  # a newcomer may not be let in
             timeline.trace.close()
             raise
-        group, collector = met.group, met.collector
-        place = GridPlace.of(self._rank, setting)
-        racks = () if group is None else _racks(group)
-        around = ambient()
+        racks = () if met.group is None else met.group.all_gather(torch.tensor([met.group.rack])).wait()
         if around is not None:
             around.on_meter(timeline.meter)
-        books = Books(
-            setting=setting,
-            info=options.info,
-            world="process" if job is None else job.world,
-            folder=folder,
-            racks=racks,
-            workers=lambda: collector.known | set(range(setting.num_workers)),
-            on_ended=_nobody_hears if around is None else around.on_ended,
+        saver, values = self._saver(joined=met.past, warn=timeline.meter.warn)
+        past = Past(values=values)
+        records = GridRecords(
+            collector=met.collector,
+            run=GridRun(
+                setting=self.setting,
+                info=self.options.info,
+                world="process" if job is None else job.world,
+                folder=self.folder,
+                racks=tuple(int(rack) for rack in racks),
+                on_ended=_nobody_hears if around is None else around.on_ended,
+            ),
+            timeline=timeline,
+            training=TrainingClock(timeline.clock, already_s=past.training_s),
+            snapshots=SnapshotTaker(self.options.snapshot_every),
+            past=past,
         )
 
-        saver, past = self._saver(collector, joined=met.past, warn=timeline.meter.warn)
-
-        def compose(x: Any, training: TrainingClock) -> Composed:
-            cut = self.wishes.cut if past is None else Cut(tuple(past["ends"]))
-            if cut is None:
-                balance = self.wishes.balance
-                cut = agreed_cut(
-                    self.layers, x, num_stages=setting.stages, balance=balance, group=group, world=books.world
-                )
-            return self._composed(cut, met, timeline=timeline, training=training)
+        def end(lost: Sequence[int]) -> None:
+            if lost and job is not None:
+                job.finished_without(lost)
+            release()
 
         return Grid(
             self.layers,
-            place=place,
-            compose=compose,
-            collector=collector,
-            books=books,
-            timeline=timeline,
-            release=release,
-            finished_without=(lambda lost: None) if job is None else job.finished_without,
-            snapshot_every=options.snapshot_every,
+            compose=lambda x: self._composed(x, met, records, past=values),
+            records=records,
+            release=end,
             saver=saver,
-            past=past,
+            past=values,
         )
 
     def _meet(self, timeline: Timeline) -> _Met:
@@ -314,47 +295,50 @@ class _Composer:
         device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
         door = Door(job, setting, step_s=step_s, device=device)
         if job.place.late:
-            it = join(job, setting, step_s=step_s, device=device)
-            collector = Collector(it.links, self._rank, it.formation, it.watch, num_gathered=it.past["gathered"])
-            return _Met(collector, door=door, past=it.past)
+            collector, past = join(job, setting, step_s=step_s, device=device)
+            return _Met(collector, door=door, past=past)
         group, links = job.group(device.type), job.links(device)
         collector = Collector(links, self._rank, Formation.first(setting), job.watch_peers(step_s))
         return _Met(collector, door=door, group=group)
 
     def _saver(
-        self, collector: Collector, *, joined: dict[str, Any] | None, warn: Callable[[str], None]
+        self, *, joined: dict[str, Any] | None, warn: Callable[[str], None]
     ) -> tuple[GridSaver | None, dict[str, Any] | None]:
         """What takes checkpoints, and what this worker goes on from: as it joins, or from one of those."""
-        saving, seed = self.wishes.saving, self.wishes.options.info.seed
+        saving = self.saving
         if saving is None:
             return None, joined
         saving.prepare()
-        past = found(saving, grid=self.setting, seed=seed, rank=self._rank) if joined is None else joined
-        taken_s = 0.0 if past is None else past["training_s"]
+        past = joined
+        if joined is None:
+            past = found(saving, grid=self.setting, seed=self.options.info.seed, rank=self._rank)
         writer = Writer.of(saving, rank=self._rank, warn=warn)
         if self._rank == 0 and joined is None:
             writer.take_folder()
-        return GridSaver(setting=saving, collector=collector, seed=seed, taken_s=taken_s, writer=writer), past
+        return GridSaver(setting=saving, taken_s=0.0 if past is None else past["training_s"], writer=writer), past
 
-    def _timeline(self, folder: Path | None) -> Timeline:
+    def _timeline(self) -> Timeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
         told_bytes = None if self.job is None else self.job.memory_bytes()
         meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=None)
-        path = None if folder is None else folder / f"trace-{self._rank}.jsonl"
+        path = None if self.folder is None else self.folder / f"trace-{self._rank}.jsonl"
         header = {"worker": self._rank, "policy": self.setting.spec}
         trace = TraceWriter(path, header=header, on_failure=_log.warning, clock=self._clock)
         return Timeline(meter, trace, clock=self._clock)
 
-    def _composed(
-        self,
-        cut: Cut,
-        met: _Met,
-        *,
-        timeline: Timeline,
-        training: TrainingClock,
-    ) -> Composed:
+    def _cut(self, x: Any, group: Group | None, *, past: dict[str, Any] | None) -> NetworkCut:
+        if past is not None:
+            return NetworkCut(tuple(past["ends"]))
+        if self.cut is not None:
+            return self.cut
+        world = "process" if self.job is None else self.job.world
+        num_stages, balance = self.setting.stages, self.balance
+        return agreed_cut(self.layers, x, num_stages=num_stages, balance=balance, group=group, world=world)
+
+    def _composed(self, x: Any, met: _Met, records: GridRecords, *, past: dict[str, Any] | None) -> Composed:
         """Cut the network and put together what this worker works with; all workers do so at their first step."""
-        collector, wishes = met.collector, self.wishes
+        cut = self._cut(x, met.group, past=past)
+        collector, timeline = met.collector, records.timeline
         setting = collector.formation.setting
         if met.group is not None:
             _take_over_from_first(self.layers, met.group)
@@ -364,19 +348,28 @@ class _Composer:
             print(f"plesio: {cut.words(len(self.layers))}", file=sys.stderr, flush=True)
         layers = stages[place.stage]
         weights = [p for p in layers.parameters() if p.requires_grad]
-        optimizer = wishes.optimizer_factory(weights)
-        stage = Stage(
+        optimizer = self.optimizer_factory(weights)
+        stage = GridStage(
             layers,
             optimizer,
             setting=setting,
             number=place.stage,
-            loss=wishes.loss,
-            clip=wishes.clip,
-            scheduler=None if wishes.scheduler_factory is None else wishes.scheduler_factory(optimizer),
+            loss=self.loss,
+            clip=self.clip,
+            scheduler=None if self.scheduler_factory is None else self.scheduler_factory(optimizer),
         )
         if self.job is None or self.job.memory_bytes() is None:
             timeline.measured_by(Gauges(Replica(layers, optimizer)))
         news = News(generation=collector.formation.generation)
+
+        def say(line: str) -> None:
+            """Put a line into the run's result."""
+            timeline.meter.totals.fallbacks.append(line)
+            _log.warning("%s", line)
+
+        def lose(group: int) -> None:
+            collector.lose(group)
+            say(f"group {group} of the grid was lost: the others went on without it")
 
         def neighbours(formation: Formation, lost: Mapping[int, int]) -> Mixer | None:
             if collector.links is None or formation.setting.groups == 1:
@@ -385,56 +378,31 @@ class _Composer:
                 weights,
                 formation=formation,
                 links=collector.links,
-                group=place.group,
-                stage=place.stage,
-                seed=wishes.options.info.seed,
+                place=place,
+                seed=self.options.info.seed,
                 news=news,
-                on_lost=lambda group: _hear_of_lost(group, collector=collector, timeline=timeline),
+                on_lost=lose,
                 lost=lost,
             )
 
-        pacer = wishes.options.pacer
         worker = StageWorker(
             stage,
-            StageMachine(setting, stage=place.stage),
+            tally=records.tally,
             column=Column() if collector.links is None else Column.of(collector.links, place, setting),
             mixer=neighbours(collector.formation, {}),
             news=news,
-            pacer=None if pacer is None else StagePacer(pacer, 1 / setting.stages, self._clock),
+            pacer=self.options.pacer,
             timeline=timeline,
-            training=training,
+            training=records.training,
         )
         regrouper = Regrouper(
-            worker,
-            place=place,
-            news=news,
-            collector=collector,
-            neighbours=neighbours,
-            door=met.door,
-            say=partial(_say, timeline),
+            worker, place=place, news=news, collector=collector, neighbours=neighbours, door=met.door, say=say
         )
-        return Composed(worker, Network(self.layers, stages, ends=cut.ends), regrouper)
+        return Composed(worker, WholeNetwork(self.layers, stages, ends=cut.ends), regrouper)
 
 
 def _nobody_hears(result: RunResult) -> None:
     """Of a worker by itself, who has the result."""
-
-
-def _racks(group: Group) -> tuple[int, ...]:
-    own = torch.tensor([group.rack])
-    return tuple(int(rack) for rack in group.all_gather(own).wait())
-
-
-def _hear_of_lost(number: int, *, collector: Collector, timeline: Timeline) -> None:
-    """A group is lost: its share is not waited for any more."""
-    collector.lose(number)
-    _say(timeline, f"group {number} of the grid was lost: the others went on without it")
-
-
-def _say(timeline: Timeline, line: str) -> None:
-    """A line for the run's result."""
-    timeline.meter.totals.fallbacks.append(line)
-    _log.warning("%s", line)
 
 
 @torch.no_grad()

@@ -11,12 +11,13 @@ The worker that collects sees that, and has a regrouping agreed (`plesio.runtime
 A newcomer has the weights, buffers and optimizer state of then, and nothing under way.
 """
 
+import contextlib
 import io
 import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
@@ -25,16 +26,16 @@ import torch
 from plesio.core.errors import ConfigError, TransportError
 from plesio.core.mixing import Mixing
 from plesio.policies.grid import GridSetting, StageState
-from plesio.runtime.grid.column import GridPlace
-from plesio.runtime.grid.formation import Formation
-from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
+from plesio.runtime.grid.collector import Collector
+from plesio.runtime.grid.formation import Formation, GridPlace
+from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError, as_tensor, as_text
 from plesio.runtime.worker.board import Board
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.peer_watch import Watch
 
-__all__ = ["Admitted", "Door", "hand_over", "join", "meet_all"]
+__all__ = ["Door", "hand_over", "join", "meet_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def meet_all(
             [told], _ = Incoming(links, first, _TOLD_TAG).take(more=False)
         except (PeerGoneError, PeerFailedError):
             return None
-        decided: dict[str, Any] | None = json.loads(bytes(told.cpu().numpy()))
+        decided: dict[str, Any] | None = json.loads(as_text(told))
         return decided
     try:
         for other in others:
@@ -192,13 +193,10 @@ def meet_all(
         decided = decide()
     except (PeerGoneError, PeerFailedError):
         decided = None
-    told = torch.frombuffer(bytearray(json.dumps(decided).encode()), dtype=torch.uint8)
+    told = as_tensor(json.dumps(decided))
     for other in others:
-        try:
-            Outgoing(links, other, _TOLD_TAG).send([told])
-            links.flush(other)
-        except PeerGoneError:
-            continue  # its loss is noticed by those who mix with it
+        with contextlib.suppress(PeerGoneError):  # its loss is noticed by those who mix with it
+            Outgoing(links, other, _TOLD_TAG).deliver([told])
     return decided
 
 
@@ -206,8 +204,7 @@ def hand_over(links: Links, values: Mapping[str, Any], *, to: int) -> None:
     """Send a newcomer what it goes on from."""
     file = io.BytesIO()
     torch.save(_of_newcomer(values), file)
-    Outgoing(links, to, _HANDOVER_TAG).send([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)])
-    links.flush(to)
+    Outgoing(links, to, _HANDOVER_TAG).deliver([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)])
 
 
 def _of_newcomer(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,24 +226,9 @@ def _of_newcomer(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A newcomer that has been let in.
-
-    Attributes:
-        formation: The groups, its own among them.
-        links: To them.
-        watch: Notices those of them who stop.
-        past: What it goes on from.
-    """
-
-    formation: Formation
-    links: Links
-    watch: Watch
-    past: dict[str, Any]
-
-
-def join(job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], device: torch.device) -> Admitted:
+def join(
+    job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], device: torch.device
+) -> tuple[Collector, dict[str, Any]]:
     """Wait until the groups that are there let this worker's group in.
 
     Args:
@@ -254,6 +236,9 @@ def join(job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], d
         setting: The grid that the run began with, as this worker knows it.
         step_s: Tells the mean seconds of a step so far.
         device: Of the parameters.
+
+    Returns:
+        The groups, its own among them, and what it goes on from.
 
     Raises:
         ConfigError: The run's grid is another, or takes no groups.
@@ -292,4 +277,4 @@ def join(job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], d
         raise TransportError(f"{error}: this worker's group could not be told what to go on from") from None
     file = io.BytesIO(sent.cpu().numpy().tobytes())
     past: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-    return Admitted(formation, links, watch, past)
+    return Collector(links, job.place.rank, formation, watch, num_gathered=past["gathered"]), past

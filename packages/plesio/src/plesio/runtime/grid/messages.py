@@ -6,6 +6,7 @@ on. A worker that cannot go on says so in place of tensors, and
 who hears it passes it on: so all know the reason, whoever they wait for.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 
 from plesio.core.errors import PlesioError, TaskError
-from plesio.runtime.worker.exchange.links import Inbox, Links
+from plesio.runtime.worker.exchange.links import Inbox, Links, PeerGoneError
 
-__all__ = ["Incoming", "Outgoing", "PeerFailedError", "pack", "unpack"]
+__all__ = ["Incoming", "Outgoing", "PeerFailedError", "as_tensor", "as_text", "pack", "unpack"]
 
 _HEADER_BYTES = 1024
 _SIZE_BYTES = 8
@@ -77,6 +78,16 @@ def unpack(message: Tensor) -> tuple[list[Tensor], dict[str, object]]:
     return tensors, header
 
 
+def as_tensor(text: str) -> Tensor:
+    """Return a text as a tensor of bytes."""
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def as_text(tensor: Tensor) -> str:
+    """Return the text that `as_tensor` was given."""
+    return bytes(tensor.cpu().numpy()).decode()
+
+
 @dataclass(slots=True)
 class Outgoing:
     """Messages to one worker under one tag.
@@ -109,11 +120,17 @@ class Outgoing:
         message = pack(tensors, num_bytes=self.num_bytes, **more)
         self.links.send(message, to=self.to, tag=self.tag, most=self.most)
 
+    def deliver(self, tensors: Sequence[Tensor], **more: object) -> None:
+        """Send tensors, and return when they have left."""
+        self.send(tensors, **more)
+        self.links.flush(self.to)
+
     def fail(self, reason: str) -> None:
-        """Say that there will be no more, and why."""
+        """Say that there will be no more, and why; a receiver that is gone need not hear it."""
         while len(json.dumps(reason)) > _HEADER_BYTES // 2:  # as written, where a character may take six
             reason = reason[: len(reason) * 3 // 4]
-        self.send([], failed=reason)
+        with contextlib.suppress(PeerGoneError):
+            self.send([], failed=reason)
 
 
 @dataclass(slots=True)

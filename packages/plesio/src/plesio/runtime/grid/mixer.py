@@ -12,7 +12,7 @@ compression; gamma is the compression's contraction. At the start all are equal,
 generation begins with its neighbours' weights, sent once in full.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.policies.compression import Compression, NoCompression, PowerSgd
-from plesio.runtime.grid.formation import Formation, News
+from plesio.runtime.grid.formation import Formation, GridPlace, News
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.compression import make_codec
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
@@ -38,6 +38,16 @@ class _Begun:
 
     own: Tensor
     sent: Tensor
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """A replica to mix with: its weight, messages both ways, and the version of the latest mixing it has come to."""
+
+    share: float
+    outgoing: Outgoing
+    incoming: Incoming
+    heard: int
 
 
 class _Choco:
@@ -75,8 +85,7 @@ class Mixer:
         parameters: Of the stage.
         formation: The groups that are there.
         links: To the other workers.
-        group: s.
-        stage: k.
+        place: Of this replica.
         seed: Of compression's random numbers.
         news: Goes with what is sent, and is heard with what comes.
         on_lost: Called once with the number of each group that is heard to be lost.
@@ -92,8 +101,7 @@ class Mixer:
         *,
         formation: Formation,
         links: Links,
-        group: int,
-        stage: int,
+        place: GridPlace,
         seed: int,
         news: News,
         on_lost: Callable[[int], None],
@@ -101,40 +109,41 @@ class Mixer:
     ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.is_floating_point()]
         self._formation = formation
-        self._setting = setting = formation.setting
-        self._group = group
+        self._group = place.group
         self._news = news
         self._on_lost = on_lost
-        self._shares: dict[int, float] = formation.neighbours(group)
-        ranks = {other: formation.worker(other, stage) for other in self._shares}
-        self.outgoing = {other: Outgoing(links, rank, MIXING_TAG) for other, rank in ranks.items()}
-        self.incoming = {other: Incoming(links, rank, MIXING_TAG) for other, rank in ranks.items()}
+        heard = self._mixed_before(place.stage)
+        self.neighbours: dict[int, _Neighbour] = {}
+        """By group."""
+        for other, share in formation.neighbours(place.group).items():
+            rank = formation.worker(other, place.stage)
+            outgoing, incoming = Outgoing(links, rank, MIXING_TAG), Incoming(links, rank, MIXING_TAG)
+            self.neighbours[other] = _Neighbour(share, outgoing, incoming, heard)
         self.lost: dict[int, int] = {group: first for group, first in lost.items() if group in formation.groups}
         """With the first micro-batch that each had not trained on for the others."""
-        self._heard = dict.fromkeys(self._shares, self._mixed_before(stage))
-        """Of each neighbour, the version of the latest mixing that it has come to."""
         self.begun: dict[int, _Begun] = {}
         self.disagreement = 0.0
         """``sum_r P_sr |x_r - x_s|^2`` at the latest mixing."""
-        self._choco = self._estimates(seed) if not isinstance(setting.compress, NoCompression) else None
+        self._choco = None if isinstance(formation.setting.compress, NoCompression) else self._estimates(seed)
 
     def _mixed_before(self, stage: int) -> int:
         """The version of the latest mixing of the generation before."""
-        setting, began = self._setting, self._formation.began
+        setting, began = self._formation.setting, self._formation.began
         version = max(0, began - setting.delays[stage]) // setting.micro_batches
         return version - version % setting.every
 
     def _estimates(self, seed: int) -> _Choco:
-        if isinstance(self._setting.compress, PowerSgd):
+        compress = self._formation.setting.compress
+        if isinstance(compress, PowerSgd):
             raise ConfigError(
                 "powersgd is for gradients; compress what groups mix with qsgd, topk, randk, fp16 or bf16"
             )
         own = flat_of(self._parameters).float()
         return _Choco(
-            self._setting.compress,
+            compress,
             own,
             group=self._group,
-            neighbours=tuple(self._shares),
+            neighbours=tuple(self.neighbours),
             seed=seed,
             place=self._formation.place(self._group),
         )
@@ -145,19 +154,23 @@ class Mixer:
             return
         own = flat_of(self._parameters).float()
         self._choco.estimates[self._group] = own
-        for other, outgoing in self.outgoing.items():
-            try:
-                if other not in self.lost:  # messages in full are larger, so they have a size of their own
-                    Outgoing(outgoing.links, outgoing.to, MIXING_TAG).send([own])
+        for other, neighbour in self._there():
+            try:  # messages in full are larger, so they have a size of their own
+                Outgoing(neighbour.outgoing.links, neighbour.outgoing.to, MIXING_TAG).send([own])
             except PeerGoneError:
                 self._lose(other, self._after(other))
-        for other, incoming in self.incoming.items():
+        for other, neighbour in self._there():
             try:
-                if other not in self.lost:
-                    [theirs], _ = Incoming(incoming.links, incoming.source, MIXING_TAG).take(more=False)
-                    self._choco.estimates[other].copy_(theirs)
+                [theirs], _ = Incoming(neighbour.incoming.links, neighbour.incoming.source, MIXING_TAG).take(more=False)
+                self._choco.estimates[other].copy_(theirs)
             except (PeerGoneError, PeerFailedError):
                 self._lose(other, self._after(other))
+
+    def _there(self) -> Iterator[tuple[int, _Neighbour]]:
+        """Neighbours that are not known to be lost."""
+        for other, neighbour in self.neighbours.items():
+            if other not in self.lost:
+                yield other, neighbour
 
     @torch.no_grad()
     def begin(self, version: int) -> None:
@@ -165,12 +178,10 @@ class Mixer:
         own = flat_of(self._parameters)
         sent = own if self._choco is None else self._choco.encode(own.float(), version=version)
         self.begun[version] = _Begun(own, sent)
-        for other, outgoing in self.outgoing.items():
-            if other in self.lost:
-                continue
+        for other, neighbour in self._there():
             try:
-                outgoing.send([sent], lost=sorted(self.lost.items()), **self._news.told())
-                self.incoming[other].expect()
+                neighbour.outgoing.send([sent], lost=sorted(self.lost.items()), **self._news.told())
+                neighbour.incoming.expect()
             except PeerGoneError:
                 self._lose(other, self._after(other))
 
@@ -184,25 +195,24 @@ class Mixer:
         begun = self.begun.pop(version)
         own = begun.own if self._choco is None else self._choco.hear(self._group, begun.sent, version=version)
         correction, self.disagreement = torch.zeros_like(own), 0.0
-        for other, share in self._shares.items():
-            received = self._receive(other, version)
+        for other, neighbour in self._there():
+            received = self._receive(other, neighbour, version)
             if received is None:
                 continue
+            share = neighbour.share
             theirs = received if self._choco is None else self._choco.hear(other, received, version=version)
             difference = theirs - own
             self.disagreement += share * float(difference.square().sum())
             correction.add_(difference, alpha=share if self._choco is None else share * self._choco.gamma)
         add_flat(self._parameters, correction)
 
-    def _receive(self, other: int, version: int) -> Tensor | None:
-        if other in self.lost:
-            return None
+    def _receive(self, other: int, neighbour: _Neighbour, version: int) -> Tensor | None:
         try:
-            [received], header = self.incoming[other].take(more=False)
+            [received], header = neighbour.incoming.take(more=False)
         except (PeerGoneError, PeerFailedError):
             self._lose(other, self._after(other))
             return None
-        self._heard[other] = version
+        neighbour.heard = version
         heard = header["lost"]
         assert isinstance(heard, list)
         for group, first in heard:
@@ -212,7 +222,7 @@ class Mixer:
 
     def _after(self, other: int) -> int:
         """The first micro-batch that a neighbour has told nobody here the use of."""
-        return self._heard[other] * self._setting.micro_batches
+        return self.neighbours[other].heard * self._formation.setting.micro_batches
 
     def _lose(self, group: int, first: int) -> None:
         if group in self.lost or group == self._group or group not in self._formation.groups:
@@ -223,28 +233,26 @@ class Mixer:
         if cut_off:
             raise WorkerLostError(
                 f"groups {', '.join(map(str, sorted(self.lost)))} of the grid are lost, and group {cut_off[0]} has no "
-                f"way to the others on this graph ({self._setting.mixing.name}); mixing=all keeps every way",
+                f"way to the others on this graph ({self._formation.setting.mixing.name}); mixing=all keeps every way",
                 ranks=tuple(
                     self._formation.worker(group, stage)
                     for group in sorted(self.lost)
-                    for stage in range(self._setting.stages)
+                    for stage in range(self._formation.setting.stages)
                 ),
             )
 
     def state(self) -> dict[str, Any]:
         """All that this replica remembers, plain; waits for what neighbours have sent of mixings under way."""
-        for other, incoming in self.incoming.items():
-            if other in self.lost:
-                continue
+        for other, neighbour in self._there():
             try:
-                incoming.hold(len(self.begun))
+                neighbour.incoming.hold(len(self.begun))
             except PeerGoneError:
                 self._lose(other, self._after(other))
         return {
             "groups": list(self._formation.groups),
             "begun": {version: [begun.own, begun.sent] for version, begun in self.begun.items()},
-            "outgoing": {other: outgoing.num_bytes for other, outgoing in self.outgoing.items()},
-            "incoming": {other: incoming.state() for other, incoming in self.incoming.items()},
+            "outgoing": {other: neighbour.outgoing.num_bytes for other, neighbour in self.neighbours.items()},
+            "incoming": {other: neighbour.incoming.state() for other, neighbour in self.neighbours.items()},
             "estimates": {} if self._choco is None else {k: v.clone() for k, v in self._choco.estimates.items()},
         }
 
@@ -252,21 +260,16 @@ class Mixer:
         """Go on from what `state` gave, of groups that had perhaps other numbers, in the same places."""
         now = dict(zip(state["groups"], self._formation.groups, strict=True))
         self.begun = {version: _Begun(own, sent) for version, (own, sent) in state["begun"].items()}
-        for other, num_bytes in state["outgoing"].items():
-            self.outgoing[now[other]].num_bytes = num_bytes
         for other, incoming in state["incoming"].items():
-            self.incoming[now[other]].load(incoming)
+            self.neighbours[now[other]].outgoing.num_bytes = state["outgoing"][other]
+            self.neighbours[now[other]].incoming.load(incoming)
         if self._choco is not None:
             self._choco.estimates = {now[group]: estimate.clone() for group, estimate in state["estimates"].items()}
 
     def leave(self, reason: str) -> None:
         """Tell the neighbours that this group cannot go on."""
-        for other, outgoing in self.outgoing.items():
-            if other not in self.lost:
-                try:
-                    outgoing.fail(reason)
-                except PeerGoneError:
-                    continue  # it is gone, too
+        for _, neighbour in self._there():
+            neighbour.outgoing.fail(reason)
 
 
 def flat_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,40 +1,37 @@
-"""What becomes of a grid's run: the stages' weights put together and evaluated, and all workers' figures.
+"""A grid's records: what each worker counts, snapshots and evaluations, and the result that all come to at the end.
 
-One worker collects: the first stage of the first group that is there. The others send it their states and figures when
-they are done, and wait for the result. The network is the mean over the groups.
+The worker that collects (`plesio.runtime.grid.collector`) evaluates the mean over the groups, and makes the result of
+all workers' figures. The others send it theirs when they are done, and wait for the result.
 """
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import msgspec
+from torch import Tensor
 
-from plesio.core.errors import WorkerLostError
+from plesio.core.clock import TrainingClock
 from plesio.core.records import Record, from_values, to_values
-from plesio.core.results import Evaluation, RunResult, RunStatus, Staleness, write_results
+from plesio.core.results import Evaluation, Found, RunResult, RunStatus, Staleness, write_results
 from plesio.policies.grid import GridSetting
 from plesio.protocol.figures import Report, RunInfo
 from plesio.runtime.coordinator.ledger import Ledger, World
-from plesio.runtime.grid.formation import Formation
-from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
-from plesio.runtime.worker.exchange.links import Links, PeerGoneError
-from plesio.runtime.worker.judge import evaluation_mode
+from plesio.runtime.grid.collector import Collector
+from plesio.runtime.grid.messages import as_tensor, as_text
+from plesio.runtime.grid.network import State, state_of
+from plesio.runtime.grid.regrouping import Composed
+from plesio.runtime.grid.tick import Tally
+from plesio.runtime.worker.exchange.exchange import SnapshotTaker
+from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.machine import environment
-from plesio.runtime.worker.peer_watch import Watch
+from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["Books", "Collector", "Figures", "Network", "Shot", "as_figures", "as_tensor", "state_of"]
-
-_STATE_TAG, _RESULT_TAG = 4, 5
-
-State = dict[str, Tensor]
-T = TypeVar("T")
+__all__ = ["GridRecords", "GridRun"]
 
 
 class Figures(Record, frozen=True, kw_only=True):
@@ -70,255 +67,17 @@ class Shot:
     dealt: int
 
 
-class Network:
-    """The whole network, of which every worker has the layers and the collector the use.
-
-    Args:
-        layers: All of them.
-        stages: Their parts.
-        ends: After how many layers each but the last ends.
-    """
-
-    def __init__(self, layers: nn.Sequential, stages: Sequence[nn.Module], *, ends: Sequence[int]) -> None:
-        self.layers = layers
-        self.ends = tuple(ends)
-        self._names = [list(_named(stage)) for stage in stages]
-
-    @contextmanager
-    def loaded(self, state: Mapping[str, Tensor]) -> Iterator[None]:
-        """With ``state`` in the layers, in evaluation mode and without gradients; afterwards all is as before."""
-        own = _named(self.layers)
-        before = {name: tensor.detach().clone() for name, tensor in own.items()}
-        self._write(own, state)
-        try:
-            with evaluation_mode(self.layers):
-                yield
-        finally:
-            self._write(own, before)
-
-    def keep(self, state: Mapping[str, Tensor]) -> None:
-        """Have ``state`` in the layers for good."""
-        self._write(_named(self.layers), state)
-
-    @torch.no_grad()
-    def _write(self, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
-
-    def whole(self, states: Mapping[int, Sequence[Tensor]], setting: GridSetting) -> tuple[State, float]:
-        """One state of those of all workers, by rank: the mean over the groups; and their distance from it.
-
-        A group that was not there yet as a whole, some of whose stages have an empty state, does not count.
-
-        Returns:
-            The state, and the mean over the groups of the squared distance of their parameters and floating-point
-            buffers from the mean's.
-        """
-        partial = {rank // setting.stages for rank, tensors in states.items() if not tensors}
-        groups = sorted({rank // setting.stages for rank in states} - partial)
-        state: State = {}
-        distance = 0.0
-        for stage, names in enumerate(self._names):
-            for place, name in enumerate(names):
-                copies = [states[group * setting.stages + stage][place] for group in groups]
-                if len(copies) == 1 or not copies[0].is_floating_point():
-                    state[name] = copies[0].clone()
-                    continue
-                stacked = torch.stack(copies)
-                state[name] = stacked.mean(0)
-                distance += float((stacked - state[name]).square().sum()) / len(groups)
-        return state, distance
-
-    def as_state_dict(self, state: State) -> State:
-        """What the network's own `state_dict` names: shared weights under each name, no buffers that are not kept."""
-        names = {id(tensor): name for name, tensor in _named(self.layers).items()}
-        own = self.layers.state_dict(keep_vars=True)
-        return {name: state[names[id(tensor)]] for name, tensor in own.items() if id(tensor) in names}
-
-    def sha256(self, state: Mapping[str, Tensor]) -> str:
-        """Over the bytes of what is trained, in name order."""
-        digest = hashlib.sha256()
-        for name, parameter in sorted(self.layers.named_parameters()):
-            if parameter.requires_grad:
-                digest.update(name.encode())
-                digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
-        return digest.hexdigest()
-
-
-def _named(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def state_of(stage: nn.Module) -> list[Tensor]:
-    """A copy of a stage's parameters and buffers."""
-    return [tensor.detach().clone() for tensor in _named(stage).values()]
-
-
-@dataclass(slots=True)
-class Collector:
-    """One worker's side of putting things together.
-
-    Attributes:
-        links: To the others; None for a worker by itself.
-        rank: This worker's.
-        formation: The groups that are there.
-        watch: Notices workers that have stopped.
-        lost: Groups that are gone, as far as is known.
-        known: Ranks of all that have been there.
-        num_gathered: How often all have told something.
-    """
-
-    links: Links | None
-    rank: int
-    formation: Formation
-    watch: Watch
-    lost: set[int] = field(default_factory=set)
-    known: set[int] = field(default_factory=set)
-    num_gathered: int = 0
-
-    def __post_init__(self) -> None:
-        self.known.update(self.formation.workers)
-
-    def regrouped(self, formation: Formation, links: Links | None, watch: Watch) -> None:
-        """Others are there from now on."""
-        self.formation, self.links, self.watch = formation, links, watch
-        self.known.update(formation.workers)
-
-    @property
-    def collects(self) -> bool:
-        """Whether this worker is the one."""
-        return self.rank == self._first * self._stages
-
-    @property
-    def _first(self) -> int:
-        """Of the groups that are there; the first of all if none is."""
-        groups = self.formation.groups
-        return next((group for group in groups if group not in self.lost), groups[0])
-
-    @property
-    def there(self) -> list[int]:
-        """The ranks of groups that are not known to be gone."""
-        return [rank for rank in self.formation.workers if self._is_there(rank)]
-
-    @property
-    def _stages(self) -> int:
-        return self.formation.setting.stages
-
-    def _is_there(self, rank: int) -> bool:
-        return rank // self._stages not in self.lost
-
-    def lose(self, group: int) -> None:
-        """A group is gone.
-
-        Raises:
-            WorkerLostError: It is rather this worker that the others have given up.
-        """
-        if self.watch.doubtful:
-            raise WorkerLostError.expelled(self.rank)
-        self.lost.add(group)
-
-    def retried(self, action: Callable[[], T]) -> T:
-        """What ``action`` comes to, begun anew by all that are there if the one that collects turns out to be gone.
-
-        Raises:
-            PeerGoneError: It was of this worker's own group.
-        """
-        begun = self.num_gathered
-        while True:
-            self.num_gathered = begun
-            first = self._first
-            try:
-                return action()
-            except PeerGoneError as gone:
-                if gone.rank != first * self._stages or first == self.rank // self._stages:
-                    raise
-                self.lose(first)
-
-    def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
-        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
-
-        Raises:
-            PeerGoneError: The collector is gone; see `retried`.
-        """
-        self.num_gathered += 1
-        if not self.collects:
-            assert self.links is not None, "there are others"
-            collector = self._first * self._stages
-            Outgoing(self.links, collector, _STATE_TAG).send(tensors, number=self.num_gathered)
-            self.links.flush(collector)
-            return None
-        gathered = {self.rank: list(tensors)}
-        for rank in self.formation.workers:
-            if rank != self.rank and self._is_there(rank):
-                self._take(rank, gathered)
-        return {rank: theirs for rank, theirs in gathered.items() if self._is_there(rank)}
-
-    def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
-        assert self.links is not None, "there are others"
-        number = 0
-        try:
-            while number != self.num_gathered:  # an earlier one was sent when another collector was gone
-                gathered[rank], header = Incoming(self.links, rank, _STATE_TAG).take(more=False)
-                number = int(str(header["number"]))
-        except (PeerGoneError, PeerFailedError):
-            self.lose(rank // self._stages)
-
-    def leave(self, reason: str) -> None:
-        """Tell the collector that this worker's figures will not come."""
-        if self.links is None or self.collects:
-            return
-        try:
-            Outgoing(self.links, self._first * self._stages, _STATE_TAG).fail(reason)
-        except PeerGoneError:
-            return  # there is nobody to tell
-
-    def tell(self, text: str | None) -> str:
-        """The collector's text, on all that are there.
-
-        Raises:
-            PeerGoneError: It is gone; see `retried`.
-        """
-        if self.links is None:
-            assert text is not None
-            return text
-        if text is not None:
-            message = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-            for rank in self.formation.workers:
-                if rank != self.rank and self._is_there(rank):
-                    try:
-                        Outgoing(self.links, rank, _RESULT_TAG).send([message])
-                        self.links.flush(rank)
-                    except PeerGoneError:
-                        self.lose(rank // self._stages)
-            return text
-        first = self._first
-        [told], _ = Incoming(self.links, first * self._stages, _RESULT_TAG).take(more=False)
-        return bytes(told.cpu().numpy()).decode()
-
-
-def as_tensor(figures: Figures) -> Tensor:
-    """Figures in a message."""
-    return torch.frombuffer(bytearray(json.dumps(to_values(figures)).encode()), dtype=torch.uint8)
-
-
-def as_figures(tensor: Tensor) -> Figures:
-    """Figures out of a message."""
-    figures: Figures = from_values(json.loads(bytes(tensor.cpu().numpy())), Figures)
-    return figures
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """Makes the run's result.
+class GridRun:
+    """What the result says of a run, beside figures.
 
     Attributes:
-        setting: The grid.
+        setting: The grid that it began with.
         info: Names for the result.
         world: Where it runs.
         folder: Where the result goes; None for nowhere.
         racks: Number of each worker's rack.
-        workers: Tells the ranks of all that have been there.
-        on_ended: Hears the whole run's result, on the collector.
+        on_ended: Called with the whole run's result, on the collector.
     """
 
     setting: GridSetting
@@ -326,28 +85,138 @@ class Books:
     world: World
     folder: Path | None
     racks: tuple[int, ...]
-    workers: Callable[[], Iterable[int]]
     on_ended: Callable[[RunResult], None]
 
-    def result(
+
+@dataclass(slots=True, kw_only=True)
+class GridRecords:
+    """One worker's.
+
+    Attributes:
+        collector: This worker's side of putting things together.
+        run: What it is a run of.
+        timeline: Where its time goes.
+        training: For how long there has been training.
+        snapshots: Says when to take one.
+        past: Evaluations that the program has come through.
+        tally: What the worker counts.
+        shots: Its snapshots.
+        evaluations: On the worker that collects.
+        finished: Whether the training is over.
+        result: The whole run's, or where it has ended with an error what this worker knows.
+        final: The whole network at the end, on the worker that collects.
+    """
+
+    collector: Collector
+    run: GridRun
+    timeline: Timeline
+    training: TrainingClock
+    snapshots: SnapshotTaker
+    past: Past
+    tally: Tally = field(default_factory=Tally)
+    shots: list[Shot] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    finished: bool = False
+    result: RunResult | None = None
+    final: State | None = None
+
+    def shoot(self, composed: Composed) -> None:
+        """Keep the stage's state where the samples dealt to all groups have passed the next multiple."""
+        if self.snapshots.due(self.tally.dealt):
+            self.snapshots.passed(self.tally.dealt)
+            self.shots.append(self._shot(composed))
+
+    def _shot(self, composed: Composed) -> Shot:
+        state = state_of(composed.worker.stage.layers)
+        return Shot(self.tally.samples, self.training.elapsed_s(), state, self.tally.dealt)
+
+    def mean(self, composed: Composed) -> tuple[State, float] | None:
+        """Return the mean over the groups and their distance from it, on the worker that collects; None elsewhere."""
+        own = state_of(composed.worker.stage.layers)
+        return self._whole(composed, self.collector.retried(lambda: self.collector.gather(own)))
+
+    def _whole(self, composed: Composed, states: Mapping[int, list[Tensor]] | None) -> tuple[State, float] | None:
+        return None if states is None else composed.network.whole(states, self.collector.formation.setting)
+
+    def evaluate(self, composed: Composed, metric: Metric, goal: Goals) -> Found:
+        """Evaluate the mean over the groups; returns the metric on the worker that collects, None elsewhere."""
+        with self.timeline.beside_steps():
+            if (mean := self.mean(composed)) is None:
+                return self.past.evaluated(None)
+            samples, at_s = self.tally.samples, self.training.elapsed_s()
+            return self.past.evaluated(self._measure(composed, mean, metric, goal, samples=samples, at_s=at_s))
+
+    def _measure(
         self,
-        told: Sequence[Figures],
+        composed: Composed,
+        mean: tuple[State, float],
+        metric: Metric,
+        goal: Goals,
         *,
-        evaluations: Sequence[Evaluation],
-        sha256: str | None,
-        status: RunStatus = "finished",
-        error: str | None = None,
-    ) -> RunResult:
-        """The result of what workers have told."""
-        ledger = Ledger(
-            policy=self.setting.spec, info=self.info, num_workers=self.setting.num_workers, world=self.world
+        samples: int,
+        at_s: float,
+    ) -> Found:
+        state, distance = mean
+        with composed.network.loaded(state):
+            self.evaluations.append(Judge(self.run.info).judged(metric, goal, samples=samples, at_s=at_s))
+        clock = composed.worker.machine.given
+        self.timeline.event("consensus", at_s=self.timeline.now_s(), clock=clock, distance=distance)
+        return self.evaluations[-1].found
+
+    def settle(self, composed: Composed, metric: Metric | None, goal: Goals) -> None:
+        """Come to the run's result, together with all that are there; evaluates every snapshot, if there is a metric.
+
+        Raises:
+            PeerGoneError: A worker of this group is gone.
+        """
+        self.finished = True
+        shots = [*self.shots, final := self._shot(composed)]
+        if len(shots) > 1 and shots[-2].dealt == final.dealt:
+            del shots[-2]
+        own, before = as_tensor(json.dumps(to_values(self._figures(shots)))), list(self.evaluations)
+
+        def conclude() -> tuple[str, State | None]:
+            self.evaluations[:] = before
+            told = self.collector.gather([own])
+            figures = [] if told is None else [_figures_in(row) for _, [row] in sorted(told.items())]
+            mean = None
+            for number, shot in enumerate(shots):
+                mean = self._whole(composed, self.collector.gather(shot.tensors))
+                if mean is not None and metric is not None:
+                    at_s = max(one.shots[number][1] for one in figures)
+                    self._measure(composed, mean, metric, goal, samples=shot.samples, at_s=at_s)
+            if mean is None:  # another worker collects
+                return self.collector.tell(None), None
+            state, _ = mean
+            composed.network.keep(state)
+            result = self._result_of(figures, sha256=composed.network.sha256(state))
+            self._keep(result)
+            return self.collector.tell(json.dumps(result.to_json())), state
+
+        text, self.final = self.collector.retried(conclude)
+        self.result = RunResult.from_json(json.loads(text))
+
+    def _figures(self, shots: Sequence[Shot] = ()) -> Figures:
+        meter = self.timeline.meter
+        return Figures(
+            rank=self.collector.rank,
+            report=meter.take() if self.finished else meter.so_far(),
+            staleness=sorted(self.tally.staleness.items()),
+            shots=[(shot.samples, shot.at_s) for shot in shots],
         )
-        ledger.rack_of = self.racks
+
+    def _result_of(
+        self, told: Sequence[Figures], *, sha256: str | None, status: RunStatus = "finished", error: str | None = None
+    ) -> RunResult:
+        """Make the result of what workers have told."""
+        run = self.run
+        ledger = Ledger(policy=run.setting.spec, info=run.info, num_workers=run.setting.num_workers, world=run.world)
+        ledger.rack_of = run.racks
         ledger.environment = environment()
-        ledger.evaluations = list(evaluations)
+        ledger.evaluations = list(self.evaluations)
         ledger.parameters_sha256 = sha256
         there = {figures.rank for figures in told}
-        ledger.lost = sorted(set(self.workers()) - there)
+        ledger.lost = sorted({*self.collector.known, *range(run.setting.num_workers)} - there)
         staleness: Counter[int] = Counter()
         for figures in told:
             ledger.report(figures.rank, figures.report)
@@ -360,9 +229,48 @@ class Books:
         own = {figures.rank: Staleness.of(dict(figures.staleness)) for figures in told}
         return replace(result, workers=tuple(replace(it, staleness=own.get(it.worker)) for it in result.workers))
 
-    def keep(self, result: RunResult) -> None:
-        """The run has ended with this: write it where results go."""
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_results(self.folder / "results.json", [result])
-        self.on_ended(result)
+    def so_far(self, *, status: RunStatus = "running", error: str | None = None) -> RunResult:
+        """Return what this worker alone knows."""
+        return replace(self._result_of([self._figures()], sha256=None, status=status, error=error), lost_workers=())
+
+    def break_off(self, error: BaseException) -> None:
+        """Keep what this worker knows of a run that ends here; the one that collects writes it."""
+        if isinstance(error, KeyboardInterrupt):
+            self.result = self.so_far(status="interrupted", error="interrupted")
+        else:
+            self.result = self.so_far(status="failed", error=f"{type(error).__name__}: {error}")
+        if self.collector.collects:
+            self._keep(self.result)
+
+    def _keep(self, result: RunResult) -> None:
+        """Write the result where results go."""
+        if self.run.folder is not None:
+            self.run.folder.mkdir(parents=True, exist_ok=True)
+            write_results(self.run.folder / "results.json", [result])
+        self.run.on_ended(result)
+
+    def values(self) -> dict[str, Any]:
+        """Return all that is remembered, plain."""
+        meter = self.timeline.meter
+        return {
+            "training_s": self.training.elapsed_s(),
+            "report": msgspec.to_builtins(meter.so_far()),
+            "losses": [list(one) for one in meter.totals.losses],
+            "metrics": self.past.metrics,
+            "evaluations": [msgspec.to_builtins(one) for one in self.evaluations],
+            "shots": [[it.samples, it.at_s, [tensor.clone() for tensor in it.tensors], it.dealt] for it in self.shots],
+        }
+
+    def load(self, values: dict[str, Any]) -> None:
+        """Go on from what `values` gave; the worker has its tally by now."""
+        self.snapshots.passed(self.tally.dealt)
+        meter = self.timeline.meter
+        meter.go_on_from(Report(**values["report"]))
+        meter.totals.losses = [tuple(one) for one in values["losses"]]
+        self.evaluations = [Evaluation(**one) for one in values["evaluations"]]
+        self.shots = [Shot(*shot) for shot in values["shots"]]
+
+
+def _figures_in(tensor: Tensor) -> Figures:
+    figures: Figures = from_values(json.loads(as_text(tensor)), Figures)
+    return figures

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plesio.core.errors import ConfigError, WorkerLostError
-from plesio.runtime.grid.column import Column, GridPlace
+from plesio.runtime.grid.collector import Collector
+from plesio.runtime.grid.column import Column
 from plesio.runtime.grid.feed import Feed
-from plesio.runtime.grid.formation import Formation, News, Regrouping
+from plesio.runtime.grid.formation import Formation, GridPlace, GroupChange, News
 from plesio.runtime.grid.joining import Door, hand_over, meet_all
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.grid.records import Collector, Network
+from plesio.runtime.grid.network import WholeNetwork
 from plesio.runtime.grid.tick import StageWorker
 
 __all__ = ["Composed", "Regrouper"]
@@ -93,13 +94,13 @@ class Regrouper:
         lost = tuple(sorted(self._lost.items()))
         joined = self._waiting() if self._collector.collects else ()
         if lost or joined:
-            self._news.propose(Regrouping(self._collector.formation.agreed(tick), lost=lost, joined=joined))
+            self._news.propose(GroupChange(self._collector.formation.agreed(tick), lost=lost, joined=joined))
 
     def _waiting(self) -> tuple[int, ...]:
         """Newcomers that can join."""
         waiting = () if self._door is None else self._door.waiting()
         try:
-            self._collector.formation.after(Regrouping(0, joined=waiting))
+            self._collector.formation.after(GroupChange(0, joined=waiting))
         except ConfigError as error:
             for group in waiting:
                 assert self._door is not None, "they wait there"
@@ -107,7 +108,7 @@ class Regrouper:
             return ()
         return waiting
 
-    def _regroup(self, due: Regrouping, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
+    def _regroup(self, due: GroupChange, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
         lost = dict(due.lost)
         if self._place.group in lost:
             raise WorkerLostError.expelled(self._collector.rank)
@@ -150,7 +151,7 @@ class Regrouper:
             f"micro-batch {tick}"
         )
 
-    def _invitation(self, due: Regrouping) -> dict[str, Any] | None:
+    def _invitation(self, due: GroupChange) -> dict[str, Any] | None:
         """What all are to know who go on with newcomers; None if it is to be without them, as somebody is missing."""
         collector, door = self._collector, self._door
         assert collector.links is not None, "there are others"
@@ -188,5 +189,5 @@ class Composed:
     """What is put together at the first step: a worker's own part, the whole network, and what brings it on."""
 
     worker: StageWorker
-    network: Network
+    network: WholeNetwork
     regrouper: Regrouper

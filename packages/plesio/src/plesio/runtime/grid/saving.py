@@ -10,7 +10,6 @@ Where they are due by time, the first worker says after which tick, so far ahead
 (`plesio.runtime.grid.formation`).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,13 @@ from plesio.runtime.checkpoints import worker
 from plesio.runtime.checkpoints.folder import Manifest
 from plesio.runtime.checkpoints.resumed import find
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
+from plesio.runtime.checkpoints.worker import random_states
 from plesio.runtime.checkpoints.writing import Part, Writer
-from plesio.runtime.grid.records import Collector
+from plesio.runtime.grid.feed import Feed
+from plesio.runtime.grid.records import GridRecords
+from plesio.runtime.grid.regrouping import Composed
 
-__all__ = ["GridSaver", "found", "whole_network"]
+__all__ = ["GridSaver", "found", "values_of", "whole_network"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,62 +37,63 @@ class GridSaver:
 
     Attributes:
         setting: What the user has said.
-        collector: Knows who is there; who collects says when.
-        seed: Of the order of samples.
         taken_s: When the last one was taken, or the training began.
         writer: Writes what is copied.
+        asked: One is to be taken after the next tick; all workers ask at the same place.
     """
 
     setting: CheckpointSetting
-    collector: Collector
-    seed: int
     taken_s: float
     writer: Writer
-    _asked: bool = False
+    asked: bool = False
 
-    def ask(self) -> None:
-        """Have one taken after the next tick; all workers ask at the same place."""
-        self._asked = True
+    def after_tick(self, composed: Composed, records: GridRecords, feed: Feed) -> None:
+        """Take a checkpoint if one is due; on the worker that leads, announce the next that is due by time."""
+        tick, news, now_s = composed.worker.machine.given, composed.worker.news, records.training.elapsed_s()
+        seconds, steps = parse_every(self.setting.every)
+        formation = records.collector.formation
+        due = tick in news.saves or (steps is not None and tick % _whole(steps, formation.setting) == 0)
+        if self.asked and tick == _whole(tick, formation.setting):
+            self.asked, due = False, True
+        announced = news.save_at is not None and news.save_at > tick  # and not taken yet
+        if records.collector.collects and seconds is not None and now_s - self.taken_s >= seconds and not announced:
+            self.taken_s = now_s
+            news.save(formation.agreed(tick))
+        if due:
+            self._take(values_of(composed, records, feed), records, tick=tick)
 
-    def announce(self, tick: int, *, save_at: int | None, now_s: float) -> int | None:
-        """On the worker that leads, where one is due by time: after which tick it is to be."""
-        seconds, _ = parse_every(self.setting.every)
-        if not self.collector.collects or seconds is None or now_s - self.taken_s < seconds:
-            return None
-        if save_at is not None and save_at > tick:  # the last one that was announced is not taken yet
-            return None
-        self.taken_s = now_s
-        return self.collector.formation.agreed(tick)
-
-    def _whole(self, tick: int) -> int:
-        """The first tick from here on after which no window of a synchronous schedule is open."""
-        grid = self.collector.formation.setting
-        window = grid.micro_batches if grid.flushes else 1
-        return -(-tick // window) * window
-
-    def due(self, tick: int, *, saves: Collection[int]) -> bool:
-        """Whether one is to be taken now, after this tick."""
-        _, steps = parse_every(self.setting.every)
-        if self._asked and tick == self._whole(tick):
-            self._asked = False
-            return True
-        return tick in saves or (steps is not None and tick % self._whole(steps) == 0)
-
-    def take(self, values: dict[str, Any], *, tick: int, samples: int, elapsed_s: float) -> None:
+    def _take(self, values: dict[str, Any], records: GridRecords, *, tick: int) -> None:
         """Write a checkpoint behind the training; all workers that are there do."""
-        grid, there = self.collector.formation.setting, tuple(self.collector.there)
+        grid, there = records.collector.formation.setting, tuple(records.collector.there)
         manifest = Manifest(
             policy=grid.spec,
             stage=grid.spec,
             clock=tick,
-            samples=samples,
-            elapsed_s=elapsed_s,
+            samples=records.tally.samples,
+            elapsed_s=values["training_s"],
             num_workers=len(there),
             workers=there,
             layout="",
-            seed=self.seed,
+            seed=records.run.info.seed,
         )
         self.writer.write(Part(clock=tick, workers=there, own=values, finish=lambda folder, said: manifest))
+
+
+def _whole(tick: int, grid: GridSetting) -> int:
+    """Return the first tick from this one on after which no window of a synchronous schedule is open."""
+    window = grid.micro_batches if grid.flushes else 1
+    return -(-tick // window) * window
+
+
+def values_of(composed: Composed, records: GridRecords, feed: Feed) -> dict[str, Any]:
+    """Return all that a worker remembers, plain."""
+    return {
+        **composed.worker.state(),
+        "ends": list(composed.network.ends),
+        "random": random_states(),
+        "feed": feed.state().to_values(),
+        **records.values(),
+    }
 
 
 def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ A stage whose delay is 0 goes backward at once, with the weights themselves; bot
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
 
-__all__ = ["Held", "Loss", "Stage"]
+__all__ = ["GridStage", "Held", "Loss"]
 
 _MEAN_WITHIN = 0.02
 """Relative difference of a loss from the mean of its halves that rounding and ignored targets may make."""
@@ -87,7 +87,45 @@ class RandomState:
             torch.cuda.set_rng_state(self.cuda, device)
 
 
-class Stage:
+@dataclass(slots=True)
+class _MeanLoss:
+    """A loss that is the mean over a micro-batch."""
+
+    loss: Loss
+    _: KW_ONLY
+    unchecked: bool
+    """True if it must be a mean, and has not been looked at yet."""
+
+    def of(self, output: Any, target: Any) -> Tensor:
+        loss = self.loss(output, target)
+        if loss.numel() != 1:
+            raise TaskError(
+                "the loss of a grid is a scalar, the mean over a micro-batch; it is called as loss(output, y)"
+            )
+        if self.unchecked:
+            self.unchecked = False
+            self._check_mean(float(loss.detach()), output, target)
+        return loss.reshape(())
+
+    @torch.no_grad()
+    def _check_mean(self, whole: float, output: Any, target: Any) -> None:
+        """Where a step's samples are spread over groups and micro-batches, the loss must be the mean of theirs."""
+        if not isinstance(output, Tensor) or not isinstance(target, Tensor) or len(output) != len(target):
+            return
+        half = len(output) // 2
+        if half == 0:
+            return
+        even = float(self.loss(output[: 2 * half], target[: 2 * half]))
+        of_halves = [float(self.loss(output[part], target[part])) for part in (slice(half), slice(half, 2 * half))]
+        if abs(sum(of_halves) / 2 - even) > _MEAN_WITHIN * max(abs(even), abs(whole), 1e-6):
+            raise TaskError(
+                f"the loss is not the mean over a micro-batch's samples: {even:.4g} for {2 * half} of them, "
+                f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples "
+                "samples, adds them up or weighs them unevenly needs groups=1 and micro_batches=1"
+            )
+
+
+class GridStage:
     """The layers of one worker.
 
     Args:
@@ -114,16 +152,12 @@ class Stage:
         self.layers = layers
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self.is_first = number == 0
-        self.is_last = number == setting.stages - 1
-        self._setting = setting
-        self._loss = loss
+        self.setting = setting
+        self.number = number
+        self._loss = _MeanLoss(loss, unchecked=setting.groups * setting.micro_batches > 1)
         self._clip = clip
-        self._unchecked = setting.groups * setting.micro_batches > 1
-        """Whether the loss must be a mean, and nobody has looked yet."""
         self._at_once = setting.delays[number] == 0
         """Whether every micro-batch goes back before the weights move."""
-        self._shrinks = setting.shrink if number > 0 else 1.0
         self._device = next(iter(layers.parameters()), torch.empty(0)).device
         self._live: dict[str, Tensor] = {name: p for name, p in layers.named_parameters() if p.requires_grad}
         self.kept: dict[int, _Kept] = {}
@@ -131,10 +165,20 @@ class Stage:
         """Copies of the weights, by version."""
 
     @property
+    def is_first(self) -> bool:
+        """True if it is given the network's inputs."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """True if it has the loss."""
+        return self.number == self.setting.stages - 1
+
+    @property
     def _stashes(self) -> bool:
-        if self._setting.schedule == "2bw":
+        if self.setting.schedule == "2bw":
             return True
-        return self._setting.weights == "stash" and not self._at_once and not self._setting.flushes
+        return self.setting.weights == "stash" and not self._at_once and not self.setting.flushes
 
     def forward(self, action: Forward, inputs: Sequence[Tensor], target: Any) -> tuple[list[Tensor], float | None]:
         """Go forward with a micro-batch.
@@ -147,7 +191,7 @@ class Stage:
         """
         wanted = not self.is_first  # nobody is sent the gradients of the network's own inputs
         inputs = [tensor.detach().requires_grad_(wanted and _differentiable(tensor)) for tensor in inputs]
-        again = self._setting.weights == "recompute" and not self._at_once and not self.is_last
+        again = self.setting.weights == "recompute" and not self._at_once and not self.is_last
         before = [tensor._version for tensor in inputs]
         random_state = None if self._at_once else RandomState.of(self._device)
         weights = self._weights(action.version) if self._stashes else {}
@@ -161,7 +205,7 @@ class Stage:
         for name, buffer in buffers.items():
             self.layers.get_buffer(name).copy_(buffer)
         if self.is_last:
-            loss = self._loss_of(output, target)
+            loss = self._loss.of(output, target)
             self.kept[action.micro_batch] = _Kept(action.version, inputs, [loss])
             return [], float(loss.detach())
         outputs = _tensors(output)
@@ -177,34 +221,6 @@ class Stage:
             if "in-place" in reason and "leaf" in reason:
                 raise TaskError(f"{_name(self.layers)} {_IN_PLACE}") from error
             raise TaskError(f"the stages do not chain: {_name(self.layers)} cannot take {shapes} ({reason})") from error
-
-    def _loss_of(self, output: Any, target: Any) -> Tensor:
-        loss = self._loss(output, target)
-        if loss.numel() != 1:
-            raise TaskError(
-                "the loss of a grid is a scalar, the mean over a micro-batch; it is called as loss(output, y)"
-            )
-        if self._unchecked:
-            self._unchecked = False
-            self._check_mean(float(loss.detach()), output, target)
-        return loss.reshape(())
-
-    @torch.no_grad()
-    def _check_mean(self, whole: float, output: Any, target: Any) -> None:
-        """Where a step's samples are spread over groups and micro-batches, the loss must be the mean of theirs."""
-        if not isinstance(output, Tensor) or not isinstance(target, Tensor) or len(output) != len(target):
-            return
-        half = len(output) // 2
-        if half == 0:
-            return
-        even = float(self._loss(output[: 2 * half], target[: 2 * half]))
-        of_halves = [float(self._loss(output[part], target[part])) for part in (slice(half), slice(half, 2 * half))]
-        if abs(sum(of_halves) / 2 - even) > _MEAN_WITHIN * max(abs(even), abs(whole), 1e-6):
-            raise TaskError(
-                f"the loss is not the mean over a micro-batch's samples: {even:.4g} for {2 * half} of them, "
-                f"{of_halves[0]:.4g} and {of_halves[1]:.4g} for its halves; a loss that couples "
-                "samples, adds them up or weighs them unevenly needs groups=1 and micro_batches=1"
-            )
 
     def held(self) -> Held:
         """What is kept now."""
@@ -252,8 +268,8 @@ class Stage:
         ]
         self._add(weights, found[len(wanted) :])
         self._forget()
-        if self._shrinks != 1.0:
-            sent = [gradient * self._shrinks for gradient in sent]
+        if self.setting.shrink != 1.0:
+            sent = [gradient * self.setting.shrink for gradient in sent]
         return sent
 
     def _again(self, kept: _Kept, weights: dict[str, Tensor]) -> list[Tensor]:
@@ -273,13 +289,13 @@ class Stage:
             if gradient is None:
                 continue
             live = self._live[name]
-            if self._setting.compensation and then is not live:
-                gradient = gradient + self._setting.compensation * gradient * gradient * (live - then)
+            if self.setting.compensation and then is not live:
+                gradient = gradient + self.setting.compensation * gradient * gradient * (live - then)
             live.grad = gradient if live.grad is None else live.grad + gradient
 
     def _forget(self) -> None:
         """Let go of the weights that nothing under way went forward with, nor goes forward with until the update."""
-        if self._setting.schedule != "2bw":
+        if self.setting.schedule != "2bw":
             oldest = min((kept.version for kept in self.kept.values()), default=max(self.snapshots, default=0) + 1)
             for version in [version for version in self.snapshots if version < oldest]:
                 del self.snapshots[version]
@@ -287,7 +303,7 @@ class Stage:
     @torch.no_grad()
     def update(self, action: Update) -> None:
         """Step the optimizer with the mean of the gradients that were added, if there are any."""
-        if self._setting.schedule == "2bw":
+        if self.setting.schedule == "2bw":
             self._weights(action.version - 1)  # what goes forward until the next update goes with these
             for version in [version for version in self.snapshots if version < action.version - 2]:
                 del self.snapshots[version]

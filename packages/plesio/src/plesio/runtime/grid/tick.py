@@ -22,11 +22,14 @@ from plesio.policies.grid import (
 from plesio.runtime.grid.column import Column
 from plesio.runtime.grid.formation import News
 from plesio.runtime.grid.mixer import Mixer
-from plesio.runtime.grid.stage import Stage
-from plesio.runtime.grid.stage_pacing import StagePacer
+from plesio.runtime.grid.stage import GridStage
+from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["StageWorker", "Tally"]
+
+_BACKWARD_SHARE = 2 / 3
+"""Of a step's time: a backward pass has two products of matrices for each one of the forward pass."""
 
 
 @dataclass(slots=True)
@@ -76,11 +79,11 @@ class Tally:
         sizes = [[size.own, size.of_all, size.left_out] for size in self.sizes]
         return [self.dealt, self.left_out, dict(self.staleness), sizes, list(self.losses)]
 
-    @classmethod
-    def at(cls, state: list[Any]) -> "Tally":
-        """What `state` gave."""
-        dealt, left_out, staleness, sizes, losses = state
-        return cls(dealt, left_out, Counter(staleness), [Size(*size) for size in sizes], list(losses))
+    def load(self, state: list[Any]) -> None:
+        """Go on from what `state` gave."""
+        self.dealt, self.left_out, staleness, sizes, losses = state
+        self.staleness, self.losses = Counter(staleness), list(losses)
+        self.sizes = [Size(*size) for size in sizes]
 
 
 class StageWorker:
@@ -88,7 +91,7 @@ class StageWorker:
 
     Args:
         stage: Its layers and optimizer.
-        machine: Its schedule.
+        tally: What it counts.
         column: Its neighbours in the group.
         mixer: Its neighbours in other groups; None with one group.
         news: Of ticks to come, from and for the others.
@@ -99,22 +102,22 @@ class StageWorker:
 
     def __init__(
         self,
-        stage: Stage,
-        machine: StageMachine,
+        stage: GridStage,
         *,
+        tally: Tally,
         column: Column,
         mixer: Mixer | None,
         news: News,
-        pacer: StagePacer | None,
+        pacer: Pacer | None,
         timeline: Timeline,
         training: TrainingClock,
     ) -> None:
         self.stage = stage
-        self.machine = machine
+        self.machine = StageMachine(stage.setting, stage=stage.number)
         self.column = column
         self.mixer = mixer
         self.news = news
-        self.tally = Tally()
+        self.tally = tally
         self._pacer = pacer
         self._timeline = timeline
         self._training = training
@@ -152,6 +155,12 @@ class StageWorker:
                 self._do(action)
         return loss
 
+    def leave(self, reason: str) -> None:
+        """Tell the neighbours that this worker cannot go on, and why."""
+        self.column.leave(reason)
+        if self.mixer is not None:
+            self.mixer.leave(reason)
+
     def end(self, *, between: Callable[[], None]) -> None:
         """Go back with the micro-batches under way, and end what is being mixed; call ``between`` before each."""
         for action in self.machine.end():
@@ -185,7 +194,7 @@ class StageWorker:
                 self.mixer.meet()
             else:
                 self.mixer.load(state["mixer"])
-        self.tally = Tally.at(state["tally"])
+        self.tally.load(state["tally"])
         for tick in state.get("saves", ()):
             self.news.save(tick)
 
@@ -231,13 +240,18 @@ class StageWorker:
         started_s = self._timeline.now_s()
         outputs, loss = self.stage.forward(action, inputs, target)
         self._note_held(started_s)
-        if self._pacer is not None:
-            self._pacer.pace(action.micro_batch, backward=False, started_s=started_s)
+        self._pace(action.micro_batch, part=1 - _BACKWARD_SHARE, started_s=started_s)
         if self.column.onward is not None:
             self.column.onward.send(outputs, **self.news.told())
         if loss is not None:
             self.tally.losses.append(loss)
         return loss
+
+    def _pace(self, micro_batch: int, *, part: float, started_s: float) -> None:
+        """Have a pass take its part of the time that a step of the whole network would."""
+        if self._pacer is not None:
+            share = part * (1 / self.stage.setting.stages)
+            self._pacer.pace(micro_batch, started_s=started_s, share=share)
 
     def _note_held(self, at_s: float) -> None:
         """Take down what the stage keeps, whenever that is more than before."""
@@ -255,8 +269,7 @@ class StageWorker:
             self._waited()
         started_s = self._timeline.now_s()
         sent = self.stage.backward(action, gradients)
-        if self._pacer is not None:
-            self._pacer.pace(action.micro_batch, backward=True, started_s=started_s)
+        self._pace(action.micro_batch, part=_BACKWARD_SHARE, started_s=started_s)
         if self.column.back is not None:
             self.column.back.send(sent, **self.news.told())
         self.tally.staleness[action.staleness] += 1

@@ -72,18 +72,19 @@ class Pacer:
             self.began_s = started_s
         return self.draw_s(step, at_s=started_s - self.began_s)
 
-    def pace(self, step: int, *, started_s: float, relative_size: float = 1.0) -> float:
+    def pace(self, step: int, *, started_s: float, relative_size: float = 1.0, share: float = 1.0) -> float:
         """Return when the step's duration since ``started_s`` (on the pacer's clock) has passed; count an overrun.
 
         Args:
             step: Its number.
             started_s: When it began.
             relative_size: Its samples over a usual step's; its duration is in proportion.
+            share: The share of the step that is done here, where its stages are on several workers.
 
         Returns:
             The drawn duration in seconds.
         """
-        duration_s = relative_size * self.step_s(step, started_s=started_s)
+        duration_s = relative_size * share * self.step_s(step, started_s=started_s)
         deadline_s = started_s + duration_s
         late_s = self.clock.now_s() - deadline_s
         self.overruns.steps += 1
@@ -91,5 +92,5 @@ class Pacer:
             self.overruns.num_overruns += 1
             self.overruns.total_s += late_s
             return duration_s
-        self.clock.sleep_until_s(deadline_s)
+        self.clock.sleep_until_s(deadline_s, share=share)
         return duration_s

@@ -77,6 +77,11 @@ class Past:
         return len(self._metrics)
 
     @property
+    def metrics(self) -> list[Found]:
+        """Values of all evaluations, those to come included that were done by then."""
+        return [*self._metrics, *self._before[len(self._metrics) :]]
+
+    @property
     def knows_metric(self) -> bool:
         """Whether the next evaluation was done by then."""
         return len(self._metrics) < len(self._before)
@@ -98,5 +103,4 @@ class Past:
             stream: The position in a stream.
             num_workers: With how many the run began.
         """
-        metrics = [*self._metrics, *self._before[len(self._metrics) :]]
-        return {"metrics": metrics, "training_s": training_s, "stream": stream, "num_workers": num_workers}
+        return {"metrics": self.metrics, "training_s": training_s, "stream": stream, "num_workers": num_workers}

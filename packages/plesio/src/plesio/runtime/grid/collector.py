@@ -1,0 +1,154 @@
+"""How workers of a grid put something together: one collects, the others send it what they have and wait for its word.
+
+It is the first stage of the first group that is there. If it is lost meanwhile, all begin anew with the next one, as
+each has still got all that is its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from plesio.core.errors import WorkerLostError
+from plesio.runtime.grid.formation import Formation
+from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError, as_tensor, as_text
+from plesio.runtime.worker.exchange.links import Links, PeerGoneError
+from plesio.runtime.worker.peer_watch import Watch
+
+__all__ = ["Collector"]
+
+_STATE_TAG, _RESULT_TAG = 4, 5
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Collector:
+    """One worker's side of putting things together.
+
+    Attributes:
+        links: To the others; None for a worker by itself.
+        rank: This worker's.
+        formation: The groups that are there.
+        watch: Notices workers that have stopped.
+        lost: Groups that are gone, as far as is known.
+        known: Ranks of all that have been there.
+        num_gathered: How often all have told something.
+    """
+
+    links: Links | None
+    rank: int
+    formation: Formation
+    watch: Watch
+    lost: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+    num_gathered: int = 0
+
+    def __post_init__(self) -> None:
+        self.known.update(self.formation.workers)
+
+    def regrouped(self, formation: Formation, links: Links | None, watch: Watch) -> None:
+        """Others are there from now on."""
+        self.formation, self.links, self.watch = formation, links, watch
+        self.known.update(formation.workers)
+
+    @property
+    def collects(self) -> bool:
+        """Whether this worker is the one."""
+        return self.rank == self._one
+
+    @property
+    def _one(self) -> int:
+        """The worker that collects: of the groups that are there; of the first of all if none is."""
+        groups = self.formation.groups
+        return self.formation.worker(next((group for group in groups if group not in self.lost), groups[0]), 0)
+
+    @property
+    def there(self) -> list[int]:
+        """The ranks of groups that are not known to be gone."""
+        return [rank for rank in self.formation.workers if self._is_there(rank)]
+
+    def _is_there(self, rank: int) -> bool:
+        return self._group_of(rank) not in self.lost
+
+    def _group_of(self, rank: int) -> int:
+        return rank // self.formation.setting.stages
+
+    def lose(self, group: int) -> None:
+        """A group is gone.
+
+        Raises:
+            WorkerLostError: It is rather this worker that the others have given up.
+        """
+        if self.watch.doubtful:
+            raise WorkerLostError.expelled(self.rank)
+        self.lost.add(group)
+
+    def retried(self, action: Callable[[], T]) -> T:
+        """What ``action`` comes to, begun anew by all that are there if the one that collects turns out to be gone.
+
+        Raises:
+            PeerGoneError: It was of this worker's own group.
+        """
+        begun = self.num_gathered
+        while True:
+            self.num_gathered, one = begun, self._one
+            try:
+                return action()
+            except PeerGoneError as gone:
+                if gone.rank != one or self._group_of(one) == self._group_of(self.rank):
+                    raise
+                self.lose(self._group_of(one))
+
+    def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
+        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
+
+        Raises:
+            PeerGoneError: The collector is gone; see `retried`.
+        """
+        self.num_gathered += 1
+        if not self.collects:
+            assert self.links is not None, "there are others"
+            Outgoing(self.links, self._one, _STATE_TAG).deliver(tensors, number=self.num_gathered)
+            return None
+        gathered = {self.rank: list(tensors)}
+        for rank in self.formation.workers:
+            if rank != self.rank and self._is_there(rank):
+                self._take(rank, gathered)
+        return {rank: theirs for rank, theirs in gathered.items() if self._is_there(rank)}
+
+    def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
+        assert self.links is not None, "there are others"
+        number = 0
+        try:
+            while number != self.num_gathered:  # an earlier one was sent when another collector was gone
+                gathered[rank], header = Incoming(self.links, rank, _STATE_TAG).take(more=False)
+                number = int(str(header["number"]))
+        except (PeerGoneError, PeerFailedError):
+            self.lose(self._group_of(rank))
+
+    def leave(self, reason: str) -> None:
+        """Tell the collector that this worker's figures will not come."""
+        if self.links is not None and not self.collects:
+            Outgoing(self.links, self._one, _STATE_TAG).fail(reason)
+
+    def tell(self, text: str | None) -> str:
+        """The collector's text, on all that are there.
+
+        Raises:
+            PeerGoneError: It is gone; see `retried`.
+        """
+        if self.links is None:
+            assert text is not None, "a worker by itself collects"
+            return text
+        if text is None:
+            [told], _ = Incoming(self.links, self._one, _RESULT_TAG).take(more=False)
+            return as_text(told)
+        for rank in self.formation.workers:
+            if rank != self.rank and self._is_there(rank):
+                try:
+                    Outgoing(self.links, rank, _RESULT_TAG).deliver([as_tensor(text)])
+                except PeerGoneError:
+                    self.lose(self._group_of(rank))
+        return text
