@@ -220,6 +220,13 @@ def _libuv() -> None:
     TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _modules_are_no_garbage() -> None:
+    """Collections, and sessions that look for schedulers and scalers, would go through 300,000 objects of modules."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     before = Belongings.now()

@@ -6,13 +6,14 @@ of workers has reckoned with it. One that asks nothing, and steps a scheduler at
 is told so. Progress bars ask for the length of the loop too; once the schedule is made that counts for nothing.
 """
 
-import gc
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
+
+from plesio.runtime.worker.objects import objects_of
 
 __all__ = ["HandStepped", "has_scheduler"]
 
@@ -74,8 +75,7 @@ class HandStepped:
 def _schedulers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list["weakref.ref[LRScheduler]"]:
     """Find the schedulers, which an optimizer does not know. Compound ones come before their parts."""
     ids = {id(optimizer) for optimizer in optimizers}
-    schedulers = (one for one in gc.get_objects() if issubclass(type(one), LRScheduler))
-    found = [one for one in schedulers if id(vars(one).get("optimizer")) in ids]
+    found = [one for one in objects_of(LRScheduler) if id(vars(one).get("optimizer")) in ids]
     return [weakref.ref(one) for one in sorted(found, key=lambda one: not hasattr(one, "_schedulers"))]
 
 

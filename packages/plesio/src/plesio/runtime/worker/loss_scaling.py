@@ -17,7 +17,6 @@ smallest, which none of them has seen overflow.
 A gradient with NaN or infinity is an overflow unless the loss itself is not finite: that no scale explains.
 """
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from torch.amp.grad_scaler import OptState
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.objects import objects_of
 
 __all__ = ["LossScaling", "given_scaler", "stray_scaler"]
 
@@ -162,12 +162,8 @@ def given_scaler(scaler: GradScaler | None) -> None:
 
 
 def stray_scaler() -> str | None:
-    """Return a line where a scaler has scaled losses that no session was given; None if there is none.
-
-    Goes through all objects of the process, which takes a tenth of a second.
-    """
-    scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
-    if all(one in _given or vars(one).get("_scale") is None for one in scalers):
+    """Return a line where a scaler has scaled losses that no session was given; None if there is none."""
+    if all(one in _given or vars(one).get("_scale") is None for one in objects_of(GradScaler)):
         return None
     return (
         "a GradScaler has scaled losses, and plesio.join was not given it: gradients that it scaled are trained on as "

@@ -17,6 +17,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizer_spec import group_options
+from plesio.runtime.worker.objects import objects_of
 
 __all__ = ["check_beginning", "check_model", "left_out", "settings_of"]
 
@@ -85,9 +86,7 @@ def _has_values(gradient: torch.Tensor) -> bool:
 
 
 def _all_ddp() -> Iterator[DistributedDataParallel]:
-    return (
-        one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel) and "_modules" in vars(one)
-    )
+    return (one for one in objects_of(DistributedDataParallel) if "_modules" in vars(one))
 
 
 def left_out(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
