@@ -62,7 +62,7 @@ def test_blocked_time_is_split_when_all_workers_have_reported_it():
 
 def test_blocked_time_of_racks_is_split_within_each():
     records = Ledger(policy="hier:bsp/ssp:2", info=RunInfo(), num_workers=4)
-    records.racks = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    records.meet({0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)})
     for worker, blocked_s in enumerate((0.5, 0.1, 2.0, 3.0)):
         records.report(worker, Report(blocked=[(1, blocked_s)]))
     times = [(worker.wait_s, worker.communicate_s) for worker in records.result(status="finished").workers]
@@ -91,7 +91,7 @@ def test_lost_workers_updates_count_though_it_never_reported_them():
     records = ledger()
     records.report(1, Report(steps=1, samples=4))
     for _ in range(3):
-        records.arrived(1, num_steps=1, num_samples=4)
+        records.workers.arrived(1, num_steps=1, num_samples=4)
     [worker] = records.result(status="finished").workers
     assert (worker.steps, worker.samples) == (3, 12)
 
@@ -100,7 +100,8 @@ def test_staleness_is_that_of_the_applied_updates():
     records = ledger()
     for version, staleness in ((1, (0, 2)), (2, (1,))):
         updates = tuple((worker, version) for worker in range(len(staleness)))
-        records.applied(Apply(updates=updates, weight=1.0, version=version, staleness=staleness))
+        action = Apply(updates=updates, weight=1.0, version=version, staleness=staleness)
+        records.applied(action, num_samples=len(updates), num_positions=len(updates))
     assert records.result(status="finished").staleness.counts == (1, 1, 1)
 
 
@@ -111,11 +112,9 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_reached_it(
     goal: str, target: float, reached_s: float | None
 ):
     records = ledger(metric_goal=goal, target=target)
-    records.evaluations += [
-        Evaluation(samples=8, at_s=1.0, metric=0.5),
-        Evaluation(samples=16, at_s=2.0, metric=0.9),
-        Evaluation(samples=24, at_s=3.0, metric=0.7),
-    ]
+    metrics = enumerate((0.5, 0.9, 0.7), start=1)
+    points = [Evaluation(samples=8 * at, at_s=float(at), metric=metric) for at, metric in metrics]
+    records.evaluated(points, parameters_sha256=None)
     result = records.result(status="finished")
     assert result.time_to_target_s == reached_s
     assert result.final_metric == 0.7

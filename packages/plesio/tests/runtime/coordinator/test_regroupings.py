@@ -125,7 +125,7 @@ def test_nobody_is_stopped_for_one_whose_training_was_over() -> None:
     assert run.heard(Regrouping) == {}
     run.say(0, Leave())
     assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
-    run.say(0, Goodbye(status="finished", error=None, report=run.coordinator.ledger._report_of(0)))
+    run.say(0, Goodbye(status="finished", error=None, report=Report()))
     assert run.coordinator.status == "finished"
 
 

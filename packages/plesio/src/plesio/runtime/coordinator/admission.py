@@ -76,7 +76,7 @@ class Admission:
             yield from self.fail(problem)
             return
         if worker == 0:
-            self._ledger.environment = join.environment
+            self._ledger.ran_on(join.environment)
         if self._failed:
             yield Tell(worker=worker, message=Failed(message=self._ledger.error or ""))
         elif state == "running":

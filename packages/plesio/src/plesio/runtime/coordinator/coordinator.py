@@ -131,7 +131,7 @@ class Coordinator:
         self.expected = tuple(sorted(expected))
         self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
         began = 0 if saving is None else saving.clock
-        say, header = self.ledger.fallbacks.append, {"worker": None, "policy": policy.title}
+        say, header = self.ledger.note, {"worker": None, "policy": policy.title}
         events, trace = (None, None) if folder is None else (folder / "events.jsonl", folder / "coordinator.jsonl")
         self.log = LogWriter(events, policy=policy, limit_bytes=log_bytes, on_failure=say)
         remembers = saving is not None and policy.remembers
@@ -220,7 +220,7 @@ class Coordinator:
     @property
     def lease_s(self) -> float:
         """Seconds of silence after which a worker is lost."""
-        return lease_s(self.ledger.recent_step_s())
+        return lease_s(self.ledger.workers.recent_step_s())
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -268,7 +268,7 @@ class Coordinator:
             return  # one that has been told to stand says so again when it has gone on
         yield from self._retire(worker, LeaveReason.CLOSED)
         self._members[worker].leave(now_s)
-        self.ledger.samples_at_end = samples
+        self.ledger.left(samples)
         yield from self._regroupings.leaving()
         yield from self._members.answer_leaving()
 

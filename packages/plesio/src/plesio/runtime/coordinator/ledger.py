@@ -1,12 +1,11 @@
 """The records of one run: what the workers report and what the policy decided, added up into a `RunResult`.
 
-Workers send `Report`s of what is new since their last one (`plesio.runtime.worker.meter`), so the records are complete
-up to a crash.
+Workers report as they train, so the records are complete up to a crash. Only this module assigns its attributes.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,19 +13,17 @@ import msgspec
 from msgspec import UNSET
 
 from plesio.core.results import Environment, Evaluation, Goal, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
-from plesio.core.trace import split_blocked
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
 from plesio.runtime.coordinator.loss_curve import LossCurve
-from plesio.runtime.coordinator.odd_reports import SAME_BATCHES, Likeness, draw_alike, refusals
+from plesio.runtime.coordinator.odd_reports import OddReports, refusals
+from plesio.runtime.coordinator.worker_figures import WorkerFigures
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
 
 _log = logging.getLogger(__name__)
 
 MAX_LOSS_POINTS = 300
-MOST_OPEN = 16_384
-"""Collectives that not all who met have reported; of a worker that is lost there may never come more."""
 World = Literal["process", "virtual", "testbed"]
 
 
@@ -76,27 +73,21 @@ class Ledger:
         self.applied_positions = 0
         """Positions of the dealt orders (samples, mostly) in the applied updates."""
         self.version = 0
+        """Version of the shared parameters."""
         self.racks: Mapping[int, tuple[int, ...]] = {}
         """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
         self.rack_of: tuple[int, ...] = ()
         """Number of the rack of each worker that the run began with, by rank."""
         self._policy = policy
         self._num_workers = num_workers
-        self._reports: dict[int, Report] = {}
-        self._likeness = Likeness(num_workers=num_workers)
-        self._arrived: dict[int, tuple[int, int]] = {}
-        self._ended_early: dict[int, bool] = {}
-        """Workers that the others went on without, and whether the final parameters were to be theirs."""
+        self.workers = WorkerFigures()
+        self._odd = OddReports(num_workers=num_workers)
         self._of_lost: tuple[Sequence[int], int] | None = None
         """Who was there when workers last formed a new group, and the samples that all others had trained on."""
         self._samples_on_collectives = 0
         """As known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
         self._losses = LossCurve()
-        self._blocked: dict[tuple[int, int], dict[int, float]] = {}
-        """By clock, and the first of those who meet."""
-        self._wait_s: Counter[int] = Counter()
-        self._communicate_s: Counter[int] = Counter()
         self._started_s = 0.0
         self._before = LedgerState()
         """Of the part of the run before it was resumed."""
@@ -109,6 +100,10 @@ class Ledger:
         """Seconds that the run has taken, those of the part before it was resumed among them."""
         return now_s - self._started_s
 
+    def ran_on(self, environment: Environment) -> None:
+        """Take in on what the run's first worker runs."""
+        self.environment = environment
+
     def meet(self, racks: Mapping[int, tuple[int, ...]]) -> None:
         """Take in with whom each worker meets in collectives from now on; empty where all meet."""
         self.racks = racks
@@ -119,9 +114,7 @@ class Ledger:
 
     def state(self) -> "LedgerState":
         """All that has been entered, to go on from."""
-        for met in list(self._blocked):
-            self._split(met)
-        reports = {worker: self._report_of(worker) for worker in self._workers()}
+        reports = self.workers.totals()
         if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
             members, of_others = self._of_lost
             gone = [worker for worker in reports if worker not in members]
@@ -129,7 +122,7 @@ class Ledger:
             if lost := [worker for worker in gone if worker in self.lost]:
                 first = reports[lost[0]]
                 reports[lost[0]] = replace(first, samples=first.samples + of_others - said)
-        times = {worker: self._times(worker, report) for worker, report in reports.items()}
+        times = {worker: self.workers.times(worker, report) for worker, report in reports.items()}
         return LedgerState(
             reports={worker: _without_news(report, times[worker]) for worker, report in reports.items()},
             evaluations=self.evaluations,
@@ -146,6 +139,7 @@ class Ledger:
     def go_on_from(self, state: "LedgerState") -> None:
         """The run is resumed where ``state`` was taken."""
         self._before = state
+        self.workers.go_on_from(state.reports)
         self.evaluations += state.evaluations
         self._staleness.update(state.staleness)
         self.decisions += state.decisions
@@ -163,79 +157,46 @@ class Ledger:
         self.server_bytes, self.refused_peers, self.cross_rack_bytes = sent, refused, cross_rack_bytes
 
     def report(self, worker: int, report: Report) -> None:
-        """Take in a worker's figures."""
-        self._reports[worker] = report
+        """Take in a worker's figures, and warn of what in them does not go with those of others."""
+        self.workers.report(worker, report, meets=self.racks.get(worker, range(self._num_workers)))
         for clock, at_s, loss in report.losses:
             self._losses.add(clock, at_s=at_s, loss=loss)
-        rack = self.racks.get(worker, range(self._num_workers))
-        for clock, blocked_s in report.blocked:
-            # a step may be blocked twice: its gradients, and then its parameters
-            blocked = self._blocked.setdefault((clock, rack[0]), {})
-            blocked[worker] = blocked.get(worker, 0.0) + blocked_s
-            if len(blocked) == len(rack):
-                self._split((clock, rack[0]))
-        while len(self._blocked) > MOST_OPEN:
-            self._split(next(iter(self._blocked)))
         for line in report.fallbacks:
             if line not in self.fallbacks:
                 self.fallbacks.append(line)
-        self._compare_draws()
-        self._compare_replicas(worker, report)
-        for line in self._likeness.differences(worker, report):
-            _log.warning(line)
-            self.fallbacks.append(line)
-        for ended in [one for one in self._ended_early if report.clock > self.latest(one).clock]:
-            self._note_unequal(ended, worker)
+        for line in self._odd.lines(worker, report, reports=self.workers.reports, known=self.fallbacks):
+            self.warn(line)
 
-    def _compare_replicas(self, worker: int, report: Report) -> None:
-        """Tell of a replica that ends as another one than those of workers that have made as many steps."""
-        for other, before in self._reports.items():
-            if before.replica is UNSET or report.replica is UNSET or before.clock != report.clock:
-                continue
-            different = [name for name, bits in report.replica.items() if before.replica.get(name) != bits]
-            if different:
-                line = (
-                    f'"{different[0]}" differs on workers {min(worker, other)} and {max(worker, other)} at the end of '
-                    "the run, where it is to be equal; the result has worker 0's"
-                )
-                _log.warning(line)
-                self.fallbacks.append(line)
-                return
+    def note(self, line: str) -> None:
+        """Enter a sentence that people should read."""
+        self.fallbacks.append(line)
 
-    def latest(self, worker: int) -> Report:
-        """Return a worker's latest report."""
-        return self._reports.get(worker, Report())
-
-    def ended_early(self, worker: int, *, evaluates: bool) -> None:
-        """Take in that the others go on without a worker that has ended its loop; a line says so if they do train."""
-        self._ended_early[worker] = evaluates
-
-    def _note_unequal(self, ended: int, worker: int) -> None:
-        evaluates, steps = self._ended_early.pop(ended), self.latest(ended).steps
-        final = f", so the final parameters are worker {worker}'s" if evaluates else ""
-        line = (
-            f"worker {ended} ended its loop after {steps} steps and the others went on without it{final}: give all "
-            "workers equally many steps (session.shard does where each batch is stepped on; to end a loop early, go by "
-            "session.evaluate(..., everywhere=True), which all have)"
-        )
+    def warn(self, line: str) -> None:
+        """Enter a sentence, and log it."""
         _log.warning(line)
         self.fallbacks.append(line)
 
-    def _compare_draws(self) -> None:
-        """Warn once where all workers draw the same batches."""
-        if SAME_BATCHES not in self.fallbacks and draw_alike(self._reports, num_workers=self._num_workers):
-            _log.warning(SAME_BATCHES)
-            self.fallbacks.append(SAME_BATCHES)
+    def evaluated(self, evaluations: Iterable[Evaluation], *, parameters_sha256: str | None) -> None:
+        """Take in evaluations, and the digest of the parameters that the last one is of, where it is known."""
+        self.evaluations += evaluations
+        self.parameters_sha256 = parameters_sha256 or self.parameters_sha256
 
-    def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
-        """Take in an update that reached the store: it counts even if its worker never reports it."""
-        steps, samples = self._arrived.get(worker, (0, 0))
-        self._arrived[worker] = (steps + num_steps, samples + num_samples)
+    def ended_early(self, worker: int, *, evaluates: bool) -> None:
+        """Take in that the others go on without a worker that has ended its loop."""
+        self._odd.ended_early(worker, evaluates=evaluates)
+
+    def left(self, samples: int) -> None:
+        """Take in the samples of all workers in collectives, by the count of a worker that leaves them."""
+        self.samples_at_end = samples
+
+    def led(self, lead: int) -> None:
+        """Take in by how many steps a worker was ahead of the slowest one."""
+        self.max_lead = max(self.max_lead, lead)
 
     def entered_store(self, samples: int) -> None:
         """Take in that a stage on the store begins when so many samples have been trained on."""
         self.applied_samples = self.applied_positions = samples
-        self._samples_on_collectives = samples - sum(arrived for _, arrived in self._arrived.values())
+        self._samples_on_collectives = samples - self.workers.arrived_samples
 
     def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:
         """Take in that workers go on in a new group.
@@ -253,17 +214,19 @@ class Ledger:
                 "had ended"
             )
 
-    def lose(self, worker: int, *, evaluates: bool) -> None:
+    def lose(self, worker: int, *, evaluates: bool = False) -> None:
         """Take in that a worker is lost; ``evaluates``: the others had left, and it was to evaluate."""
         self.lost.append(worker)
         if evaluates and self.parameters_sha256 is None:
             why = f"worker {worker} was lost while it evaluated, when the others had left"
             self.fallbacks.append(f"nobody has evaluated the final parameters: {why}")
 
-    def applied(self, action: Apply) -> None:
-        """Take in an update of the shared parameters."""
+    def applied(self, action: Apply, *, num_samples: int, num_positions: int) -> None:
+        """Take in an update of the shared parameters, with the samples and positions of the dealt orders in it."""
         self._staleness.update(action.staleness)
         self.version = action.version
+        self.applied_samples += num_samples
+        self.applied_positions += num_positions
 
     def stale(self, counts: Mapping[int, int]) -> None:
         """So many updates were applied with each staleness."""
@@ -290,13 +253,9 @@ class Ledger:
         latest = {"at_s": at_s, "clock": action.clock, "reason": action.reason, "inputs": dict(action.inputs)}
         self.decisions[-1] = {**self.decisions[-1], "latest": latest}
 
-    def recent_step_s(self) -> float:
-        """Median step of the slowest worker lately; 0 before anyone has reported."""
-        return max((report.recent_step_s for report in self._reports.values()), default=0.0)
-
     def progress(self) -> RunFigures:
         """Figures for a live display."""
-        reports = self._reports.values()
+        reports = self.workers.reports.values()
         total = sum(self._staleness.values())
         return RunFigures(
             policy=self._policy,
@@ -309,16 +268,14 @@ class Ledger:
 
     def result(self, *, status: RunStatus, error: str | None = None) -> RunResult:
         """The run's figures as they stand."""
-        for met in list(self._blocked):
-            self._split(met)
-        reports = {worker: self._report_of(worker) for worker in self._workers()}
+        reports = self.workers.totals()
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
-        arrived = sum(samples for _, samples in self._arrived.values())
-        samples = max(sum(report.samples for report in reports.values()), self._samples_on_collectives + arrived)
+        on_store = self._samples_on_collectives + self.workers.arrived_samples
+        samples = max(sum(report.samples for report in reports.values()), on_store)
         if self._of_lost is not None and self.lost:  # what one said last may be more or less than what became of it
             members, of_others = self._of_lost
             of_members = sum(reports[member].samples for member in members if member in reports)
-            samples = max(of_others + of_members, self._samples_on_collectives + arrived)
+            samples = max(of_others + of_members, on_store)
         untold = max(0, self.samples_at_end - samples) if self.lost else 0
         samples += untold
         sent = self._all_server_bytes()
@@ -347,7 +304,7 @@ class Ledger:
             bytes_sent_total=sum(sent.values()),
             bytes_sent_cross_rack=self.cross_rack_bytes + self._before.cross_rack_bytes,
             bytes_sent=dict(sent),
-            workers=tuple(self._times(worker, reports[worker]) for worker in sorted(reports)),
+            workers=tuple(self.workers.times(worker, reports[worker]) for worker in sorted(reports)),
             staleness=Staleness.of(self._staleness),
             max_lead=self.max_lead,
             racks=self.rack_of,
@@ -372,38 +329,6 @@ class Ledger:
         """Name and goal of the metric: those that the latest evaluation gave, else the run's."""
         named = next((point.goals for point in reversed(self.evaluations) if point.goals), {})
         return next(iter(named.items()), (self.info.metric_name, self.info.metric_goal))
-
-    def _report_of(self, worker: int) -> Report:
-        """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
-        report = self._reports.get(worker, Report())
-        steps, samples = self._arrived.get(worker, (0, 0))
-        before = self._before.reports.get(worker)
-        if before is not None:
-            if worker not in self._reports:
-                return before  # it has said nothing since; when it does, it tells the totals of both parts
-            steps, samples = steps + before.steps, samples + before.samples
-        return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
-
-    def _workers(self) -> list[int]:
-        return sorted({*self._reports, *self._arrived, *self._before.reports})
-
-    def _split(self, met: tuple[int, int]) -> None:
-        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(met)).items():
-            self._wait_s[worker] += wait_s  # type: ignore[assignment]
-            self._communicate_s[worker] += communicate_s  # type: ignore[assignment]
-
-    def _times(self, worker: int, report: Report) -> WorkerTimes:
-        return WorkerTimes(
-            worker=worker,
-            compute_s=report.compute_s,
-            wait_s=report.wait_s + self._wait_s[worker],
-            communicate_s=report.communicate_s + self._communicate_s[worker],
-            steps=report.steps,
-            samples=report.samples,
-            peak_memory_bytes=report.peak_memory_bytes,
-            memory=report.memory or None,
-            utilisation=report.utilisation or None,
-        )
 
     def _time_to_target_s(self) -> float | None:
         target = self.info.target

@@ -1,14 +1,16 @@
 """Signs in workers' reports that a script trains on other than it means to."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+
+from msgspec import UNSET
 
 from plesio.core.units import counted
 from plesio.policies.events import RefuseReason
 from plesio.protocol.figures import Alike, Report
 
-__all__ = ["SAME_BATCHES", "Likeness", "draw_alike", "refusals"]
+__all__ = ["OddReports", "refusals"]
 
 SAME_BATCHES = (
     "all workers draw the same batches (their first loss is equal): seed by rank, or write session.shard(loader)"
@@ -21,11 +23,11 @@ _ROUNDING = 2e-6
 """Relative error of e^loss from a loss below that in float32."""
 
 
-class Likeness:
-    """Compares what all workers must have alike: learning rates after an evaluation, and orders that samplers draw.
+class OddReports:
+    """Finds in the reports of one run what does not go together, and puts it in words.
 
     Args:
-        num_workers: With how many the run began; others count loops and evaluations anew.
+        num_workers: Workers that began the run; others count loops and evaluations anew.
     """
 
     def __init__(self, *, num_workers: int) -> None:
@@ -33,9 +35,39 @@ class Likeness:
         self._first: dict[tuple[Alike, int], tuple[int, list[float]]] = {}
         """The worker that was the first to tell, and its values."""
         self._differ: set[Alike] = set()
+        self._ended_early: dict[int, bool] = {}
+        """Workers that the others went on without, and whether the final parameters were to be theirs."""
 
-    def differences(self, worker: int, report: Report) -> Iterator[str]:
-        """Yield a line at the first difference of each kind."""
+    def ended_early(self, worker: int, *, evaluates: bool) -> None:
+        """Take in that the others go on without a worker that has ended its loop; a line says so if they do train."""
+        self._ended_early[worker] = evaluates
+
+    def lines(
+        self, worker: int, report: Report, *, reports: Mapping[int, Report], known: Sequence[str]
+    ) -> Iterator[str]:
+        """Yield what a worker's new report shows.
+
+        Args:
+            worker: Its rank.
+            report: The new one.
+            reports: The latest of all workers.
+            known: Lines of the run so far.
+        """
+        if SAME_BATCHES not in known and _draw_alike(reports, num_workers=self._num_workers):
+            yield SAME_BATCHES
+        yield from _other_replica(worker, report, reports)
+        yield from self._differences(worker, report)
+        for ended in [one for one in self._ended_early if report.clock > reports.get(one, Report()).clock]:
+            evaluates, steps = self._ended_early.pop(ended), reports.get(ended, Report()).steps
+            final = f", so the final parameters are worker {worker}'s" if evaluates else ""
+            yield (
+                f"worker {ended} ended its loop after {steps} steps and the others went on without it{final}: give all "
+                "workers equally many steps (session.shard does where each batch is stepped on; to end a loop early, "
+                "go by session.evaluate(..., everywhere=True), which all have)"
+            )
+
+    def _differences(self, worker: int, report: Report) -> Iterator[str]:
+        """Yield a line at the first difference of each kind: in learning rates, and in orders that samplers draw."""
         for kind, number, values in report.alike or [] if worker < self._num_workers else []:
             other, theirs = self._first.setdefault((kind, number), (worker, values))
             if values != theirs and kind not in self._differ:
@@ -43,6 +75,20 @@ class Likeness:
                 yield _LINES[kind](number, (worker, values), (other, theirs))
         while len(self._first) > _MOST_COMPARED:
             del self._first[next(iter(self._first))]
+
+
+def _other_replica(worker: int, report: Report, reports: Mapping[int, Report]) -> Iterator[str]:
+    """Yield a line if a replica ends as another one than those of workers that have made as many steps."""
+    for other, before in reports.items():
+        if before.replica is UNSET or report.replica is UNSET or before.clock != report.clock:
+            continue
+        different = [name for name, bits in report.replica.items() if before.replica.get(name) != bits]
+        if different:
+            yield (
+                f'"{different[0]}" differs on workers {min(worker, other)} and {max(worker, other)} at the end of '
+                "the run, where it is to be equal; the result has worker 0's"
+            )
+            return
 
 
 def _other_rates(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
@@ -72,7 +118,7 @@ _MOST_COMPARED = 1024
 """Places in the program that are kept."""
 
 
-def draw_alike(reports: Mapping[int, Report], *, num_workers: int) -> bool:
+def _draw_alike(reports: Mapping[int, Report], *, num_workers: int) -> bool:
     """Tell whether all draw the same batches: replicas that begin alike then have the same first loss.
 
     Under a relaxed policy they part after it. A head of zeros has the first loss ln C whatever the batch.

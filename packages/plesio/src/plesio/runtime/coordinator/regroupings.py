@@ -247,7 +247,7 @@ class Regroupings:
             return
         for member in members:
             self._members[member].go_on_from(clock)
-        self._ledger.racks = dict.fromkeys(members, members)
+        self._ledger.meet(dict.fromkeys(members, members))
         self._trace.event("regroup", at_s=now_s, clock=clock, workers=list(members))
         if self._adapts and self._stage.exchange != "store":
             yield Resumed(clock=clock)

@@ -61,8 +61,7 @@ class Reviews:
     def _evaluated(self, message: Evaluations) -> Answers:
         """The evaluating worker has new validation metrics; a policy that adapts hears of them while it runs."""
         ledger = self._ledger
-        ledger.evaluations += message.evaluations
-        ledger.parameters_sha256 = message.parameters_sha256 or ledger.parameters_sha256
+        ledger.evaluated(message.evaluations, parameters_sha256=message.parameters_sha256)
         yield from self._tell(message)
         if self._members.state == "running" and self._policy.adapts:
             sign = 1.0 if ledger.judged_by[1] == "max" else -1.0

@@ -90,7 +90,7 @@ class StageChanges:
             return
         if self._stage.policy.racks_share_store:
             racks = self._members.form_racks([event.worker for event in events], joined=True)
-            self._ledger.racks = racks
+            self._ledger.meet(racks)
             events = [
                 replace(event, speaker=racks[event.worker][0]) if self._members[event.worker].spoken_for else event
                 for event in events
@@ -98,7 +98,7 @@ class StageChanges:
         samples, left_out = self._stage.enter_store(self._members.known())
         self._ledger.entered_store(samples)
         if left_out:
-            self._ledger.fallbacks.append(
+            self._ledger.note(
                 f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
                 "them was in pieces that are too small for a rack"
             )
@@ -150,7 +150,7 @@ class StageChanges:
         """All leave the store and go on together."""
         workers = sorted(self._stage.standing)
         self._members.dissolve_racks()
-        self._ledger.racks = {}
+        self._ledger.meet({})
         for worker in self._members.known():
             self._members[worker].wake()
             self._members[worker].go_on_from(steer.clock)
@@ -161,6 +161,6 @@ class StageChanges:
     def stay(self, reason: str) -> list[Effect]:
         """The stage goes on after all."""
         if reason:
-            self._ledger.fallbacks.append(reason)
+            self._ledger.note(reason)
         stood = self._stage.stay()
         return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stood)]

@@ -50,7 +50,7 @@ class Unequal:
         """Why nobody can go on, if workers wait in different collectives for long."""
         waiting: list[tuple[int, Within, int]] = []
         for worker in self._members.live:
-            report = self._ledger.latest(worker)
+            report = self._ledger.workers.latest(worker)
             if report.within is not UNSET and not self._members[worker].leaving:
                 waiting.append((worker, report.within, report.clock))
         if (generation, waiting) != self._seen:

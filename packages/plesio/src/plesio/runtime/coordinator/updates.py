@@ -8,7 +8,6 @@ Invariants:
 - a snapshot is taken when the samples that were applied pass a multiple of ``snapshot_every``.
 """
 
-import logging
 from collections.abc import Sequence
 
 from plesio.core.trace import TraceWriter
@@ -23,8 +22,6 @@ from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 
 __all__ = ["Updates"]
-
-_log = logging.getLogger(__name__)
 
 
 class Updates:
@@ -117,8 +114,7 @@ class Updates:
                         f"{other} {there:g}, and the server uses that which came last: step schedulers alike on all "
                         "workers, by a metric that all of them have, or have session.schedule step them"
                     )
-                    _log.warning(line)
-                    self._ledger.fallbacks.append(line)
+                    self._ledger.warn(line)
                     self._rates = None
                     return
 
@@ -135,7 +131,7 @@ class Updates:
         self._members[worker].seen(now_s, clock=event.clock)
         self._checkpoints.passed(event.clock)
         # the lead is taken when a step begins: one step before the clock that it ends with
-        self._ledger.max_lead = max(self._ledger.max_lead, event.clock - 1 - self._members.slowest_clock())
+        self._ledger.led(event.clock - 1 - self._members.slowest_clock())
         # of a rack's samples its speaker knows its own share, and the leases of all
         leased = sum(number for *_, number in finished)
         self._whole[key] = leased if self._members.by_racks else num_samples, leased
@@ -143,7 +139,7 @@ class Updates:
         late, self._late = self._late == key, None
         if event.finite:
             counted = 0 if late else num_samples
-            self._ledger.arrived(worker, num_steps=event.num_steps, num_samples=counted)
+            self._ledger.workers.arrived(worker, num_steps=event.num_steps, num_samples=counted)
         settle = self._sampling.give_back if late else self._sampling.finish
         for plan, block, number in finished:
             yield from settle(worker, plan=plan, block=block, num_samples=number)
@@ -172,12 +168,10 @@ class Updates:
         """Return the orders that make the next version, and a snapshot of it if one is due."""
         self._trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
         members, ledger = self._members, self._ledger
-        ledger.applied(action)
         before = ledger.applied_samples
-        for update in action.updates:
-            num_samples, num_positions = self._whole.pop(update, (0, 0))
-            ledger.applied_samples += num_samples
-            ledger.applied_positions += num_positions
+        whole = [self._whole.pop(update, (0, 0)) for update in action.updates]
+        num_samples, num_positions = (sum(numbers) for numbers in zip((0, 0), *whole, strict=True))
+        ledger.applied(action, num_samples=num_samples, num_positions=num_positions)
         num_workers = tuple(members[worker].num_workers for worker, _ in action.updates)
         order = ApplyOrder(
             updates=action.updates,

@@ -211,12 +211,12 @@ class GridRecords:
         """Make the result of what workers have told."""
         run = self.run
         ledger = Ledger(policy=run.setting.spec, info=run.info, num_workers=run.setting.num_workers, world=run.world)
-        ledger.rack_of = run.racks
-        ledger.environment = environment()
-        ledger.evaluations = list(self.evaluations)
-        ledger.parameters_sha256 = sha256
+        ledger.begin(0.0, rack_of=run.racks)
+        ledger.ran_on(environment())
+        ledger.evaluated(self.evaluations, parameters_sha256=sha256)
         there = {figures.rank for figures in told}
-        ledger.lost = sorted({*self.collector.known, *range(run.setting.num_workers)} - there)
+        for worker in sorted({*self.collector.known, *range(run.setting.num_workers)} - there):
+            ledger.lose(worker)
         staleness: Counter[int] = Counter()
         for figures in told:
             ledger.report(figures.rank, figures.report)

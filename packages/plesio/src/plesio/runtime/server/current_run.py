@@ -105,7 +105,7 @@ class CurrentRun:
         """Enter a sentence in its records; whether there is a run."""
         if self._coordinator is None:
             return False
-        self._coordinator.ledger.fallbacks.append(line)
+        self._coordinator.ledger.note(line)
         return True
 
     def may_write(self, folder: str) -> None:

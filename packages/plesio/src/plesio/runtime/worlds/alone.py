@@ -34,7 +34,7 @@ class AloneWorld:
         self.info = info
         self._meter = meter
         self._ledger = Ledger(policy=policy.title, info=info, num_workers=1)
-        self._ledger.environment = environment()
+        self._ledger.ran_on(environment())
         meter.hand_on(lambda report: self._ledger.report(0, report))
         self._result: RunResult | None = None
         self.rounds = RoundRecords(0, 1, say=meter.totals.fallbacks.append)
@@ -56,8 +56,7 @@ class AloneWorld:
         self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
     ) -> None:
         """Enter evaluations in the records."""
-        self._ledger.evaluations += evaluations
-        self._ledger.parameters_sha256 = parameters_sha256 or self._ledger.parameters_sha256
+        self._ledger.evaluated(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
         """Nobody to agree with: it is taken after the next step."""

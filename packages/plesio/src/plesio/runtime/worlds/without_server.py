@@ -129,11 +129,13 @@ class WithoutServer:
     def _ledger(self, told: Sequence[_Figures], *, members: Sequence[int]) -> Ledger:
         ledger = Ledger(policy=self._policy, info=self._info, num_workers=self._num_workers)
         racks = {one.worker: one.rack for one in told}
-        ledger.rack_of = tuple(racks.get(worker, 0) for worker in range(self._num_workers))
-        ledger.racks = dict.fromkeys(members, tuple(members))
-        ledger.evaluations, ledger.parameters_sha256 = self._evaluations, self._parameters_sha256
-        ledger.environment = environment()
-        ledger.lost = [worker for worker in range(self._num_workers) if worker not in members]
+        ledger.begin(0.0, rack_of=[racks.get(worker, 0) for worker in range(self._num_workers)])
+        ledger.meet(dict.fromkeys(members, tuple(members)))
+        ledger.evaluated(self._evaluations, parameters_sha256=self._parameters_sha256)
+        ledger.ran_on(environment())
+        for worker in range(self._num_workers):
+            if worker not in members:
+                ledger.lose(worker)
         for one in told:
             ledger.report(one.worker, one.report)
             if one.regrouped is not None:

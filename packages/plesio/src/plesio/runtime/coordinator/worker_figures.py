@@ -1,0 +1,114 @@
+"""What each worker of a run has reported, and what its updates and its collectives prove beyond that.
+
+Workers send `Report`s of what is new since their last one (`plesio.runtime.worker.meter`). The time for which a worker
+is blocked in a collective is waiting and communicating in one, and is split when all who met have reported it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from plesio.core.results import WorkerTimes
+from plesio.core.trace import split_blocked
+from plesio.protocol.figures import Report
+
+__all__ = ["WorkerFigures"]
+
+MOST_OPEN = 16_384
+"""Collectives that not all who met have reported; of a worker that is lost there may never come more."""
+
+
+class WorkerFigures:
+    """The workers' figures of one run."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, Report] = {}
+        self._arrived: dict[int, tuple[int, int]] = {}
+        """Steps and samples in a worker's updates that reached the store."""
+        self._before: Mapping[int, Report] = {}
+        """Reports of the part of the run before it was resumed."""
+        self._blocked: dict[tuple[int, int], dict[int, float]] = {}
+        """Seconds by worker, for a clock and the first of those who meet."""
+        self._wait_s: Counter[int] = Counter()
+        self._communicate_s: Counter[int] = Counter()
+
+    @property
+    def reports(self) -> Mapping[int, Report]:
+        """The latest report of each worker."""
+        return self._reports
+
+    def latest(self, worker: int) -> Report:
+        """Return a worker's latest report."""
+        return self._reports.get(worker, Report())
+
+    def report(self, worker: int, report: Report, *, meets: Sequence[int]) -> None:
+        """Take in a worker's figures.
+
+        Args:
+            worker: Its rank.
+            report: The figures.
+            meets: The workers of its collectives, itself among them.
+        """
+        self._reports[worker] = report
+        for clock, blocked_s in report.blocked:
+            # a step may be blocked twice: its gradients, and then its parameters
+            blocked = self._blocked.setdefault((clock, meets[0]), {})
+            blocked[worker] = blocked.get(worker, 0.0) + blocked_s
+            if len(blocked) == len(meets):
+                self._split((clock, meets[0]))
+        while len(self._blocked) > MOST_OPEN:
+            self._split(next(iter(self._blocked)))
+
+    def _split(self, met: tuple[int, int]) -> None:
+        for worker, (wait_s, communicate_s) in split_blocked(self._blocked.pop(met)).items():
+            self._wait_s[worker] += wait_s  # type: ignore[assignment]
+            self._communicate_s[worker] += communicate_s  # type: ignore[assignment]
+
+    def arrived(self, worker: int, *, num_steps: int, num_samples: int) -> None:
+        """Take in an update that reached the store: it counts even if its worker never reports it."""
+        steps, samples = self._arrived.get(worker, (0, 0))
+        self._arrived[worker] = (steps + num_steps, samples + num_samples)
+
+    @property
+    def arrived_samples(self) -> int:
+        """Samples of all workers in the updates that reached the store."""
+        return sum(samples for _, samples in self._arrived.values())
+
+    def go_on_from(self, reports: Mapping[int, Report]) -> None:
+        """Take in what the workers had reported when the run was interrupted that is resumed now."""
+        self._before = reports
+
+    def recent_step_s(self) -> float:
+        """Return the median step of the slowest worker lately; 0 before anyone has reported."""
+        return max((report.recent_step_s for report in self._reports.values()), default=0.0)
+
+    def totals(self) -> dict[int, Report]:
+        """Return the workers' figures by rank, as far as they are known."""
+        for met in list(self._blocked):
+            self._split(met)
+        return {worker: self._total(worker) for worker in sorted({*self._reports, *self._arrived, *self._before})}
+
+    def _total(self, worker: int) -> Report:
+        """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
+        report = self.latest(worker)
+        steps, samples = self._arrived.get(worker, (0, 0))
+        before = self._before.get(worker)
+        if before is not None:
+            if worker not in self._reports:
+                return before  # it has said nothing since; when it does, it tells the totals of both parts
+            steps, samples = steps + before.steps, samples + before.samples
+        return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
+
+    def times(self, worker: int, report: Report) -> WorkerTimes:
+        """Return where a worker's time went by its report and its collectives."""
+        return WorkerTimes(
+            worker=worker,
+            compute_s=report.compute_s,
+            wait_s=report.wait_s + self._wait_s[worker],
+            communicate_s=report.communicate_s + self._communicate_s[worker],
+            steps=report.steps,
+            samples=report.samples,
+            peak_memory_bytes=report.peak_memory_bytes,
+            memory=report.memory or None,
+            utilisation=report.utilisation or None,
+        )
