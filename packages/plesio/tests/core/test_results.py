@@ -97,6 +97,13 @@ def test_values_that_json_lacks_come_back_as_nan(tmp_path: Path):
     json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
+WORKER = RUN.to_json()["workers"][0]
+
+
+def changed(**fields: object) -> str:
+    return json.dumps({"schema_version": 1, "runs": [{**RUN.to_json(), **fields}]})
+
+
 def test_a_reader_never_sees_half_a_file(tmp_path: Path):
     path = tmp_path / "results.json"
     write_results(path, [RUN])
@@ -116,6 +123,9 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path):
         ('{"schema_version": 1}', "no list of runs"),
         ('{"schema_version": 1, "runs": [{"policy": "bsp"}]}', "not a run"),
         ('{"schema_version": 1, "runs": [3]}', "not a run"),
+        (changed(workers=[{**WORKER, "colour": 1}]), r"unknown field `colour` - at `\$.workers\[...\]`"),
+        (changed(steps="10"), r"Expected `int`, got `str` - at `\$.steps`"),
+        (changed(environment={"plesio": "0.1"}), r"missing required field `python` - at `\$.environment`"),
     ],
 )
 def test_what_is_no_results_file_is_refused(tmp_path: Path, text: str, message: str):

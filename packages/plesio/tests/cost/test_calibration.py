@@ -108,12 +108,15 @@ def test_survives_a_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.pop("gradient"), "is no calibration: 'gradient'"),
+        (lambda data: data.pop("gradient"), "is no calibration: Object missing required field `gradient`"),
         (lambda data: data.update(schema=99), "is no calibration of schema 1"),
-        (lambda data: data["worker"].pop("fit"), "is no calibration: 'fit'"),
+        (
+            lambda data: data["worker"].pop("fit"),
+            r"missing required field `fit` - at `\$.worker`; plesio calibrate makes one",
+        ),
         (lambda data: data["worker"]["fit"].pop("slope"), "slope"),
-        (lambda data: data["environment"].update(more=1), "is no calibration"),
-        (lambda data: data.update(cores="4"), "is no calibration: cores is '4'"),
+        (lambda data: data["environment"].update(more=1), "unknown field `more`"),
+        (lambda data: data.update(cores="4"), r"is no calibration: Expected `float`, got `str` - at `\$.cores`"),
         (lambda data: data["worker"]["points"].append([1, 2, 3]), "is no calibration"),
     ],
 )

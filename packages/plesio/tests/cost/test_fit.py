@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.core.records import from_values, to_values
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.fit import LineFit, alpha_beta_of_all_reduce, fit_line
 from plesio.cost.link import Link
@@ -111,26 +112,26 @@ def test_points_with_no_line_are_refused(x: list[float], y: list[float], message
 
 def test_a_fit_survives_json():
     fit = fit_line(SIZES, noisy(lambda size: 1e-5 + size / 1e9, spread=0.05, seed=3))
-    assert LineFit.from_json(json.loads(json.dumps(fit.to_json()))) == fit
+    assert from_values(json.loads(json.dumps(to_values(fit))), LineFit) == fit
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"slope": "steep"}, "steep"),
-        ({"slope_ci95": [1.0]}, "not enough values"),
-        ({"colour": 1}, "unknown colour"),
-        ({"num_points": 4}, "not 4 residuals"),
-        ({"slope": None}, "not a fitted line"),
+        ({"slope": "steep"}, r"Expected `float`, got `str` - at `\$.slope`"),
+        ({"slope_ci95": [1.0]}, r"Expected `array` of length 2, got 1 - at `\$.slope_ci95`"),
+        ({"colour": 1}, "unknown field `colour`"),
+        ({"num_points": 4}, "3 residuals, not 4"),
+        ({"slope": None}, r"got `null` - at `\$.slope`"),
     ],
 )
 def test_json_that_is_no_fit_is_refused(change: dict[str, object], message: str):
-    data = fit_line([1, 2, 3], [1, 2, 3.1]).to_json()
+    data = to_values(fit_line([1, 2, 3], [1, 2, 3.1]))
     with pytest.raises(DataError, match=message):
-        LineFit.from_json({**data, **change})
+        from_values({**data, **change}, LineFit)
     del data["intercept"]
-    with pytest.raises(DataError, match="'intercept' is missing"):
-        LineFit.from_json(data)
+    with pytest.raises(DataError, match="missing required field `intercept`"):
+        from_values(data, LineFit)
 
 
 @given(

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 from rich.console import Console
 
+from plesio.core.records import to_values
 from plesio.core.results import RunResult
 from plesio.report.charts import draw_figure
 from plesio.report.explanation import Explanation, explanation_of
@@ -43,7 +44,7 @@ def test_the_page_has_every_review_with_all_its_figures_known_or_not(network: Ex
 
 
 def test_an_explanation_is_json(network: Explanation):
-    data = json.loads(json.dumps(network.to_json(), allow_nan=False))
+    data = json.loads(json.dumps(to_values(network), allow_nan=False))
     assert data["chapters"][1]["change"]["before"] == "bsp"
     assert data["spans"][1]["allowed"]["gradient"] is None
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cli.commands import invoke
 from plesio.core.errors import DataError
+from plesio.core.records import to_values
 from plesio.core.results import LossPoint, RunResult, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant
@@ -176,7 +177,7 @@ def test_the_figures_draw_the_stages(explanation: Explanation):
 
 
 def test_a_explanation_is_json(explanation: Explanation):
-    data = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
+    data = json.loads(json.dumps(to_values(explanation), allow_nan=False))
     assert [chapter["bsp_step_s"] for chapter in data["chapters"]] == [None] * 3
     assert data["chapters"][1]["steps_made"] == [20, 8]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError
+from plesio.core.records import from_values, to_values
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.host_racks import HostRacks, Way
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks, choose
@@ -50,7 +51,7 @@ def found(*racks: int) -> HostRacks:
     ],
 )
 def test_what_follows_from_what_workers_ask_for(asked: list[Wish], choice: RackChoice | None):
-    assert choose([Wish.from_json(wish.to_json()) for wish in asked]) == choice
+    assert choose([from_values(json.loads(json.dumps(to_values(wish))), Wish) for wish in asked]) == choice
 
 
 def test_workers_that_ask_for_different_racks_are_told():
@@ -77,14 +78,14 @@ def test_a_probe_of_hosts_says_the_racks_of_their_workers():
     assert (choice.how, choice.racks, choice.order) == ("probe", (0, 0, 1, 1, 0, 0, 1, 1), (0, 4, 2, 6))
     assert "crosses racks 4 times where 2 would do" in choice.advice()
     assert "start those of ranks 0, 4, 2, 6 in this order" in choice.advice()
-    assert RackChoice.from_json(json.loads(json.dumps(choice.to_json()))) == choice
+    assert from_values(json.loads(json.dumps(to_values(choice))), RackChoice) == choice
     assert RackChoice.probed(hosts, found(0, 0, 1, 1)).advice() == ""
 
 
 def test_hosts_of_one_rack_are_each_a_rack_for_their_workers():
     choice = RackChoice.probed((0, 0, 2, 2, 4, 4, 6, 6), found(0, 0, 0, 0))
     assert (choice.how, choice.racks, choice.advice()) == ("host", (0, 0, 2, 2, 4, 4, 6, 6), "")
-    assert RackChoice.from_json(json.loads(json.dumps(choice.to_json()))) == choice
+    assert from_values(json.loads(json.dumps(to_values(choice))), RackChoice) == choice
 
 
 def test_a_wish_has_the_workers_place():

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from plesio.core.checks import check_not_negative, check_positive
 from plesio.core.errors import ArgumentError
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SHARE
 from plesio.cost.goodput import Goodput, expected_goodput
 from plesio.cost.reliability import cluster_mtbf_s

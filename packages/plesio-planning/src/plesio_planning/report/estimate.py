@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from plesio.core.files import write_whole
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Document, pictures, section, tables
 from plesio.report.page_frame import render_document

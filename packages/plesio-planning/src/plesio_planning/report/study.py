@@ -9,8 +9,8 @@ from rich.text import Text
 
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
-from plesio.core.json_values import to_json
 from plesio.core.predictions import Scale
+from plesio.core.records import to_json
 from plesio.core.units import format_percent, format_seconds
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Card, Cards, Document, Section, pictures, section, tables

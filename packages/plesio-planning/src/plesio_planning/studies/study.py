@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from plesio.core.charts import Chart, Table
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 
 __all__ = ["Answer", "Asked"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plesio.core.errors import ArgumentError
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 from plesio.core.units import format_bytes, format_seconds
 
 __all__ = ["Bound", "Condition"]

@@ -16,7 +16,7 @@ from plesio.advisor.runs import Budget, Entry, Raced, Rehearsal, scatter_of
 from plesio.advisor.setting import Situation
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 from plesio.core.units import format_bytes
 
 __all__ = ["Advice", "Question", "Row", "advise"]

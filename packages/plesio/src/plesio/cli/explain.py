@@ -10,6 +10,7 @@ import typer
 from plesio.cli.compare import PLAIN_WIDTH
 from plesio.cli.output_files import check_output_file
 from plesio.core.files import write_whole
+from plesio.core.records import to_values
 
 if TYPE_CHECKING:
     from plesio.report.explanation_runs import ChangingRuns
@@ -72,7 +73,7 @@ def explain(
     advice = found.advice(place)
     write_whole(page, render_explanation_page(explanation, advice=advice))
     if json_file is not None:
-        write_whole(json_file, json.dumps(explanation.to_json(), indent=1, allow_nan=False) + "\n")
+        write_whole(json_file, json.dumps(to_values(explanation), indent=1, allow_nan=False) + "\n")
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
     console.print(render_explanation(explanation, advice=advice or ()))
     others = _others_text(found, place)

@@ -1,13 +1,17 @@
-"""Records: the frozen values that are logged and sent, and the one way between them and JSON values.
+"""Records: the frozen values that are logged, sent and written to files, and the one way between them and JSON values.
 
 A record's text is a JSON object of its fields. `Record.left_out` says which fields it leaves out; they have their
 defaults when it is read back. Where one of several types may stand, the object names its type (msgspec's tagged
 unions); in a field that can hold one type only it does not.
 
-Reading is strict: a field that is missing, unknown or of another type is an error that says where. The numbers NaN and
-infinity, which JSON itself lacks, are written as Python's ``json`` writes them.
+A dataclass is a record, too, without omissions and tags. Reading is strict: a field that is missing, unknown or of
+another type is an error that says where. The numbers NaN and infinity, which JSON itself lacks, are written as Python's
+``json`` writes them where records travel (`to_values`), and as a text or null in files for others (`to_json`).
 """
 
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -15,7 +19,7 @@ import msgspec
 
 from plesio.core.errors import DataError
 
-__all__ = ["Record", "from_values", "to_values"]
+__all__ = ["Record", "from_values", "to_json", "to_values"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def to_values(record: Any) -> dict[str, Any]:
-    """Return a record as JSON values; a plain struct of msgspec's or a dataclass, too.
+    """Return a record as JSON values.
 
     >>> class Point(Record):
     ...     omits = ("label",)
@@ -56,13 +60,61 @@ def from_values(values: object, kind: Any) -> Any:
         DataError: It is none; the message says where it is not.
     """
     try:
-        return msgspec.convert(values, type=kind)
+        made = msgspec.convert(values, type=kind)
     except msgspec.ValidationError as error:
         raise DataError(str(error)) from error
+    if dataclasses.is_dataclass(kind):
+        _check_names(values, made, "$")
+    return made
 
 
-def _plain(value: object) -> object:
-    """A number or text of a type derived from Python's own, such as ``numpy.float64``, as one of Python's own."""
+def to_json(value: Any, *, not_finite: Callable[[float], str | None] = str) -> Any:
+    """Return what a file for other programs has of a value: records as objects, sequences and arrays as lists.
+
+    >>> to_json({"rate": float("inf"), 4: (1, 2.5)})
+    {'rate': 'inf', '4': [1, 2.5]}
+
+    Args:
+        value: The value, or values in lists and tables.
+        not_finite: What stands for NaN and infinity.
+
+    Raises:
+        TypeError: A value of another type.
+    """
+    return _finite(msgspec.to_builtins(value, enc_hook=_plain), not_finite)
+
+
+def _finite(value: Any, not_finite: Callable[[float], str | None]) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else not_finite(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(one, not_finite) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one, not_finite) for one in value]
+    return value
+
+
+def _check_names(values: Any, made: Any, where: str) -> None:
+    """Refuse fields that a dataclass lacks, as msgspec does for its own structs."""
+    if dataclasses.is_dataclass(made):
+        unknown = values.keys() - {field.name for field in dataclasses.fields(made)}
+        if unknown:
+            raise DataError(f"Object contains unknown field `{min(unknown)}` - at `{where}`")
+        for name, value in values.items():
+            _check_names(value, getattr(made, name), f"{where}.{name}")
+    elif isinstance(made, list | tuple):
+        for value, one in zip(values, made, strict=True):
+            _check_names(value, one, f"{where}[...]")
+
+
+def _plain(value: Any) -> object:
+    """Return what Python itself has for a value of another type: numbers, texts and arrays of NumPy's, mappings."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, range):
+        return list(value)
     for kind in (float, int, str):
         if isinstance(value, kind):
             return kind(value)

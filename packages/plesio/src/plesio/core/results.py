@@ -5,8 +5,8 @@ fields below are the schema, and `docs/results.md` explains each for readers. De
 never stored: a report computes them from these.
 """
 
-import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from plesio.core.errors import DataError
 from plesio.core.files import reason_of, write_whole
+from plesio.core.records import from_values, to_json
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -68,12 +69,6 @@ class Evaluation:
         """The function's result: one number, or several by name."""
         return dict(self.metrics) if self.metrics else self.metric
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
-        """Read one from the JSON of ``dataclasses.asdict``, which lacks the fields that were not set."""
-        metrics = data.get("metrics", UNSET)
-        return cls(**{**_floats(data), "metrics": metrics and _floats(metrics)})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPoint:
@@ -121,11 +116,6 @@ class Staleness:
 
         mean = sum(tau * number for tau, number in enumerate(dense)) / total
         return cls(mean=mean, p50=quantile(0.5), p95=quantile(0.95), max=top, counts=dense)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Staleness":
-        """What ``dataclasses.asdict`` made of one."""
-        return cls(**{**data, "counts": tuple(data.get("counts", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +190,6 @@ class Utilisation:
     gpu: Level | None = None
     gpu_memory_bytes: Level | None = None
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Utilisation":
-        """What ``dataclasses.asdict`` made of one."""
-        levels: dict[str, Any] = {name: level and Level(**_floats(level)) for name, level in data.items()}
-        return cls(**levels)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTimes:
@@ -227,18 +211,6 @@ class WorkerTimes:
     memory: MemorySplit | None = None
     utilisation: Utilisation | None = None
     staleness: Staleness | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "WorkerTimes":
-        """What ``dataclasses.asdict`` made of one; files that are older lack the last three fields."""
-        values = dict(data)
-        if values.get("memory") is not None:
-            values["memory"] = MemorySplit(**values["memory"])
-        if values.get("utilisation") is not None:
-            values["utilisation"] = Utilisation.from_json(values["utilisation"])
-        if values.get("staleness") is not None:
-            values["staleness"] = Staleness.from_json(values["staleness"])
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,52 +283,38 @@ class RunResult:
     environment: Environment | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values (NaN and infinities become None: JSON has none)."""
-        plain: dict[str, Any] = _finite(dataclasses.asdict(self))
-        for worker in plain["workers"]:
+        """Return a dictionary of JSON values (NaN and infinities become None: JSON has none)."""
+        values: dict[str, Any] = to_json(self, not_finite=lambda _: None)
+        for worker in values["workers"]:
             for name in ("memory", "utilisation", "staleness"):  # left out where they were not measured
                 if worker[name] is None:
                     del worker[name]
-        for point in plain["evaluations"]:
-            for name in ("metrics", "goals"):
-                if point[name] is UNSET:
-                    del point[name]
-        return plain
+        return values
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "RunResult":
-        """The run that `to_json` wrote.
+    def from_json(cls, data: Any) -> "RunResult":
+        """Return the run that `to_json` wrote; files that are older lack some fields.
 
         Raises:
-            DataError: A field is missing, unknown or has the wrong shape.
+            DataError: A field is missing, unknown or of another type; the message says where.
         """
+        if isinstance(data, dict):
+            # what was not finite is null, where there is always a number
+            data = data | {name: _numbers(data[name]) for name in ("evaluations", "losses") if name in data}
         try:
-            values = dict(data)
-            values["workers"] = tuple(map(WorkerTimes.from_json, values.get("workers", ())))
-            values["staleness"] = Staleness.from_json(values.get("staleness") or dataclasses.asdict(Staleness.of({})))
-            values["evaluations"] = tuple(map(Evaluation.from_json, values.get("evaluations", ())))
-            values["losses"] = tuple(LossPoint(**_floats(point)) for point in values.get("losses", ()))
-            for name in ("racks", "decisions", "lost_workers", "fallbacks"):
-                values[name] = tuple(values.get(name, ()))
-            if values.get("environment") is not None:
-                values["environment"] = Environment(**values["environment"])
-            return cls(**values)
-        except (TypeError, AttributeError, ValueError) as error:
+            run: RunResult = from_values(data, cls)
+        except DataError as error:
             raise DataError(f"not a run of schema version {SCHEMA_VERSION}: {error}") from error
+        return run
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else None
+def _numbers(value: Any) -> Any:
+    """Put NaN for null, in lists and tables too."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _floats(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: float("nan") if item is None else item for key, item in point.items()}
+        return {key: _numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return math.nan if value is None else value
 
 
 def write_results(path: Path, runs: Iterable[RunResult]) -> None:

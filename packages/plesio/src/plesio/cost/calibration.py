@@ -17,7 +17,6 @@ than cores. Then they share them (`plesio.sim.sharing`); how many cores' worth o
 once was measured too.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from typing import Any, Literal, Self
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.files import reason_of
+from plesio.core.records import from_values, to_values
 from plesio.core.results import Environment
 from plesio.cost.cluster import Cluster
 from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_line
@@ -62,15 +62,6 @@ class Curve:
             ConfigError: Fewer than three sizes, or a value that is not positive.
         """
         return cls(points=tuple(points.items()), fit=fit_line(list(points), list(points.values())))
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return {"points": [list(point) for point in self.points], "fit": self.fit.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The curve that `to_json` wrote."""
-        return cls(points=tuple((x, y) for x, y in data["points"]), fit=LineFit.from_json(data["fit"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,15 +202,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        values: dict[str, Any] = {"schema": CALIBRATION_SCHEMA_VERSION}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Curve):
-                value = value.to_json()
-            elif isinstance(value, Environment):
-                value = dataclasses.asdict(value)
-            values[field.name] = value
-        return values
+        return {"schema": CALIBRATION_SCHEMA_VERSION, **to_values(self)}
 
     def write(self, path: Path) -> None:
         """Write the calibration to a JSON file.
@@ -251,19 +234,10 @@ class Calibration:
                 f"{path} is no calibration of schema {CALIBRATION_SCHEMA_VERSION}; plesio calibrate makes one"
             )
         try:
-            values: dict[str, Any] = {}
-            for field in dataclasses.fields(cls):
-                value = data[field.name]
-                if field.type is Curve:
-                    value = Curve.from_json(value)
-                elif field.type is Environment:
-                    value = Environment(**value)
-                elif type(value) is not field.type and not (field.type is float and type(value) is int):
-                    raise TypeError(f"{field.name} is {value!r}")
-                values[field.name] = value
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, DataError) as error:
-            raise DataError(f"{path} is no calibration: {error}") from None
+            calibration: Self = from_values(data, cls)
+        except DataError as error:
+            raise DataError(f"{path} is no calibration: {error}; plesio calibrate makes one") from None
+        return calibration
 
 
 def _rate(seconds_per_byte: float) -> float:

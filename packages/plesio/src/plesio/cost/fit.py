@@ -11,11 +11,9 @@ as they say also when it is 0, if errors are independent and of the same relativ
 around the line is all they know of: not that times are no line, which `LineFit.residuals` show.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.extras import require
@@ -52,36 +50,9 @@ class LineFit:
         """What the line predicts there."""
         return self.intercept + self.slope * x
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "LineFit":
-        """The fit that `to_json` wrote, also after a way through JSON text.
-
-        Raises:
-            DataError: A field is missing, unknown or has the wrong shape.
-        """
-        try:
-            num_points = data["num_points"]
-            fit = cls(
-                intercept=float(data["intercept"]),
-                slope=float(data["slope"]),
-                intercept_ci95=_interval(data["intercept_ci95"]),
-                slope_ci95=_interval(data["slope_ci95"]),
-                residuals=tuple(float(residual) for residual in data["residuals"]),
-                num_points=num_points,
-            )
-        except KeyError as error:
-            raise DataError(f"not a fitted line: {error} is missing") from None
-        except (TypeError, ValueError) as error:
-            raise DataError(f"not a fitted line: {error}") from None
-        unknown = set(data) - {field.name for field in dataclasses.fields(cls)}
-        if unknown or num_points != len(fit.residuals):
-            what = f"unknown {', '.join(sorted(unknown))}" if unknown else f"not {num_points} residuals"
-            raise DataError(f"not a fitted line: {what}")
-        return fit
+    def __post_init__(self) -> None:
+        if self.num_points != len(self.residuals):
+            raise DataError(f"not a fitted line: {len(self.residuals)} residuals, not {self.num_points}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +186,3 @@ def _t_quantile(degrees: int) -> float:
     from scipy import stats  # half a second, which those who fit nothing need not wait
 
     return float(stats.t.ppf((1 + _CONFIDENCE) / 2, degrees))
-
-
-def _interval(ends: Sequence[Any]) -> tuple[float, float]:
-    low, high = ends
-    return float(low), float(high)

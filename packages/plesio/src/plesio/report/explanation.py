@@ -14,9 +14,9 @@ is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
@@ -221,10 +221,6 @@ class Explanation:
     def predicted_bsp_s(self) -> float:
         """What its steps would have taken under bsp, by prediction."""
         return self.outcome.wall_s + self.saved_s
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return asdict(self)
 
 
 def explanation_of(

@@ -23,6 +23,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
+from plesio.core.records import from_values, to_values
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.job_servers import JobServers
 from plesio.runtime.meeting import (
@@ -345,7 +346,7 @@ class Job:
         """
         at = f"racks/{self._num_choices}"
         self._num_choices += 1
-        self._store.set(f"{at}/{self.place.rank}", wish.to_json())
+        self._store.set(f"{at}/{self.place.rank}", json.dumps(to_values(wish)))
         if self.place.rank == 0:
             self._store.set(f"{at}/said", json.dumps(self._decide(at) if wish.by_racks else {}))
         if not wish.by_racks:
@@ -355,8 +356,8 @@ class Job:
             raise ConfigError(said["error"])
         if not said:
             return None  # worker 0 has another policy, which the run will say
-        probes = "probe" in said
-        choice = RackChoice.from_json(self._probe(said["probe"], at, device_type) if probes else said["choice"])
+        found = self._probe(said["probe"], at, device_type) if "probe" in said else said["choice"]
+        choice: RackChoice = from_values(found, RackChoice)
         self.rack = choice.racks[self.place.rank]
         self._group = None  # made anew, for this rack, on the same connections
         return choice
@@ -376,7 +377,7 @@ class Job:
             raise TransportError(f"racks cannot be found: a host was lost, or is too slow ({reason})") from error
         if self.place.rank == 0:
             assert self._found is not None, "worker 0 is the first of its host"
-            self._store.set(f"{at}/found", json.dumps(RackChoice.probed(hosts, self._found).to_json()))
+            self._store.set(f"{at}/found", json.dumps(to_values(RackChoice.probed(hosts, self._found))))
         found: dict[str, Any] = json.loads(self._get(f"{at}/found"))
         return found
 

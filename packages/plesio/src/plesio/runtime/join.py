@@ -16,6 +16,7 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.files import make_writable
 from plesio.core.logs import introduce
+from plesio.core.records import to_values
 from plesio.core.trace import TraceWriter
 from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
@@ -425,6 +426,6 @@ class _Run:
 
 def _enter(choice: RackChoice, timeline: Timeline, *, rank: int) -> None:
     """Put the choice of racks in this worker's trace, and what would be better in the result."""
-    timeline.event("racks", at_s=timeline.now_s(), clock=0, **choice.to_json())
+    timeline.event("racks", at_s=timeline.now_s(), clock=0, **to_values(choice))
     if rank == 0 and choice.advice():
         timeline.meter.totals.fallbacks.append(choice.advice())

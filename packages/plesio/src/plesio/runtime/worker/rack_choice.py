@@ -11,13 +11,14 @@ All workers tell rank 0 what they ask for, and rank 0 decides; so all act on one
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from plesio.core.errors import ConfigError
+from plesio.core.records import from_values, to_values
 from plesio.core.within import AT_LEAST_0
 from plesio.runtime.worker.environment import Place
-from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks, Way
+from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks
 
 __all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose", "said_by_first"]
 
@@ -52,17 +53,6 @@ class Wish:
             host=place.rank - place.local_rank,
             named=place.rack,
         )
-
-    @classmethod
-    def from_json(cls, text: str) -> "Wish":
-        """What `to_json` wrote."""
-        values = json.loads(text)
-        racks = values["racks"]
-        return cls(**{**values, "racks": racks if isinstance(racks, str) else tuple(racks)})
-
-    def to_json(self) -> str:
-        """As text."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +103,6 @@ class RackChoice:
             f"because hosts were started in another order than their racks: start those of ranks {ranks} in this order"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "RackChoice":
-        """What `to_json` wrote."""
-        found = values["found"]
-        if found is not None:
-            within, between = (None if found[name] is None else Way(**found[name]) for name in ("within", "between"))
-            found = HostRacks(**{**found, "racks": tuple(found["racks"]), "within": within, "between": between})
-        return cls(**{**values, "racks": tuple(values["racks"]), "order": tuple(values["order"]), "found": found})
-
 
 def check_racks(racks: Racks, *, num_workers: int) -> None:
     """Make sure that ``racks`` can be what it says.
@@ -147,12 +124,12 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
 
 def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
     """What rank 0 says to all who have these wishes: a choice, the hosts to be probed, or why there is neither."""
-    wishes = [Wish.from_json(text) for text in texts]
+    wishes = [from_values(json.loads(text), Wish) for text in texts]
     try:
         choice = choose(wishes)
     except ConfigError as error:
         return {"error": str(error)}
-    return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": choice.to_json()}
+    return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": to_values(choice)}
 
 
 def choose(wishes: Sequence[Wish]) -> RackChoice | None:
