@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from plesio.runtime.server.interleaved import InterleavedOptimizer
+from plesio.runtime.server.step_rules import STEP_RULES
 
 RATE, EPS, AGE = 0.05, 1e-3, 0.5
 UPDATES = 5 * [(0.3, 0.5, 0.3), (0.4, 0.5, 0.2), (-0.7, 0.25, 0.15), (1.3, 0.75, 0.7), (0.2, 0.5, 0.1)]
@@ -100,48 +102,44 @@ def reference(
     return path
 
 
-SGD, OPTIM = torch.optim.SGD, torch.optim
-CASES: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], list[float]]] = {
-    "sgd": (lambda p: SGD(p, RATE, weight_decay=0.3), reference(coupled=0.3)),
-    "maximize": (lambda p: SGD(p, RATE, weight_decay=0.3, maximize=True), reference(coupled=0.3, sign=-1.0)),
-    "momentum": (
-        lambda p: SGD(p, RATE, momentum=0.6, dampening=0.25, weight_decay=0.3),
-        reference(decay=0.6, dampening=0.25, coupled=0.3),
-    ),
-    "adam": (
-        lambda p: OPTIM.Adam(p, RATE, betas=(0.6, 0.8), eps=EPS, weight_decay=0.3),
-        reference(adam, decay=0.6, corrected=True, coupled=0.3),
-    ),
+Make = Callable[..., torch.optim.Optimizer]
+ADAM: dict[str, Any] = {"lr": RATE, "betas": (0.6, 0.8), "eps": EPS}
+SQUARES: dict[str, Any] = {"lr": RATE, "alpha": 0.7, "eps": EPS}
+CASES: dict[str, tuple[Make, dict[str, Any]]] = {
+    "sgd": (partial(torch.optim.SGD, lr=RATE), {}),
+    "momentum": (partial(torch.optim.SGD, lr=RATE, momentum=0.6, dampening=0.25), {"decay": 0.6, "dampening": 0.25}),
+    "nesterov": (partial(torch.optim.SGD, lr=RATE, momentum=0.6, nesterov=True), {"decay": 0.6}),
+    "adam": (partial(torch.optim.Adam, **ADAM), {"scale": adam, "decay": 0.6, "corrected": True}),
     "amsgrad": (
-        lambda p: OPTIM.Adam(p, RATE, betas=(0.6, 0.8), eps=EPS, amsgrad=True),
-        reference(lambda *given: adam(*given, amsgrad=True), decay=0.6, corrected=True),
+        partial(torch.optim.Adam, **ADAM, amsgrad=True),
+        {"scale": partial(adam, amsgrad=True), "decay": 0.6, "corrected": True},
     ),
-    "adamw": (
-        lambda p: OPTIM.AdamW(p, RATE, betas=(0.6, 0.8), eps=EPS, weight_decay=0.3),
-        reference(adam, decay=0.6, corrected=True, decoupled=0.3),
+    "adam-decoupled": (
+        partial(torch.optim.Adam, **ADAM, decoupled_weight_decay=True),
+        {"scale": adam, "decay": 0.6, "corrected": True},
     ),
-    "adamax": (
-        lambda p: OPTIM.Adamax(p, RATE, betas=(0.6, 0.8), eps=EPS, weight_decay=0.3),
-        reference(adamax, decay=0.6, corrected=True, coupled=0.3),
-    ),
+    "adamw": (partial(torch.optim.AdamW, **ADAM), {"scale": adam, "decay": 0.6, "corrected": True}),
+    "adamax": (partial(torch.optim.Adamax, **ADAM), {"scale": adamax, "decay": 0.6, "corrected": True}),
     "adagrad": (
-        lambda p: OPTIM.Adagrad(p, RATE, eps=EPS, lr_decay=0.2, initial_accumulator_value=0.01, weight_decay=0.3),
-        reference(adagrad, coupled=0.3, lr_decay=0.2, smooth=True),
+        partial(torch.optim.Adagrad, lr=RATE, eps=EPS, lr_decay=0.2, initial_accumulator_value=0.01),
+        {"scale": adagrad, "lr_decay": 0.2, "smooth": True},
     ),
-    "rmsprop": (
-        lambda p: OPTIM.RMSprop(p, RATE, alpha=0.7, eps=EPS, momentum=0.6, weight_decay=0.3),
-        reference(rmsprop, decay=0.6, coupled=0.3, smooth=True),
+    "rmsprop": (partial(torch.optim.RMSprop, **SQUARES), {"scale": rmsprop, "smooth": True}),
+    "rmsprop-momentum": (
+        partial(torch.optim.RMSprop, **SQUARES, momentum=0.6),
+        {"scale": rmsprop, "decay": 0.6, "smooth": True},
     ),
     "centred": (
-        lambda p: OPTIM.RMSprop(p, RATE, alpha=0.7, eps=EPS, momentum=0.6, centered=True),
-        reference(lambda *given: rmsprop(*given, centred=True), decay=0.6, smooth=True),
+        partial(torch.optim.RMSprop, **SQUARES, momentum=0.6, centered=True),
+        {"scale": partial(rmsprop, centred=True), "decay": 0.6, "smooth": True},
     ),
 }
+"""By name, an optimizer and what `reference` needs to know of it."""
 
 
-def moved(make: Callable[[Any], torch.optim.Optimizer]) -> list[float]:
+def moved(make: Make, **options: Any) -> list[float]:
     parameter = torch.ones(1, dtype=torch.float64).requires_grad_()
-    stepper = InterleavedOptimizer(make([parameter]))
+    stepper = InterleavedOptimizer(make([parameter], **options))
     path: list[float] = []
     for gradient, share, weight in UPDATES:
         parameter.grad = torch.tensor([gradient], dtype=torch.float64)
@@ -152,7 +150,15 @@ def moved(make: Callable[[Any], torch.optim.Optimizer]) -> list[float]:
     return path
 
 
+def test_every_class_with_a_rule_has_a_case():
+    assert {type(make([torch.ones(1)])) for make, _ in CASES.values()} == set(STEP_RULES)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("name", CASES)
-def test_late_updates_move_by_the_formula(name: str):
-    make, expected = CASES[name]
-    assert moved(make) == pytest.approx(expected, rel=1e-9)
+def test_late_updates_move_by_the_formula(name: str, weight_decay: float, maximize: bool):
+    make, known = CASES[name]
+    decay = {"decoupled" if name in ("adamw", "adam-decoupled") else "coupled": weight_decay}
+    expected = reference(**known, **decay, sign=-1.0 if maximize else 1.0)
+    assert moved(make, weight_decay=weight_decay, maximize=maximize) == pytest.approx(expected, rel=1e-9)

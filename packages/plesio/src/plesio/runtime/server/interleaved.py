@@ -103,7 +103,7 @@ class InterleavedOptimizer:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def _step_part(self, rule: type[StepRule], *, weight: float, share: float, age: float) -> None:
+    def _step_part(self, rule: StepRule, *, weight: float, share: float, age: float) -> None:
         current = self._round
         current.share += share
         self._past.age += (age - self._past.age) * min(1.0, share * _AGE_SMOOTHING)
@@ -114,9 +114,9 @@ class InterleavedOptimizer:
                 total = current.sums[parameter] = gradient * share
             else:
                 total.add_(gradient, alpha=share)
-            mean = _expected_mean(total / current.share, gradient, share=share) if rule.normalises else total
+            mean = _expected_mean(total / current.share, gradient, share=share) if rule.scale is not None else total
             state = self._optimizer.state[parameter]
-            rule.move(parameter, gradient, mean, state, group, weight=weight, past=self._past)
+            rule.move(parameter, gradient, mean, state, group, weight, self._past)
         if current.share >= _WHOLE:
             self.end_round()
 
@@ -132,7 +132,7 @@ class InterleavedOptimizer:
                 if parameter in current.sums:
                     mean = current.sums[parameter].div_(current.share)
                     state = self._optimizer.state[parameter]
-                    self._rule.advance(parameter, mean, state, group, share=current.share, past=self._past)
+                    self._rule.advance(parameter, mean, state, group, current.share, self._past)
         self._past.rounds += current.share
 
     def _present(self) -> Iterator[tuple[Tensor, Group]]:
