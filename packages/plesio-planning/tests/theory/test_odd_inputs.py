@@ -9,7 +9,7 @@ import pytest
 from plesio.cli.commands import invoke
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
-from plesio.core.json_values import to_json
+from plesio.core.records import to_json
 from plesio_planning.theory import THEOREMS, Theorem, find_theorem
 from plesio_planning.theory.pictures import pictures_of
 

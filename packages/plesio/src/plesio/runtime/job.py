@@ -378,8 +378,7 @@ class Job:
         if self.place.rank == 0:
             assert self._found is not None, "worker 0 is the first of its host"
             self._store.set(f"{at}/found", json.dumps(to_values(RackChoice.probed(hosts, self._found))))
-        found: dict[str, Any] = json.loads(self._get(f"{at}/found"))
-        return found
+        return dict(json.loads(self._get(f"{at}/found")))
 
     def abort_collectives(self) -> None:
         """Wake every thread that is blocked in a collective, with an error."""
