@@ -15,19 +15,20 @@ from plesio.core.results import Evaluation, MemorySplit, RunResult, WorkerTimes
 from plesio.report.characterisation import (
     Characterisation,
     Claim,
-    overloads,
-    regained,
-    summarise_characterisation,
-)
-from plesio.report.characterisation_charts import (
     accuracy_chart,
+    characterisation_sentences,
+    claims_tables,
     factor_charts,
+    overloads,
+    paper_charts,
+    paper_tables,
     pareto_chart,
-    source_charts,
+    regained,
+    scaling_table,
     speed_up_chart,
+    summarise_characterisation,
+    write_characterisation,
 )
-from plesio.report.characterisation_page import characterisation_sentences, write_characterisation
-from plesio.report.characterisation_tables import claims_tables, scaling_table, source_tables
 from support.browser import check_figures, load, opened
 
 POLICIES = ("bsp", "fsdp", "bsp,exchange=store", "asp,rate=undivided", "asp")
@@ -104,7 +105,7 @@ def a_characterisation(
 
 
 def test_ours_stand_beside_theirs():
-    tables = source_tables(a_characterisation())
+    tables = paper_tables(a_characterisation())
     assert list(tables) == ["3", "4", "5", "6", "7", "8"]
     rows = {tuple(row[:2]): row[2:] for row in tables["3"].rows}
     assert rows["DDP", "vgg (VGG16)"] == ["8.00 ± 0.08", "4.00 ± 0.04", "2.00 ± 0.02", "487.55", "230.74", "113.81"]
@@ -220,10 +221,10 @@ def test_two_seeds_claim_nothing():
 
 def test_strategies_that_were_not_run_leave_a_dash():
     found = a_characterisation(policies=("bsp", "asp"), models=("mlp",))
-    rows = {tuple(row[:2]): row for row in source_tables(found)["3"].rows}
+    rows = {tuple(row[:2]): row for row in paper_tables(found)["3"].rows}
     assert rows["FSDP", "vgg (VGG16)"][2:5] == ["–", "–", "–"]
     assert rows["DDP", "mlp"][5:] == ["–", "–", "–"]
-    assert not source_charts(found), "there is nothing to compare with"
+    assert not paper_charts(found), "there is nothing to compare with"
 
 
 def test_a_machine_that_is_too_small_is_named():

@@ -9,11 +9,17 @@ from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import EventLog, Resumed, parse_policy
 from plesio.policies.replay import Entry
-from plesio.report.explanation import Explanation, explanation_of
-from plesio.report.explanation_charts import explanation_charts
-from plesio.report.explanation_page import render_explanation_page
-from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation_verdict import measured_table, verdict_sentences
+from plesio.report.explanation import (
+    Explanation,
+    closing_sentences,
+    explanation_charts,
+    explanation_of,
+    explanation_sentences,
+    heading_text,
+    measured_table,
+    render_explanation_page,
+    verdict_sentences,
+)
 from support.adaptive_logs import DIVERGED, EVEN, FAST, NETWORK, SLOW, log_of, reviewed, steer, system
 
 MakeRun = Callable[..., RunResult]

@@ -14,10 +14,14 @@ from rich.console import Console
 from plesio.core.records import to_values
 from plesio.core.results import RunResult
 from plesio.report.charts import draw_figure
-from plesio.report.explanation import Explanation, explanation_of
-from plesio.report.explanation_charts import explanation_charts
-from plesio.report.explanation_page import render_explanation, render_explanation_page
-from plesio.report.explanation_recorded import recorded_changes
+from plesio.report.explanation import (
+    Explanation,
+    explanation_charts,
+    explanation_of,
+    recorded_changes,
+    render_explanation,
+    render_explanation_page,
+)
 from plesio.report.page import render_page
 from plesio.report.summarise import compare_runs
 from support.adaptive_logs import NETWORK, SLOW, SLOW_SHARES

@@ -22,11 +22,16 @@ from plesio.policies.events import Event
 from plesio.policies.replay import Entry
 from plesio.protocol.figures import RunInfo
 from plesio.report.charts import draw_figure
-from plesio.report.explanation import Explanation, explanation_of
-from plesio.report.explanation_charts import explanation_charts
-from plesio.report.explanation_page import render_explanation_page
-from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation_verdict import measured_table
+from plesio.report.explanation import (
+    Explanation,
+    closing_sentences,
+    explanation_charts,
+    explanation_of,
+    explanation_sentences,
+    heading_text,
+    measured_table,
+    render_explanation_page,
+)
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob

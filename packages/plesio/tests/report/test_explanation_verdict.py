@@ -8,11 +8,17 @@ import pytest
 from plesio.core.results import Evaluation, LossPoint, RunResult
 from plesio.policies import EventLog, parse_policy
 from plesio.report.charts import draw_figure
-from plesio.report.explanation import Explanation, explanation_of
-from plesio.report.explanation_metric import metric_chart
-from plesio.report.explanation_outcome import FEWEST_TO_SMOOTH, outcome_of
-from plesio.report.explanation_page import render_explanation_page
-from plesio.report.explanation_verdict import measured_table, metric_of, verdict_sentences
+from plesio.report.explanation import (
+    FEWEST_TO_SMOOTH,
+    Explanation,
+    explanation_of,
+    measured_table,
+    metric_chart,
+    metric_of,
+    outcome_of,
+    render_explanation_page,
+    verdict_sentences,
+)
 from plesio.report.sentences import finding_of
 from plesio.report.statistics import Spread, difference_of
 

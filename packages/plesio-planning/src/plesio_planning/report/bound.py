@@ -1,4 +1,4 @@
-"""What a theorem says of given numbers: in a terminal, as a page, and as files."""
+"""A theorem's answer for given numbers: in a terminal, as a page, and as files."""
 
 import json
 from collections.abc import Mapping, Sequence

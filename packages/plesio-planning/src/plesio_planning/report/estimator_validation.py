@@ -14,7 +14,7 @@ __all__ = ["render_estimator", "render_estimator_page"]
 
 
 def render_estimator(validation: Validation) -> RenderableType:
-    """What the cross-validations found, their groups, and the summary of all rows."""
+    """Render what the cross-validations found, their groups, and the summary of all rows."""
     rows: list[RenderableType] = [Text(finding) for finding in validation_findings(validation)]
     for one in validation_tables(validation):
         rows += [Text(), terminal_table(one)]

@@ -61,7 +61,7 @@ def cause_texts(printed: Sequence[Printed]) -> list[str]:
 
 
 def parts_table(asked: Asked) -> Table:
-    """What the answer's total is made of."""
+    """Make a row for each part of the answer's total."""
     answer = asked.answer
     rows = [*answer.parts.items(), ("total", answer.total)]
     in_seconds = answer.unit == "s"
@@ -80,7 +80,7 @@ def parts_table(asked: Asked) -> Table:
 
 
 def render_measured(measured: Measured) -> RenderableType:
-    """What was measured, beside what the model says."""
+    """Render what was measured, beside what the model says."""
     return Group(
         Text(),
         Text(measured.finding),

@@ -1,17 +1,15 @@
 """`plesio characterise`: one comparison for each combination of factors, in a folder of its own.
 
-Whatever reads a comparison reads each of them. Combinations of one world, model and number of workers come one after
+Combinations of one world, model and number of workers come one after
 the other, and within each runs are in the order of `plesio.bench.compare`.
 """
 
 from pathlib import Path
 
 from plesio.bench.characterise_recipe import Plan
-from plesio.bench.compare import run_comparison
-from plesio.bench.progress import PartOfAll, ProgressSink
-from plesio.bench.testbed_pool import check_for_testbed
+from plesio.bench.planned import PlannedComparison, run_planned
+from plesio.bench.progress import ProgressSink
 from plesio.bench.trainer import recipe_task
-from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.arguments import checked
 from plesio.core.combination import Combination
 from plesio.core.results import RunResult
@@ -28,12 +26,8 @@ def check_plan(plan: Plan) -> None:
         TaskError: A task cannot be trained.
     """
     checked: set[str] = set()
-    for combination, recipe in plan.recipes.items():
-        match combination.world:
-            case "virtual":
-                VirtualPool(recipe)
-            case "testbed":
-                check_for_testbed(recipe)
+    for one, (combination, recipe) in zip(_comparisons(plan), plan.recipes.items(), strict=True):
+        one.check()
         if combination.model not in checked:
             check_task(recipe_task(recipe))
             checked.add(combination.model)
@@ -53,17 +47,12 @@ def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> 
         ConfigError: A task cannot be trained.
         DataError: ``out`` has runs with other settings, or results that cannot be read.
     """
-    done: dict[Combination, list[RunResult]] = {}
-    before = 0
-    for combination, recipe in plan.recipes.items():
-        folder = out / combination.slug
-        folder.mkdir(parents=True, exist_ok=True)
-        done[combination] = run_comparison(
-            recipe,
-            out=folder,
-            resume=resume,
-            progress=PartOfAll(progress, where=f"· {combination.text}", before=before, total=plan.num_runs),
-            world=combination.world,
-        )
-        before += len(recipe.run.policies) * len(recipe.run.seeds)
-    return done
+    done = run_planned(_comparisons(plan), out=out, resume=resume, progress=progress)
+    return dict(zip(plan.recipes, done, strict=True))
+
+
+def _comparisons(plan: Plan) -> list[PlannedComparison]:
+    return [
+        PlannedComparison(slug=one.slug, where=f"· {one.text}", recipe=recipe, world=one.world)
+        for one, recipe in plan.recipes.items()
+    ]

@@ -130,11 +130,6 @@ class Plan:
     parts: tuple[Part, ...]
     recipes: Mapping[Combination, Recipe]
 
-    @property
-    def num_runs(self) -> int:
-        """Runs of all comparisons."""
-        return sum(len(recipe.run.policies) * len(recipe.run.seeds) for recipe in self.recipes.values())
-
 
 def load_characterise_recipe(path: Path) -> CharacteriseRecipe:
     """The recipe in a TOML file.

@@ -1,7 +1,7 @@
 """`plesio sweep`: the same comparison at several bandwidths of the cluster's network, in virtual time or on a testbed.
 
-One comparison a bandwidth, in a folder of its own: whatever reads a comparison reads each of them. A bandwidth is named
-by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
+A bandwidth is named by its text with a unit ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its
+value.
 """
 
 import re
@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plesio.bench.compare import run_comparison
-from plesio.bench.progress import PartOfAll, ProgressSink
+from plesio.bench.planned import PlannedComparison, run_planned
+from plesio.bench.progress import ProgressSink
 from plesio.bench.recipe import Recipe
-from plesio.bench.testbed_pool import check_for_testbed
 from plesio.bench.trainer import recipe_task
-from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
@@ -56,23 +54,14 @@ def run_sweep(
     check_sweep(recipe, world=world, calibration=calibration)
     cluster = recipe.workers.cluster
     assert cluster is not None, "checked"
-    swept: dict[str, list[RunResult]] = {}
-    per_bandwidth = len(recipe.run.policies) * len(recipe.run.seeds)
-    for number, bandwidth in enumerate(bandwidths):
-        folder = out / _slug(bandwidth)
-        folder.mkdir(parents=True, exist_ok=True)
-        there = cluster.with_bandwidth(parse_bandwidth(bandwidth))
-        swept[bandwidth] = run_comparison(
-            _with_cluster(recipe, there, part=folder.name, resume=resume),
-            out=folder,
-            resume=resume,
-            progress=PartOfAll(
-                progress, where=f"at {bandwidth}", before=number * per_bandwidth, total=len(bandwidths) * per_bandwidth
-            ),
-            world=world,
-            calibration=calibration,
+    comparisons = []
+    for bandwidth in bandwidths:
+        there, slug = cluster.with_bandwidth(parse_bandwidth(bandwidth)), _slug(bandwidth)
+        at_it = _with_cluster(recipe, there, part=slug, resume=resume)
+        comparisons.append(
+            PlannedComparison(slug=slug, where=f"at {bandwidth}", recipe=at_it, world=world, calibration=calibration)
         )
-    return swept
+    return dict(zip(bandwidths, run_planned(comparisons, out=out, resume=resume, progress=progress), strict=True))
 
 
 def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) -> Recipe:
@@ -110,10 +99,7 @@ def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibr
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
             "better), or write target = X under [run] of the recipe"
         )
-    if world == "virtual":
-        VirtualPool(recipe, calibration=calibration)
-    else:
-        check_for_testbed(recipe)
+    PlannedComparison(slug="", where="", recipe=recipe, world=world, calibration=calibration).check()
 
 
 def describe_network(cluster: Cluster) -> str:

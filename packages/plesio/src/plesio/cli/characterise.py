@@ -59,7 +59,7 @@ def characterise(
     from plesio.bench.characterise import check_plan, run_plan
     from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
     from plesio.cli.progress_display import progress_display
-    from plesio.report.characterisation_page import OUTPUT_NAMES
+    from plesio.report.characterisation import OUTPUT_NAMES
 
     loaded = load_characterise_recipe(recipe)
     for model in loaded.models.values():
@@ -107,8 +107,11 @@ def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, s
 def _show(plan: "Plan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
     from rich.console import Console
 
-    from plesio.report.characterisation import summarise_characterisation
-    from plesio.report.characterisation_page import render_characterisation, write_characterisation
+    from plesio.report.characterisation import (
+        render_characterisation,
+        summarise_characterisation,
+        write_characterisation,
+    )
 
     found = summarise_characterisation(plan.parts, done)
     page = write_characterisation(found, out)

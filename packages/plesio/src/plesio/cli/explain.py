@@ -13,7 +13,7 @@ from plesio.core.files import write_whole
 from plesio.core.records import to_values
 
 if TYPE_CHECKING:
-    from plesio.report.explanation_runs import ChangingRuns
+    from plesio.report.explanation import ChangingRuns
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -63,8 +63,7 @@ def explain(
 
     from rich.console import Console
 
-    from plesio.report.explanation_page import render_explanation, render_explanation_page
-    from plesio.report.explanation_runs import find_changing_runs
+    from plesio.report.explanation import find_changing_runs, render_explanation, render_explanation_page
 
     found = find_changing_runs(directory)
     place = found.choose(policy=policy, seed=seed)

@@ -106,7 +106,7 @@ def _cells(advice: Advice, row: Row) -> list[str]:
 
 
 def _progress_chart(advice: Advice) -> LineChart:
-    """What was run, seed 0."""
+    """Draw the runs of seed 0."""
     question = advice.question
     rows = {row.spec: row for row in advice.rows}
     entries = [entry for entry in advice.raced.entries if 0 in entry.runs and entry.runs[0].curve is not None]

@@ -88,7 +88,7 @@ def _trace_links(directory: Path) -> list[TraceLink]:
 
 
 def _of_policies(read: Callable[[Path], _T | None], directory: Path, comparison: Comparison) -> list[_T]:
-    """Of the first run of each policy, in their order; where a trace cannot be read, its link says so."""
+    """Read the first run of each policy, in their order; where a trace cannot be read, its link says so."""
     found: dict[str, _T] = {}
     for folder in sorted((directory / "runs").glob("*")):
         with contextlib.suppress(DataError):

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def time_finding(comparison: Comparison) -> str:
-    """Who trained fastest."""
+    """Tell which policy trained fastest."""
     ratios = {
         summary.policy: summary.contrast.speed.value
         for summary in comparison.policies
@@ -38,7 +38,7 @@ def time_finding(comparison: Comparison) -> str:
 
 
 def metric_finding(comparison: Comparison) -> str:
-    """Whose final metric the seeds show to differ from the baseline's."""
+    """Tell which policies' final metric the seeds show to differ from the baseline's."""
     name = comparison.metric.name
     differences = {
         summary.policy: summary.contrast.metric
@@ -60,7 +60,7 @@ def metric_finding(comparison: Comparison) -> str:
 
 
 def target_finding(comparison: Comparison) -> str:
-    """Who reached the target first."""
+    """Tell which policy reached the target first."""
     assert comparison.target is not None, "only a comparison with a target has this figure"
     goal = comparison.metric.text(comparison.target)
     medians = {
@@ -75,7 +75,7 @@ def target_finding(comparison: Comparison) -> str:
 
 
 def progress_finding(comparison: Comparison) -> str:
-    """Where the others stand at the moment the first policy ends, on the mean curves."""
+    """Compare the mean curves at the moment the first policy ends."""
     curves = {summary.policy: summary.metric_mean for summary in comparison.policies if summary.metric_mean.x}
     name, baseline = comparison.metric.name, comparison.baseline
     if len(curves) < 2 or baseline not in curves:
@@ -93,7 +93,7 @@ def progress_finding(comparison: Comparison) -> str:
 
 
 def loss_finding(comparison: Comparison) -> str:
-    """Who gets the most out of a step, at the last clock that all curves reach."""
+    """Tell which policy gets the most out of a step, at the last clock that all curves reach."""
     curves = {summary.policy: summary.loss_mean for summary in comparison.policies if summary.loss_mean.x}
     if len(curves) < 2:
         return "Training loss over steps"
@@ -107,7 +107,7 @@ def loss_finding(comparison: Comparison) -> str:
 
 
 def bytes_finding(comparison: Comparison) -> str:
-    """Who sent least."""
+    """Tell which policy sent least."""
     sent = {
         summary.policy: summary.bytes_sent.mean for summary in comparison.policies if summary.bytes_sent is not None
     }
@@ -129,7 +129,7 @@ def wait_finding(comparison: Comparison) -> str:
 
 
 def memory_finding(comparison: Comparison) -> str:
-    """Whose workers needed most memory, and how much of it the model and its training are."""
+    """Tell how much memory workers needed, at the two extremes."""
     peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
     if not peaks:
         return "Memory of a worker"
@@ -160,14 +160,14 @@ def cpu_finding(comparison: Comparison) -> str:
 
 
 def _at_extremes(sentence: str, values: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """What holds under the policy with the most, and of the one with the least if that is another."""
+    """Fill the sentence for the policy with the most, and for the one with the least if that is another."""
     most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
     finding = f"{sentence.format(text(values[most]))} under {most}"
     return finding if most == least else f"{finding}, {text(values[least])} under {least}"
 
 
 def staleness_finding(comparison: Comparison) -> str:
-    """Whose updates were the stalest."""
+    """Tell which policy's updates were the stalest."""
     stale: list[PolicySummary] = [summary for summary in comparison.policies if summary.staleness.counts]
     if not stale:
         return "Staleness of the applied updates"

@@ -1,4 +1,4 @@
-"""What the stages of a grid did, from the traces of a run: how long they waited, how stale their gradients were."""
+"""Stages of a grid, from the traces of a run: how long they waited, how stale their gradients were."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from plesio.report.spans import by_worker, origin_offsets_s
 __all__ = ["RunStages", "StageFigures", "grid_charts", "grid_tables", "read_stages"]
 
 _MOST_POINTS = 400
-"""Of a line; more nobody sees."""
+"""Points of a line; no reader sees more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def _consensus_chart(run: RunStages, number: int) -> LineChart:
 
 
 def grid_tables(runs: Sequence[RunStages]) -> list[Table]:
-    """What the stages of each run kept, and how stale their gradients were beside theory."""
+    """Make a table for each run: what its stages kept, and how stale their gradients were beside theory."""
     return [
         Table(
             title=run.policy,

@@ -109,7 +109,7 @@ def least_visible(num_seeds: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the seeds say of one figure of a policy against the baseline's.
+    """The seeds' evidence on one figure of a policy against the baseline's.
 
     Attributes:
         value: Difference of means, ratio (geometric mean), or ratio of standard deviations.
@@ -133,7 +133,7 @@ class Judgement:
 
     @property
     def shown(self) -> bool:
-        """Whether the difference may be claimed."""
+        """True if the difference may be claimed."""
         return self.p_adjusted is not None and self.p_adjusted < 1 - CONFIDENCE
 
 

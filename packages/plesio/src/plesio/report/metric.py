@@ -21,12 +21,12 @@ class Metric:
 
     @property
     def is_percent(self) -> bool:
-        """Whether values are shares of 1 that people read in percent."""
+        """True if values are shares of 1 that people read in percent."""
         return self.name == "accuracy"
 
     @property
     def scale(self) -> float:
-        """What a value is multiplied by to be shown."""
+        """Factor that a value is multiplied by to be shown."""
         return 100.0 if self.is_percent else 1.0
 
     @property
@@ -35,7 +35,7 @@ class Metric:
         return f"{self.name} (%)" if self.is_percent else self.name
 
     def improves(self, difference: float) -> bool:
-        """Whether a change by ``difference`` is for the better."""
+        """Tell whether a change by ``difference`` is for the better."""
         return difference > 0 if self.goal == "max" else difference < 0
 
     def text(self, value: float) -> str:

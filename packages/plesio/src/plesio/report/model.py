@@ -26,12 +26,12 @@ MEMORY_PARTS = (
     "evaluation",
     "rest",
 )
-"""Of a worker's memory; they add up to its peak."""
+"""Parts of a worker's memory; they add up to its peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMeans:
-    """Where one worker's training time went: seconds per run, mean over seeds."""
+    """Uses of one worker's training time: seconds per run, mean over seeds."""
 
     worker: int
     compute_s: float
@@ -160,3 +160,7 @@ class Comparison:
     def baseline_summary(self) -> PolicySummary:
         """The baseline's own figures."""
         return next(summary for summary in self.policies if summary.policy == self.baseline)
+
+    def find(self, policy: str) -> PolicySummary | None:
+        """Return the policy's figures; None if it was not run."""
+        return next((summary for summary in self.policies if summary.policy == policy), None)

@@ -57,7 +57,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanges:
-    """What exchanges sent.
+    """The traffic of exchanges.
 
     Attributes:
         number: Exchanges of a worker.
@@ -73,7 +73,7 @@ class Exchanges:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """What a worker sent a second while it communicated; None where that was hidden."""
+        """Bytes that a worker sent a second while it communicated; None where that was hidden."""
         return self.num_bytes / self.communicate_s if self.communicate_s > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""What to do about how a run went: a sentence for each rule of practice that it breaks, with its figures.
+"""Advice on how a run went: a sentence for each rule of practice that it breaks, with its figures.
 
 The thresholds are those of the text's operational rules (`plesio bound chapter rules`): communication above 30 % of
 the time, computing below 60 %, a p99 of the steps above 1.2 times their p50. That a slow worker needs shares, and
@@ -27,7 +27,7 @@ _GROWS = 1.5
 _LITTLE_WAITING = 0.1
 """Share of the time; where workers wait less, it does not matter how their steps vary."""
 _SLOW_PACE = 0.5
-"""Of the quickest exchange's bytes a second; below it latency, not bandwidth, decides."""
+"""Share of the quickest exchange's bytes a second; below it latency decides, not bandwidth."""
 
 
 def operation_advice(operation: Operation, *, beside: Sequence[Operation] = ()) -> list[str]:

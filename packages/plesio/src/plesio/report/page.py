@@ -4,7 +4,6 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from plesio.core.charts import Table
 from plesio.core.results import RunResult
@@ -25,8 +24,7 @@ from plesio.report.document import (
     pictures,
     section,
 )
-from plesio.report.explanation_recorded import recorded_changes, recorded_review
-from plesio.report.explanation_sentences import change_text, unchanged_text, upheld_text
+from plesio.report.explanation import decision_sentences
 from plesio.report.grid_stages import RunStages, grid_charts, grid_tables
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, PolicySummary
@@ -257,20 +255,10 @@ def _decisions(comparison: Comparison) -> Folded | None:
 
 def _decisions_of(run: RunResult) -> Block:
     """Tell decisions in sentences where they are those of a policy that adapts or switches."""
-    changes = recorded_changes(run)
-    if changes is None:
-        return Code(_json_lines(run.decisions))
-    if not changes:
-        latest = recorded_review(run.decisions[-1])
-        num_steps = run.steps // max(1, run.num_workers)
-        text = unchanged_text(num_steps=num_steps, policy=latest.policy, reason=latest.reason)
-        return Items(items=[Item(text=text)])
-    texts = [f"{change_text(change)}.{upheld_text(latest, reason=change.reason)}" for change, latest in changes]
-    return Items(items=[Item(text=text) for text in texts], ordered=True)
-
-
-def _json_lines(decisions: Iterable[Mapping[str, Any]]) -> str:
-    return "\n".join(json.dumps(decision, ensure_ascii=False) for decision in decisions)
+    texts = decision_sentences(run)
+    if texts is None:
+        return Code("\n".join(json.dumps(decision, ensure_ascii=False) for decision in run.decisions))
+    return Items(items=[Item(text=text) for text in texts], ordered=len(texts) > 1)
 
 
 def _timelines(traces: Sequence[TraceLink]) -> Folded | None:

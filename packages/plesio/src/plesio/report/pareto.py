@@ -1,4 +1,4 @@
-"""Which of several choices are worth having: those that no other beats in both respects."""
+"""Choices that are worth having: no other beats them in both respects."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a probe found and the plan that follows, as tables in a terminal and as a page with heat maps."""
+"""Findings of a probe and the plan that follows, as tables in a terminal and as a page with heat maps."""
 
 import math
 import statistics
@@ -64,7 +64,7 @@ def render_probe_page(probe: Probe, plan: Plan) -> str:
 
 
 def probe_sentences(probe: Probe, plan: Plan) -> list[str]:
-    """Which racks there are, what lies between them, and what the plan saves."""
+    """Tell which racks there are, what lies between them, and what the plan saves."""
     topology = probe.topology
     alone = f", {probe.num_alone} pairs alone" if probe.num_alone else ""
     sentences = [

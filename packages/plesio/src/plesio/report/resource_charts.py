@@ -1,17 +1,17 @@
 """The charts of what workers used: what their memory held, and processor, memory and network over time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Panels, Series
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report import findings
-from plesio.report.model import Comparison
+from plesio.report.model import MEMORY_PARTS, Comparison
 from plesio.report.timelines import MOST_WORKERS
 from plesio.report.utilisation import RunUtilisation
 
-__all__ = ["MEMORY_COLOURS", "resource_charts"]
+__all__ = ["memory_bars", "resource_charts", "worker_lines"]
 
-MEMORY_COLOURS = {
+_MEMORY_COLOURS = {
     "before": "#c3c8ce",
     "parameters": "#0072b2",
     "gradients": "#56b4e9",
@@ -87,11 +87,31 @@ def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisatio
 def _memory_chart(
     comparison: Comparison, *, slug: str, title: str, caption: str, without: str | None = None
 ) -> BarChart | None:
-    drawn = [summary for summary in comparison.policies if summary.memory]
-    if not drawn:
-        return None
-    parts = [part for part in drawn[0].memory if part != without]
-    totals = [sum(summary.memory[part] for part in parts) for summary in drawn]
+    memories = {summary.policy: summary.memory for summary in comparison.policies if summary.memory}
+    return memory_bars(memories, slug=slug, title=title, caption=caption, without=without) if memories else None
+
+
+def memory_bars(
+    memories: Mapping[str, Mapping[str, float]],
+    *,
+    slug: str,
+    title: str,
+    caption: str,
+    without: str | None = None,
+    ends: Sequence[str] = (),
+) -> BarChart:
+    """Draw what workers' memory held, a bar for each row, in bytes of `MEMORY_PARTS`.
+
+    Args:
+        memories: Bytes by part, by row.
+        slug: Name of the chart.
+        title: Its finding.
+        caption: Its caption.
+        without: A part that is left out.
+        ends: Words at the ends of the bars; else all that was drawn.
+    """
+    parts = [part for part in MEMORY_PARTS if part != without]
+    totals = [sum(memory[part] for part in parts) for memory in memories.values()]
     unit, scale = byte_unit(max(totals))
     return BarChart(
         slug=slug,
@@ -99,10 +119,10 @@ def _memory_chart(
         caption=caption,
         wide=True,
         axis=Axis(title=f"bytes of a worker ({unit})"),
-        rows=[summary.policy for summary in drawn],
-        parts={part: [max(0.0, summary.memory[part]) / scale for summary in drawn] for part in parts},
-        colours=MEMORY_COLOURS,
-        ends=[format_bytes(total) for total in totals],
+        rows=list(memories),
+        parts={part: [max(0.0, memory[part]) / scale for memory in memories.values()] for part in parts},
+        colours=_MEMORY_COLOURS,
+        ends=ends or [format_bytes(total) for total in totals],
     )
 
 
@@ -138,19 +158,29 @@ def _over_time(
         title=title,
         caption=f"A line a worker, in each policy's first run. {what}{only}",
         charts=[
-            LineChart(
+            worker_lines(
+                run,
                 title=run.policy,
                 x=Axis(title="seconds since the first sample", from_zero=True),
                 y=Axis(title=axis, from_zero=True),
-                series=[
-                    Series(
-                        name=f"worker {worker}",
-                        x=[at_s for at_s, _ in run.samples[worker]],
-                        y=[scale * value for value in run.values(worker, *fields)],
-                    )
-                    for worker in list(run.samples)[:MOST_WORKERS]
-                ],
+                scale=scale,
+                fields=fields,
             )
             for run in drawn
         ],
     )
+
+
+def worker_lines(
+    run: RunUtilisation, *, title: str, x: Axis, y: Axis, scale: float, fields: Sequence[str]
+) -> LineChart:
+    """Draw the sum of some fields over time, a line for each of the first workers of a run."""
+    series = [
+        Series(
+            name=f"worker {worker}",
+            x=[at_s for at_s, _ in run.samples[worker]],
+            y=[scale * value for value in run.values(worker, *fields)],
+        )
+        for worker in list(run.samples)[:MOST_WORKERS]
+    ]
+    return LineChart(title=title, x=x, y=y, series=series)

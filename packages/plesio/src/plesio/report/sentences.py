@@ -1,4 +1,4 @@
-"""What a policy cost and won against the baseline, in a sentence a person can act on.
+"""Costs and gains of a policy against the baseline, in a sentence that a person can act on.
 
 A difference is claimed only where the seeds show one; where they do not, the sentence says so instead of saying that
 there is none.
@@ -72,7 +72,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
-    """What ``summary`` cost and won against the comparison's baseline, and what went wrong with its runs."""
+    """Tell what ``summary`` cost and won against the comparison's baseline, and what went wrong with its runs."""
     if not summary.seeds:
         text = f"{summary.policy} has no finished run, so it is not compared."
     elif summary.policy == comparison.baseline:
@@ -221,7 +221,7 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
 
 
 def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:
-    """Whether it reached the target on a smaller share of its seeds than the baseline."""
+    """Tell whether it reached the target on a smaller share of its seeds than the baseline."""
     ours, theirs = summary.to_target, comparison.baseline_summary.to_target
     return ours is not None and theirs is not None and ours.share_reached < theirs.share_reached
 

@@ -20,7 +20,7 @@ _BlockedKey = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a worker did from ``at_s`` on for ``duration_s`` seconds, at its clock ``clock``."""
+    """An activity of a worker from ``at_s`` on for ``duration_s`` seconds, at its clock ``clock``."""
 
     worker: int
     kind: str

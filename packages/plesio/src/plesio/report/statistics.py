@@ -1,4 +1,4 @@
-"""What seeds say about a figure: its spread, and how it differs from the baseline's.
+"""The evidence of seeds on a figure: its spread, and how it differs from the baseline's.
 
 Two policies trained with the same seeds are compared in pairs, since a seed fixes the initial parameters and the order
 of the data; otherwise by Welch's test, which does not assume equal variances (Welch 1947). Both give Student-t
@@ -89,12 +89,12 @@ class Difference:
 
     @property
     def shown(self) -> bool:
-        """Whether the seeds show a difference at the level 1 - `CONFIDENCE`."""
+        """True if the seeds show a difference at the level 1 - `CONFIDENCE`."""
         return self.p_value is not None and self.p_value < 1 - CONFIDENCE
 
     @property
     def identical(self) -> bool:
-        """Whether the two sides agree exactly on every seed."""
+        """True if the two sides agree exactly on every seed."""
         return self.mean == 0 and self.low == self.high == 0
 
 
@@ -109,7 +109,7 @@ class Ratio:
 
     @property
     def shown(self) -> bool:
-        """Whether the seeds show a ratio other than 1 at the level 1 - `CONFIDENCE`."""
+        """True if the seeds show a ratio other than 1 at the level 1 - `CONFIDENCE`."""
         return self.p_value is not None and self.p_value < 1 - CONFIDENCE
 
 

@@ -1,4 +1,4 @@
-"""What a sweep found: best policies and where it stops mattering, as a table in a terminal and as a page with pictures.
+"""Findings of a sweep: best policies, and where bandwidth stops mattering, in a terminal and as a page.
 
 A policy counts as having reached the target at a bandwidth when every seed did; the median of some would flatter it.
 """
@@ -61,7 +61,7 @@ def summarise_sweep(runs: Mapping[str, Sequence[RunResult]], *, network: str) ->
 
 
 def sweep_sentences(sweep: Sweep) -> list[str]:
-    """Which policy is best at each bandwidth, and from where on bandwidth and bound stop mattering."""
+    """Tell which policy is best at each bandwidth, and from where on bandwidth and bound stop mattering."""
     sentences = [_best(bandwidth, sweep) for bandwidth in sweep.comparisons]
     sentences += filter(
         None, (_where_bandwidth_matters(sweep), _smallest_bounds(sweep), _how_far_seeds_are_apart(sweep))
@@ -134,7 +134,7 @@ def _how_far_seeds_are_apart(sweep: Sweep) -> str | None:
 
 
 def _highest_throughput(sweep: Sweep) -> str | None:
-    """Who is within 10 % of the most samples per second, where."""
+    """Tell which policies are within 10 % of the most samples per second, and where."""
     leaders: dict[str, list[str]] = {}
     for bandwidth, comparison in sweep.comparisons.items():
         points = {summary.policy: charts.THROUGHPUT.point_of(summary) for summary in comparison.policies}

@@ -34,7 +34,7 @@ _SLOW_TO_FAST = ["#c2410c", "#b58a00", "#2f8f83", "#3b6fb6"]
 _TRIANGLE = 2
 """The shape of what no seed reached."""
 _SHAPES = tuple(shape for shape in range(NUM_SHAPES) if shape != _TRIANGLE)
-"""Those of lines."""
+"""Shapes of lines."""
 _LOG_FROM = 4.0  # ratio of largest to smallest value
 _DOT_GAP = 0.008  # of the axis, between the dots of two lines
 _LABEL_GAP = 0.09  # of the axis; the second of two bandwidths that are closer has no label
@@ -58,13 +58,13 @@ class SweepPoint:
 
     @property
     def complete(self) -> bool:
-        """Whether every seed has a value."""
+        """True if every seed has a value."""
         return len(self.by_seed) == self.num_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What is drawn.
+    """A quantity that a sweep draws.
 
     Attributes:
         title: Title of the axis.
@@ -113,7 +113,8 @@ THROUGHPUT = Quantity(
 
 def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPoint | None:
     """The policy's point in this comparison; None if it was not run there."""
-    return next((quantity.point_of(summary) for summary in comparison.policies if summary.policy == policy), None)
+    found = comparison.find(policy)
+    return None if found is None else quantity.point_of(found)
 
 
 def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -125,7 +126,7 @@ def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
 
 
 def _bounded(specs: Iterable[str]) -> dict[str, SSP]:
-    """Those that are policies with a bound; grids are none."""
+    """Return the policies that have a bound; grids are none."""
     policies = {spec: parse_policy(spec) for spec in specs if not is_grid(spec)}
     return {spec: policy for spec, policy in policies.items() if isinstance(policy, SSP)}
 

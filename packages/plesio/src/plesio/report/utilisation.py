@@ -1,4 +1,4 @@
-"""What the workers of a run used over time, from its traces."""
+"""Resources that the workers of a run used over time, from its traces."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ class RunUtilisation:
     samples: dict[int, tuple[tuple[float, Record], ...]]
 
     def has(self, field: str) -> bool:
-        """Whether there is such a field in a sample."""
+        """Tell whether a sample has such a field."""
         return any(field in record.fields for samples in self.samples.values() for _, record in samples)
 
     def values(self, worker: int, *fields: str) -> list[float]:

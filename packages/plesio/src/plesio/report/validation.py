@@ -15,7 +15,7 @@ from plesio.report.validation_charts import predictions_chart
 __all__ = ["predictions_table", "render_validation", "render_validation_page", "summary_table"]
 
 _NOTHING = 1e-12
-"""What rounding leaves of a difference of shares that are equal."""
+"""A difference of equal shares that rounding leaves is smaller."""
 
 
 def render_validation(predictions: Sequence[Prediction]) -> RenderableType:

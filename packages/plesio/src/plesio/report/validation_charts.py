@@ -73,7 +73,7 @@ def _points(prediction: Prediction, colours: Mapping[str, str], shapes: Mapping[
 
 
 def _band(predictions: Sequence[Prediction]) -> Iterator[Series]:
-    """Where a prediction is good, and the line of those that are exact."""
+    """Draw the band of good predictions, and the line of those that are exact."""
     values = [value for one in predictions for value in (one.measured, one.predicted)]
     if predictions[0].scale == "points":
         ends = [min(values) - 0.03, max(values) + 0.03]

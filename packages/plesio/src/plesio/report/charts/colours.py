@@ -20,7 +20,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's (2008), which people with any common colour blindness tell apart; the seventh is the first again."""
 
 QUIET = "#7d8590"
-"""What others are seen against: a baseline, a mark, a grid."""
+"""The colour that others are seen against: a baseline, a mark, a grid."""
 
 AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d29343", "#f8a17b", "#fdb7bc", "#faccfa")
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""

@@ -61,7 +61,7 @@ _MARK_LETTERS, _ROW_LETTERS = 38, 46
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """Where a chart is drawn: a cell of a figure, and the names that the figure's legend has already."""
+    """A place to draw a chart: a cell of a figure, and the names that the figure's legend has already."""
 
     figure: go.Figure
     cell: Mapping[str, int]
@@ -127,7 +127,7 @@ def _cell_height_px(chart: Chart, *, in_panels: bool, alone: bool) -> int:
 
 
 def _legend_px(charts: Sequence[Chart]) -> int:
-    """What names need above the plot: one line of them, and more where they may be below one another."""
+    """Return the height that names need above the plot: one line, and more where they may be below one another."""
     names = {series.name for one in charts if isinstance(one, LineChart) for series in one.series if series.name}
     names |= {part for one in charts if isinstance(one, BarChart) for part in one.parts}
     extra_px = _NAME_PX * max(0, len(names) - _NAMES_WITHOUT)
@@ -245,7 +245,7 @@ def _scatter(chart: LineChart, series: Series, look: Look, is_marked: bool) -> d
 
 
 def _hover(chart: LineChart, name: str) -> str:
-    """What is told of a point: its places, each with what is along the axis."""
+    """Write what is told of a point: its places, each with what is along the axis."""
     axes = (("y", chart.y), ("x", chart.x))
     values = [f"{html.escape(axis.title)}: %{{{along}:.4g}}" for along, axis in axes if not axis.ticks]
     return f"{'<br>'.join(values)}<extra>{html.escape(name)}</extra>"
@@ -416,7 +416,7 @@ def _title(axis: Axis) -> str:
 
 
 def _axis(axis: Axis, values: Sequence[float] = ()) -> dict[str, Any]:
-    """What an axis has; ``values`` are those along it, which a logarithmic one needs."""
+    """Describe an axis; ``values`` are those along it, which a logarithmic one needs."""
     found: dict[str, Any] = {"title_text": _title(axis)}
     if axis.log:
         low, high = axis.view or extent(values)

@@ -1,4 +1,4 @@
-"""What pages and picture files both do, so that a chart says the same on a screen, on paper and without colours."""
+"""Rules that pages and picture files share, so that a chart says the same on a screen, on paper and without colours."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def goes_right(chart: LineChart, x: float) -> bool:
-    """Whether a label at ``x`` is on its right, where there is more room: it is in the left half.
+    """Tell whether a label at ``x`` is on its right, where there is more room: it is in the left half.
 
     >>> from plesio.core.charts import Axis, Series
     >>> size, line = Axis(title="size (MB)", log=True), Series(name="a", x=[1, 100], y=[1, 2])
@@ -207,7 +207,7 @@ def fewest_names(chart: Chart) -> int:
 
 
 def bar_texts(chart: BarChart) -> list[tuple[float, str]]:
-    """Where each bar ends, and what stands there: a bar may be too short to be seen.
+    """Return where each bar ends, and what stands there: a bar may be too short to be seen.
 
     >>> from plesio.core.charts import Axis
     >>> time = Axis(title="time (s)")
@@ -220,7 +220,7 @@ def bar_texts(chart: BarChart) -> list[tuple[float, str]]:
 
 
 def cell_amounts(chart: HeatMap) -> list[list[float]]:
-    """What the colours of cells are by: the values, or their logarithms where factors count."""
+    """Return the amounts behind the colours of cells: the values, or their logarithms where factors count."""
     if not chart.scale.log:
         return [list(values) for values in chart.values]
     return [[math.log10(value) if value > 0 else math.nan for value in values] for values in chart.values]

@@ -7,19 +7,18 @@ step took is the stage's training time over the steps that a worker made on aver
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
-from plesio.report.explanation_spans import Segment, slack_of
+from plesio.report.explanation.model import Segment
+from plesio.report.explanation.spans import TrainingClock, slack_of
 
-__all__ = ["Stage", "StoreSteps", "read_stages", "spans_of_stages"]
+__all__ = ["StoreSteps", "read_schedule"]
 
 
 class StoreSteps:
-    """Who made how many steps on the store, and until when."""
+    """Steps that each worker made on the store, and until when."""
 
     def __init__(self, log: EventLog) -> None:
         self._arrivals: list[tuple[int, Arrived]] = []
@@ -47,23 +46,12 @@ class StoreSteps:
         return max((arrived.clock for since, arrived in self._arrivals if since == begin), default=begin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Steps under one policy.
+def read_schedule(
+    log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps
+) -> tuple[tuple[Segment, ...], TrainingClock]:
+    """Find the stages that had a step, and when each of their steps was finished.
 
-    Attributes:
-        begin: Clock after whose step it begins.
-        end: Clock of its last step; on the store the furthest worker's.
-        policy: Spec of what was in force.
-    """
-
-    begin: int
-    end: int
-    policy: str
-
-
-def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps) -> tuple[Stage, ...]:
-    """Find the stages that had a step; the last one has what the result counts beyond the others' steps.
+    The last stage has what the result counts beyond the others' steps.
 
     Raises:
         DataError: The log or the result leaves out when the stages were.
@@ -77,44 +65,29 @@ def read_stages(log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSt
     specs = [policy.first.spec, *(steer.policy for steer in steers)]
     begins = [0, *(steer.clock for steer in steers)]
     rest = run.steps
-    stages = []
+    stages: list[tuple[str, int, int]] = []
     for spec, begin, until in zip(specs, begins, [*begins[1:], None], strict=True):
         on_store = parse_policy(spec).exchange == "store"
         end = steps.furthest(begin) if on_store else begin + max(0, rest) // run.num_workers
         end = end if until is None else min(end, until)
         rest -= sum(steps.by_worker(begin, end).values()) if on_store else (end - begin) * run.num_workers
         if end > begin:
-            stages.append(Stage(begin=begin, end=end, policy=spec))
+            stages.append((spec, begin, end))
     if stages and not run.losses:
         raise DataError(
             f"{run.policy}, seed {run.seed}, recorded no losses, and with them the time of each stage; "
             "give session.step the loss"
         )
-    return tuple(stages)
+    times = TrainingClock(run, num_steps=stages[-1][2] if stages else 0)
+    spans = []
+    for spec, begin, end in stages:
+        step_s = (times.at_s(end) - times.at_s(begin)) / _steps_made(begin, end, steps=steps)
+        spans.append(Segment(begin=begin, end=end, policy=spec, slack=slack_of(spec), step_s=step_s))
+    return tuple(spans), times
 
 
-def spans_of_stages(stages: Sequence[Stage], *, steps: StoreSteps, at_s: Callable[[int], float]) -> tuple[Segment, ...]:
-    """A span for each stage; ``at_s`` is the training time at a clock."""
-    return tuple(
-        Segment(
-            begin=stage.begin,
-            end=stage.end,
-            policy=stage.policy,
-            slack=slack_of(stage.policy),
-            shares=(),
-            allowed={},
-            limited_by=None,
-            step_s=_step_s(stage, steps=steps, at_s=at_s),
-            bsp_step_s=None,
-            free_step_s=None,
-        )
-        for stage in stages
-    )
-
-
-def _step_s(stage: Stage, *, steps: StoreSteps, at_s: Callable[[int], float]) -> float:
-    made = steps.by_worker(stage.begin, stage.end)
+def _steps_made(begin: int, end: int, *, steps: StoreSteps) -> float:
+    """Count the steps that a worker which stayed made on average; on a collective each made all of them."""
+    made = steps.by_worker(begin, end)
     stayed = [num_steps for worker, num_steps in made.items() if worker not in steps.lost] or list(made.values())
-    # on a collective each worker made all of them
-    num_steps = statistics.fmean(stayed) if any(stayed) else stage.end - stage.begin
-    return (at_s(stage.end) - at_s(stage.begin)) / num_steps
+    return statistics.fmean(stayed) if any(stayed) else end - begin

@@ -15,16 +15,20 @@ much is added to bring it to equal shares. Where bsp with equal shares is what w
 it took what it took.
 """
 
+import itertools
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.readings.review import GradientPairs, put_together
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
+from plesio.report.explanation.model import Noise, Segment
 
-__all__ = ["Noise", "ReviewRound", "Segment", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
+__all__ = ["ReviewRound", "TrainingClock", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
 _NO_OBJECTORS = ("review", "system", "topology", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
@@ -52,43 +56,20 @@ class ReviewRound:
         return tuple(statistics.fmean(pace) for pace in zip(*_paces(self.reviews).values(), strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Steps under one policy and one set of shares.
+class TrainingClock:
+    """Training time at a step: on the straight line between the recorded losses, which have both."""
 
-    Attributes:
-        begin: Clock after whose step it begins.
-        end: Clock of its last step.
-        policy: Spec of what was in force.
-        slack: Steps that a worker goes on without hearing of the others', H + d - 1.
-        shares: Shares by rank; empty is equal shares.
-        allowed: Slack that each component allowed, between racks where these are what steps; None is any.
-        limited_by: The component that held the slack back; None if no more was wanted.
-        step_s: Measured.
-        bsp_step_s: Predicted, under bsp with equal shares; None under a policy that predicts nothing.
-        free_step_s: Predicted, with any slack; None before the first answer.
-    """
+    def __init__(self, run: RunResult, *, num_steps: int) -> None:
+        known: Mapping[float, float] = {0.0: 0.0, **{point.clock: point.at_s for point in run.losses}}
+        self._points = sorted({**known, max(num_steps, *known): run.wall_s}.items())
 
-    begin: int
-    end: int
-    policy: str
-    slack: int
-    shares: tuple[float, ...]
-    allowed: dict[str, int | None]
-    limited_by: str | None
-    step_s: float
-    bsp_step_s: float | None
-    free_step_s: float | None
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of each worker."""
-        return self.end - self.begin
-
-    @property
-    def saved_s(self) -> float:
-        """Seconds saved against bsp; below 0 where it was slower, and 0 where nothing is predicted."""
-        return 0.0 if self.bsp_step_s is None else self.num_steps * (self.bsp_step_s - self.step_s)
+    def at_s(self, clock: float) -> float:
+        """Seconds of training when the step that ends at ``clock`` was finished."""
+        place = bisect_right(self._points, (clock, float("inf")))
+        if place == len(self._points):
+            return self._points[-1][1]
+        (before, before_s), (after, after_s) = itertools.islice(self._points, place - 1, place + 1)
+        return before_s + (after_s - before_s) * (clock - before) / (after - before)
 
 
 def slack_of(spec: str) -> int:
@@ -101,22 +82,6 @@ def slack_of(spec: str) -> int:
         return IN_LOW_RANK.slack
     policy = parse_policy(spec)
     return int(policy.period if policy.exchange == "store" else policy.bound)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """The gradients of a pair of sampled steps.
-
-    Attributes:
-        clock: Clock of the review that told of them.
-        norm: Norm of one worker's gradient, root mean square over workers and both steps.
-        noise_scale: Variance of one sample's gradient over the squared norm of the mean one, in samples (McCandlish et
-            al. 2018); None where noise hides the mean.
-    """
-
-    clock: int
-    norm: float
-    noise_scale: float | None
 
 
 def components_of(policy: Adaptive) -> tuple[str, ...]:
@@ -198,7 +163,7 @@ def read_spans(
 
 
 def noises_of(answers: Sequence[ReviewRound]) -> tuple[Noise, ...]:
-    """What the sampled gradients tell, of the reviews that complete a pair of them."""
+    """Compute what the sampled gradients tell, of the reviews that complete a pair of them."""
     pairs = GradientPairs()
     noises = []
     for answer in answers:
@@ -215,7 +180,7 @@ def noises_of(answers: Sequence[ReviewRound]) -> tuple[Noise, ...]:
 
 
 class _Steps:
-    """What the reviews tell of each step, by its clock."""
+    """Times that the reviews tell of each step, by its clock."""
 
     def __init__(self, answers: Sequence[ReviewRound]) -> None:
         self._measured_s: dict[int, float] = {}
@@ -230,7 +195,7 @@ class _Steps:
         return statistics.fmean(told) if told else None
 
     def bsp_step_s(self, begin: int, end: int, *, answer: Steer | None) -> float | None:
-        """What ``answer`` predicts for bsp, brought to equal shares by the steps from one clock to another."""
+        """Return what ``answer`` predicts for bsp, brought to equal shares by the steps from one clock to another."""
         predicted_s = None if answer is None else dict(answer.inputs).get("system.bsp_step_s")
         if answer is None or predicted_s is None or not answer.shares:
             return predicted_s
@@ -247,7 +212,7 @@ def _in_order(reviews: Mapping[int, Reviewed]) -> tuple[Reviewed, ...]:
 
 
 def _clocks(reviews: Sequence[Reviewed]) -> range:
-    """Those of the steps that all reviews tell of."""
+    """Return the clocks of the steps that all reviews tell of."""
     num_steps = min((len(review.compute_s) for review in reviews), default=0)
     clock = reviews[0].clock if reviews else 0
     return range(clock - num_steps + 1, clock + 1)

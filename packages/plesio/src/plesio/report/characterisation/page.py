@@ -14,17 +14,18 @@ from rich.text import Text
 
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
-from plesio.report import source_004 as source
-from plesio.report.characterisation import Characterisation, Claim, overloads, regained
-from plesio.report.characterisation_charts import (
+from plesio.report.characterisation.charts import (
+    Used,
     accuracy_chart,
     factor_charts,
+    paper_charts,
     pareto_chart,
-    source_charts,
+    read_used,
     speed_up_chart,
 )
-from plesio.report.characterisation_over_time import Used, over_time_charts, read_used
-from plesio.report.characterisation_tables import claims_tables, design_table, scaling_table, source_tables
+from plesio.report.characterisation.paper import PAPER
+from plesio.report.characterisation.summary import Characterisation, Claim, overloads, regained
+from plesio.report.characterisation.tables import claims_tables, design_table, paper_tables, scaling_table
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Document, pictures, section
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
@@ -35,19 +36,19 @@ from plesio.report.summarise import BASELINE
 __all__ = ["OUTPUT_NAMES", "characterisation_sentences", "render_characterisation", "write_characterisation"]
 
 OUTPUT_NAMES = ("report.html", "characterise.json", "tables", "figures")
-"""What is written besides the comparisons."""
+"""Names of all that is written besides the comparisons."""
 _STOPPED = 6
 """So many claims are told in words; the table has all."""
 
 
 def characterisation_sentences(found: Characterisation) -> list[str]:
-    """What was run, what it shows, and what it does not show."""
+    """Tell what was run, what it shows, and what it does not show."""
     fewest, most = found.num_seeds
     lines = [_power(fewest, most)]
-    tested = [claim for claim in found.claims if claim.speed is not None and claim.speed.p_value is not None]
+    tested = found.tested("speed")
     if tested:
-        faster = [claim for claim in tested if claim.speed is not None and claim.speed.shown and claim.speed.value > 1]
-        slower = [claim for claim in tested if claim.speed is not None and claim.speed.shown and claim.speed.value < 1]
+        faster = [(claim, one) for claim, one in tested if one.shown and one.value > 1]
+        slower = [(claim, one) for claim, one in tested if one.shown and one.value < 1]
         lines.append(
             f"Speed: of {len(tested)} comparisons with the baseline {len(faster)} show a faster policy, {len(slower)} "
             f"a slower one; {len(tested) - len(faster) - len(slower)} show no difference, which is not to say that "
@@ -76,51 +77,52 @@ def _power(fewest: int, most: int) -> str:
     )
 
 
-def _extremes(faster: Sequence[Claim], slower: Sequence[Claim]) -> Iterator[str]:
+_Tested = Sequence[tuple[Claim, Judgement]]
+
+
+def _extremes(faster: _Tested, slower: _Tested) -> Iterator[str]:
     for claims, word, pick in ((faster, "Fastest", max), (slower, "Slowest", min)):
         if claims:
-            one = pick(claims, key=lambda claim: claim.speed.value if claim.speed is not None else 1.0)
-            assert one.speed is not None, "chosen for it"
+            claim, one = pick(claims, key=lambda each: each[1].value)
             yield (
-                f"{word} against its baseline: {one.policy} with {ratio_text(one.speed.value)} the speed of "
-                f"{one.baseline} ({one.combination.text})."
+                f"{word} against its baseline: {claim.policy} with {ratio_text(one.value)} the speed of "
+                f"{claim.baseline} ({claim.combination.text})."
             )
 
 
 def _of_metric(found: Characterisation) -> Iterator[str]:
-    tested = [claim for claim in found.claims if claim.metric is not None and claim.metric.p_value is not None]
+    tested = found.tested("metric")
     if not tested:
         return
-    shown = [claim for claim in tested if claim.metric is not None and claim.metric.shown]
+    shown = [(claim, one) for claim, one in tested if one.shown]
     named = [
-        f"{claim.policy} {found.settings[claim.combination].metric.difference_text(claim.metric.value)} "
-        f"({claim.combination.text})"
-        for claim in shown[:_STOPPED]
-        if claim.metric is not None
+        f"{claim.policy} {_difference(found, claim, one)} ({claim.combination.text})" for claim, one in shown[:_STOPPED]
     ]
     more = f", and {len(shown) - _STOPPED} more" if len(shown) > _STOPPED else ""
     what = f": {listed(named)}{more}." if named else f". {_largest(found, tested)}"
     yield f"Final metric: {len(shown)} of {len(tested)} comparisons show a difference{what}"
 
 
-def _largest(found: Characterisation, tested: Sequence[Claim]) -> str:
-    """The largest difference of means, which is not shown."""
-    claim = max(tested, key=lambda one: abs(one.metric.value) if one.metric is not None else 0.0)
-    one = claim.metric
-    assert one is not None, "it was tested"
+def _difference(found: Characterisation, claim: Claim, one: Judgement) -> str:
+    return found.settings[claim.combination].metric.difference_text(one.value)
+
+
+def _largest(found: Characterisation, tested: _Tested) -> str:
+    """Tell the largest difference of means, which is not shown."""
+    claim, one = max(tested, key=lambda each: abs(each[1].value))
     assert one.p_value is not None, "it was tested"
     assert one.p_adjusted is not None, "it was tested"
-    difference = found.settings[claim.combination].metric.difference_text(one.value)
     return (
-        f"The largest of the means, {claim.policy} {difference} ({claim.combination.text}), has {p_text(one.p_value)} "
-        f"alone and {p_text(one.p_adjusted)} among so many: more seeds or fewer comparisons would tell."
+        f"The largest of the means, {claim.policy} {_difference(found, claim, one)} ({claim.combination.text}), has "
+        f"{p_text(one.p_value)} alone and {p_text(one.p_adjusted)} among so many: more seeds or fewer comparisons "
+        "would tell."
     )
 
 
 def _of_spread(found: Characterisation) -> Iterator[str]:
-    tested = [claim for claim in found.claims if claim.spread is not None and claim.spread.p_value is not None]
+    tested = found.tested("spread")
     if tested:
-        shown = sum(claim.spread is not None and claim.spread.shown for claim in tested)
+        shown = sum(one.shown for _, one in tested)
         yield (
             f"Spread over seeds (Brown & Forsythe): {shown} of {len(tested)} comparisons show a difference; with "
             "few seeds this test sees only very large ones."
@@ -149,7 +151,7 @@ def _of_regained(found: Characterisation) -> Iterator[str]:
     ]
     shown = sum(one.shown and one.value > 0 for one in tested.values())
     yield (
-        f"Table 7, the modified asynchronous server against the plain one with {max(source.WORKERS)} workers: accuracy "
+        f"Table 7, the modified asynchronous server against the plain one with {max(PAPER.workers)} workers: accuracy "
         f"is won back in {shown} of {len(tested)} models, {listed(named)}; p by Holm over these models."
     )
 
@@ -165,7 +167,7 @@ def _of_machine(found: Characterisation) -> Iterator[str]:
 
 
 def render_characterisation(found: Characterisation) -> RenderableType:
-    """What was crossed, speed-up, the source's tables that can be compared, and the sentences."""
+    """Render what was crossed, the speed-up, and the sentences."""
     parts: list[RenderableType] = []
     for one in (design_table(found), scaling_table(found)):
         parts += [terminal_table(one), Text()]
@@ -175,7 +177,7 @@ def render_characterisation(found: Characterisation) -> RenderableType:
 
 def render_characterisation_page(found: Characterisation, *, used: Sequence[Used] = ()) -> str:
     """Render the page as one HTML document."""
-    charts = source_charts(found) | over_time_charts(used)
+    charts = paper_charts(found, used)
     num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
     design, scaling = design_table(found), scaling_table(found)
     document = Document(
@@ -191,7 +193,7 @@ def render_characterisation_page(found: Characterisation, *, used: Sequence[Used
             section("Beside source 004", _SOURCE, slug="source"),
             *(
                 section(f"Table {number}: {one.title}", one, slug=f"table-{number}")
-                for number, one in source_tables(found).items()
+                for number, one in paper_tables(found).items()
             ),
             pictures(_numbered(charts), title="Its figures", slug="source-figures"),
             section(scaling.title, scaling, slug="scaling"),
@@ -207,7 +209,7 @@ _DESIGN = (
     "point, so what two factors do together is known only where one part crosses both."
 )
 _SOURCE = (
-    f"{source.PAPER}'s figures are of one run each, of other models of the same families on GPUs, and ours are of "
+    f"{PAPER.name}'s figures are of one run each, of other models of the same families on GPUs, and ours are of "
     "small models on a processor: seconds cannot be compared, ratios and directions can. Names in brackets are the "
     "source's."
 )
@@ -243,14 +245,13 @@ def write_characterisation(found: Characterisation, out: Path) -> Path:
     used = read_used(found, {one: out / one.slug for one in found.settings})
     for folder in ("tables", "figures"):
         (out / folder).mkdir(exist_ok=True)
-    tables = {f"table-{number}": one for number, one in source_tables(found).items()}
+    tables = {f"table-{number}": one for number, one in paper_tables(found).items()}
     tables |= {"design": design_table(found), "scaling": scaling_table(found)}
     tables |= {f"claims-{name}": one for name, one in claims_tables(found).items()}
     for name, one in tables.items():
         write_whole(out / "tables" / f"{name}.csv", _as_csv(one))
     charts: list[Chart | None] = [
-        *source_charts(found).values(),
-        *over_time_charts(used).values(),
+        *paper_charts(found, used).values(),
         *_own_charts(found),
     ]
     for chart in (*charts, *factor_charts(found)):

@@ -11,6 +11,7 @@ modified server wins back of the accuracy of its plain one (Table 7) is a family
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from plesio.core.combination import Combination, Part
 from plesio.core.errors import DataError
@@ -18,14 +19,13 @@ from plesio.core.results import RunResult
 from plesio.policies import parse_policy
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.policies.grid import is_grid
-from plesio.report import source_004 as source
+from plesio.report.characterisation.paper import PAPER
 from plesio.report.inference import Judgement, adjusted, judge_difference, judge_ratio, judge_spread
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
 from plesio.report.summarise import compare_runs
 
 __all__ = [
-    "STRATEGIES",
     "Characterisation",
     "Claim",
     "compute_step_s",
@@ -37,15 +37,6 @@ __all__ = [
 ]
 
 _OVERLOADED = 1.25
-
-STRATEGIES: Mapping[str, Sequence[str]] = {
-    source.DDP: ("bsp",),
-    source.FSDP: ("fsdp",),
-    source.SYNCHRONOUS: ("bsp,exchange=store",),
-    source.ASYNCHRONOUS: ("asp,rate=undivided",),
-    source.MODIFIED: ("modified_async", "asp"),
-}
-"""The paper's strategies, and the policies that are theirs; the first that was run stands for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +61,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Characterisation:
-    """What was run, and what came out.
+    """A characterisation: its runs and their results.
 
     Attributes:
         parts: What was crossed with what.
@@ -89,7 +80,7 @@ class Characterisation:
         return min(counts), max(counts)
 
     def measured(self, *, model: str, workers: int) -> Comparison | None:
-        """What was measured of a model with nothing else varied: by real workers if there are any."""
+        """Return what was measured of a model with nothing else varied: by real workers if there are any."""
         plain = (Combination(world=world, model=model, workers=workers) for world in ("testbed", "process", "virtual"))
         return next((self.settings[one] for one in plain if one in self.settings), None)
 
@@ -99,7 +90,12 @@ class Characterisation:
         if comparison is None:
             return None
         found = {summary.policy: summary for summary in comparison.policies if summary.seeds}
-        return next((found[policy] for policy in STRATEGIES[strategy] if policy in found), None)
+        return next((found[policy] for policy in PAPER.strategies[strategy].policies if policy in found), None)
+
+    def tested(self, figure: Literal["speed", "metric", "spread"]) -> list[tuple[Claim, Judgement]]:
+        """Claims about a figure that have a p value, each with what the seeds say of it."""
+        judged = ((claim, getattr(claim, figure)) for claim in self.claims)
+        return [(claim, one) for claim, one in judged if one is not None and one.p_value is not None]
 
     def models(self) -> list[str]:
         """Names of the models, in the order of the runs."""
@@ -204,9 +200,8 @@ def regained(found: Characterisation) -> dict[str, Judgement]:
     """
     judged: dict[str, Judgement] = {}
     for model in found.models():
-        modified, plain = (
-            found.summary(one, model=model, workers=max(source.WORKERS))
-            for one in (source.MODIFIED, source.ASYNCHRONOUS)
+        plain, modified = (
+            found.summary(one, model=model, workers=max(PAPER.workers)) for one in PAPER.regained.strategies
         )
         if modified is not None and plain is not None and modified.final_metric and plain.final_metric:
             judged[model] = judge_difference(modified.final_metric, baseline=plain.final_metric)
@@ -214,14 +209,14 @@ def regained(found: Characterisation) -> dict[str, Judgement]:
 
 
 def compute_step_s(comparison: Comparison, policy: str) -> float | None:
-    """What a worker computed for a step, pacing included; None if no run finished."""
+    """Return the seconds that a worker computed for a step, pacing included; None if no run finished."""
     done = [run for run in comparison.runs if run.policy == policy and run.status == "finished"]
     num_steps = sum(worker.steps for run in done for worker in run.workers)
     return sum(worker.compute_s for run in done for worker in run.workers) / num_steps if num_steps else None
 
 
 def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float]]:
-    """Where the baseline's workers computed a step for longer than one alone does, by more than a quarter.
+    """Find where the baseline's workers computed a step for longer than one alone does, by more than a quarter.
 
     Each is (where, policy, ratio). Steps are paced so that each worker behaves like a machine of its own; there this
     machine was too small or too busy.
@@ -241,7 +236,7 @@ def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float
 
 
 def state_bytes(summary: PolicySummary) -> float | None:
-    """What a worker holds of the model: parameters, gradients and optimizer state; None where it was not measured."""
+    """Add up a worker's parameters, gradients and optimizer state; None where they were not measured."""
     if not summary.memory:
         return None
     return sum(summary.memory[part] for part in ("parameters", "gradients", "optimizer"))

@@ -1,6 +1,6 @@
 """The explanation of a run that changed in plain sentences: how it began, one for each change, and what was predicted.
 
-What it came to beside bsp is told by `plesio.report.explanation_verdict`, before all this. Seconds that stand against a
+What it came to beside bsp is told by `plesio.report.explanation.verdict`, before all this. Seconds that stand against a
 prediction are called step time, for nothing says that the steps taught as much.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
-from plesio.report.explanation import Change, Chapter, Explanation, Review
-from plesio.report.explanation_verdict import ABOUT_EQUAL
+from plesio.report.explanation.model import Change, Chapter, Explanation, Review
+from plesio.report.explanation.verdict import ABOUT_EQUAL
 from plesio.report.sentences import listed, share_text
 
 __all__ = [
@@ -56,7 +56,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
 
 
 def closing_sentences(explanation: Explanation) -> list[str]:
-    """What the steps took in all, beside what is predicted for bsp; nothing where all of them were bsp's."""
+    """Tell what the steps took in all, beside the prediction for bsp; nothing where all of them were bsp's."""
     return [] if all(map(_is_plain_bsp, explanation.chapters)) else [_total_sentence(explanation)]
 
 
@@ -115,7 +115,7 @@ def _chapter_sentence(explanation: Explanation, chapter: Chapter) -> str:
 
 
 def _outcome(explanation: Explanation, chapter: Chapter) -> str:
-    """What a step took, what it would have taken under bsp by prediction, and who made how many."""
+    """Tell what a step took, what it would have taken under bsp by prediction, and how many each worker made."""
     until = "until the end" if chapter.end == explanation.num_steps else f"until step {chapter.end}"
     return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}"
 
@@ -164,7 +164,7 @@ def _grounds(change: Change) -> Iterator[str]:
 
 
 def _pace_text(pace_s: Sequence[float], *, shares: Sequence[float]) -> str:
-    """Which workers are slower than the others, or faster."""
+    """Tell which workers are slower than the others, or faster."""
     if not shares:
         return "they take about as long as each other"
     usual = statistics.median_low(shares)
@@ -184,7 +184,7 @@ def _shares_text(shares: Sequence[float]) -> str:
 
 
 def _limits_text(chapter: Chapter) -> str:
-    """Who held the slack back, if anyone; with a space before it."""
+    """Tell which components held the slack back, if any did; with a space before it."""
     if not chapter.limits:
         return ""
     free = format_seconds(chapter.limits[0].free_step_s)

@@ -9,11 +9,10 @@ from plesio.core.charts import Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.charts import plain_table
 from plesio.report.document import Document, Folded, Item, Items, pictures, section
-from plesio.report.explanation import Chapter, Explanation, Review
-from plesio.report.explanation_charts import explanation_charts
-from plesio.report.explanation_metric import metric_chart
-from plesio.report.explanation_sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation_verdict import measured_table, verdict_sentences
+from plesio.report.explanation.charts import explanation_charts, metric_chart
+from plesio.report.explanation.model import Chapter, Explanation, Review
+from plesio.report.explanation.sentences import closing_sentences, explanation_sentences, heading_text
+from plesio.report.explanation.verdict import measured_table, verdict_sentences
 from plesio.report.operation_advice import NOTHING_TO_ADVISE
 from plesio.report.page_frame import render_document
 

@@ -1,11 +1,8 @@
-"""A run whose policy changes while it trains, explained: what was in force when, why, and how that did against bsp.
+"""Explains a run whose policy changes while it trains: what was in force when, why, and how that did against bsp.
 
-Whether it learned sooner or better than bsp is known only from a run of bsp (`report.explanation_outcome`). What the
-policy predicts is the time of steps, and of nothing else.
-
-A *span* is a stretch between two answers of a policy that adapts (`plesio.report.explanation_spans`), or a stage of a
-schedule (`plesio.report.explanation_stages`); a *chapter* is made of the spans between two changes. A schedule predicts
-nothing. Seconds saved are seconds of stepping, against bsp with equal shares, by the policy's own prediction.
+Whether it learned sooner or better than bsp is known only from a run of bsp. What the policy predicts is the time of
+steps, and of nothing else; a schedule predicts nothing. Seconds saved are seconds of stepping, against bsp with equal
+shares, by the policy's own prediction.
 
 What bsp would have sent is an exchange a step, each as large as the run's own were on average, or would have been in
 full. Where the n workers of R racks stepped by racks, exchanges are counted as rings send them: a step within the racks
@@ -14,213 +11,30 @@ is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
-from plesio.report.explanation_clock import TrainingClock
-from plesio.report.explanation_outcome import Outcome, outcome_of
-from plesio.report.explanation_spans import (
-    Noise,
+from plesio.report.explanation.model import Change, Chapter, Explanation, Limit, Review, Segment
+from plesio.report.explanation.spans import (
     ReviewRound,
-    Segment,
+    TrainingClock,
     components_of,
     noises_of,
     read_answers,
     read_spans,
 )
-from plesio.report.explanation_stages import StoreSteps, read_stages, spans_of_stages
+from plesio.report.explanation.stages import StoreSteps, read_schedule
+from plesio.report.explanation.verdict import outcome_of
 from plesio.report.statistics import Difference
 
-__all__ = ["Change", "Chapter", "Explanation", "Limit", "Review", "explanation_of"]
+__all__ = ["explanation_of"]
 
 _MANY = 2**20
 """Numbers in a tensor that is taken to compare compressions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What the workers did otherwise from one step to the next.
-
-    Attributes:
-        clock: Clock of the last step before it.
-        at_s: Training time then.
-        before: Spec of the policy that was in force.
-        policy: Spec of the policy that came into force.
-        shares: Share of each round by rank; empty is equal shares.
-        reshared: Whether they changed.
-        restored: Whether the workers went back to a state that they had kept.
-        restored_to: Its clock; None where it is not known.
-        reason: Why, in the policy's words.
-        inputs: The figures that it was decided from, by name.
-        pace_s: Seconds that a step with an equal share took just before, by rank; empty where not known.
-    """
-
-    clock: int
-    at_s: float
-    before: str
-    policy: str
-    shares: tuple[float, ...]
-    reshared: bool
-    restored: bool
-    restored_to: int | None
-    reason: str
-    inputs: dict[str, float]
-    pace_s: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
-    """What the policy answered to the reports of all workers, also where it left everything as it was.
-
-    Attributes:
-        clock: Clock of the last step before the answer held.
-        at_s: Training time then.
-        policy: Spec of the policy under which the workers went on.
-        reason: Why, in the policy's words.
-        inputs: The figures that it was decided from, by name.
-    """
-
-    clock: int
-    at_s: float
-    policy: str
-    reason: str
-    inputs: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A component of the policy held the slack back.
-
-    Attributes:
-        component: Which.
-        num_steps: Steps of the chapter for which it did.
-        free_step_s: What a step would have taken with any slack, as last predicted.
-    """
-
-    component: str
-    num_steps: int
-    free_step_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter:
-    """The steps between two changes.
-
-    Attributes:
-        begin: Clock after whose step it begins.
-        end: Clock of its last step.
-        begin_s: Training time at its beginning.
-        end_s: Training time at its end.
-        policy: Spec of what was in force.
-        slack: Steps that a worker goes on without hearing of the others'.
-        shares: Shares by rank; empty is equal shares.
-        change: What began it; None of the first.
-        latest: The latest review that left it in force; None where there was none.
-        step_s: Mean seconds of a step, measured.
-        bsp_step_s: The same under bsp with equal shares, predicted; None under a policy that predicts nothing.
-        saved_s: Seconds that its steps took less than that; below 0 where they took more.
-        saved_so_far_s: The same from the beginning of the run.
-        steps_made: Steps of each worker that made any, in the order of ranks, on the store; else empty.
-        num_exchanges: Exchanges among all workers that began; on the store, of the furthest worker.
-        num_compressed: Those of them that were sent compressed.
-        bytes_saved: Bytes that bsp would have sent beyond the chapter's.
-        limits: Who held the slack back; the longest first.
-    """
-
-    begin: int
-    end: int
-    begin_s: float
-    end_s: float
-    policy: str
-    slack: int
-    shares: tuple[float, ...]
-    change: Change | None
-    latest: Review | None
-    step_s: float
-    bsp_step_s: float | None
-    saved_s: float
-    saved_so_far_s: float
-    steps_made: tuple[int, ...]
-    num_exchanges: int
-    num_compressed: int
-    bytes_saved: float
-    limits: tuple[Limit, ...]
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of each worker."""
-        return self.end - self.begin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """One run from its beginning to its end; times in seconds of training.
-
-    Attributes:
-        target: Metric to reach; None for none.
-        num_steps: Steps of each worker.
-        outcome: What it came to, measured.
-        bsp: What the same training came to under bsp; None where that was not run.
-        num_seeds: Seeds that both were run with, where that is known.
-        over_seeds: The final metric's difference from bsp over all seeds; None where it is not known.
-        how_to_know: What to type to have bsp beside it; empty where that is there.
-        server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
-        saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
-        bytes_saved: Against bsp.
-        first_reason: Why the policy first answered as it did; empty if it was never asked.
-        components: Names of those that may object to slack.
-        chapters: Empty where no step was finished.
-        reviews: All answers of the policy, in order.
-        losses: (clock, loss).
-    """
-
-    policy: str
-    task: str
-    world: str
-    seed: int
-    num_workers: int
-    status: str
-    error: str | None
-    num_steps: int
-    metric_name: str
-    metric_goal: Literal["max", "min"]
-    target: float | None
-    outcome: Outcome
-    bsp: Outcome | None
-    num_seeds: int
-    over_seeds: Difference | None
-    how_to_know: str
-    server_bytes: int
-    saved_s: float
-    bytes_saved: float
-    first_reason: str
-    components: tuple[str, ...]
-    chapters: tuple[Chapter, ...]
-    spans: tuple[Segment, ...]
-    reviews: tuple[Review, ...]
-    losses: tuple[tuple[int, float], ...]
-    noises: tuple[Noise, ...]
-
-    @property
-    def predicts(self) -> bool:
-        """Whether the policy says what the steps would have taken under bsp."""
-        return any(chapter.bsp_step_s is not None for chapter in self.chapters)
-
-    @property
-    def changes(self) -> tuple[Chapter, ...]:
-        """The chapters that a change began."""
-        return self.chapters[1:]
-
-    @property
-    def predicted_bsp_s(self) -> float:
-        """What its steps would have taken under bsp, by prediction."""
-        return self.outcome.wall_s + self.saved_s
 
 
 def explanation_of(
@@ -256,10 +70,8 @@ def explanation_of(
             components, noises = components_of(policy), noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer and answer.decides), "")
         case Switch() as policy:
-            stages = read_stages(log, run, policy=policy, steps=steps)
-            num_steps = stages[-1].end if stages else 0
-            times = TrainingClock(run, num_steps=num_steps)
-            spans = spans_of_stages(stages, steps=steps, at_s=times.at_s)
+            spans, times = read_schedule(log, run, policy=policy, steps=steps)
+            num_steps = spans[-1].end if spans else 0
             components, noises = (), ()
             first_reason = f"the schedule first changes at step {policy.clocks[0]}"
         case policy:
@@ -373,7 +185,7 @@ def _chapters(
 
 
 def _change(answers: Sequence[ReviewRound], before: Segment, span: Segment, *, times: TrainingClock) -> Change | None:
-    """What became different from one span to the next, if anything did."""
+    """Find what became different from one span to the next; None if nothing did."""
     place = next(place for place, one in enumerate(answers) if one.steer and one.steer.clock == span.begin)
     # a new group goes on under what the last review was answered, which had not come into force yet
     answer = next((one for one in reversed(answers[: place + 1]) if one.decides), answers[place])

@@ -12,7 +12,8 @@ from pathlib import Path
 from plesio.core.errors import DataError, PolicySpecError
 from plesio.core.results import RunResult, read_results
 from plesio.policies import parse_policy, read_log
-from plesio.report.explanation import Explanation, explanation_of
+from plesio.report.explanation.explain import explanation_of
+from plesio.report.explanation.model import Explanation
 from plesio.report.operation import read_operation
 from plesio.report.operation_advice import operation_advice
 from plesio.report.statistics import Difference, difference_of
@@ -88,7 +89,7 @@ class ChangingRuns:
         )
 
     def advice(self, place: int) -> list[str] | None:
-        """What to do about how one run went from step to step; None if it has no traces."""
+        """Advise on how one run went from step to step; None if it has no traces."""
         folder = self.folders[place]
         operation = None if folder is None else read_operation(folder)
         return None if operation is None else operation_advice(operation)
@@ -168,7 +169,7 @@ def _changes(run: RunResult) -> bool:
 
 
 def _is_bsp_of(one: RunResult, run: RunResult) -> bool:
-    """Whether it is the same training under bsp, to the end, perhaps with another seed."""
+    """Tell whether it is the same training under bsp, to the end, perhaps with another seed."""
     same = (one.task, one.world, one.num_workers) == (run.task, run.world, run.num_workers)
     return same and one.policy == "bsp" and one.status == "finished"
 

@@ -1,87 +1,43 @@
-"""Tables of a characterisation: those of source 004 with ours beside theirs, scaling, claims, and what was run."""
+"""Tables of a characterisation: those of a paper with ours beside theirs, scaling, claims, and what was run."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
-from plesio.report import source_004 as source
-from plesio.report.characterisation import STRATEGIES, Characterisation, compute_step_s, regained, state_bytes
+from plesio.report.characterisation.paper import PAPER, Layout
+from plesio.report.characterisation.summary import Characterisation, compute_step_s, regained, state_bytes
 from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
 from plesio.report.statistics import Spread
 
-__all__ = ["claims_tables", "design_table", "scaling_table", "source_tables"]
+__all__ = ["claims_tables", "design_table", "paper_tables", "scaling_table"]
 
 _NONE = "–"
 
 
-def source_tables(found: Characterisation) -> dict[str, Table]:
-    """Tables 3 to 8 of the source, by their numbers, ours beside theirs."""
-    ddp, ps = (source.DDP, source.FSDP), (source.SYNCHRONOUS, source.ASYNCHRONOUS)
-    modified = (source.SYNCHRONOUS, source.MODIFIED)
-    return {
-        "3": _by_workers(
-            found,
-            ddp,
-            _time,
-            _their_time,
-            title="Training time (s) of DDP and FSDP, 1 to 4 workers or GPUs",
-            ratio=True,
-        ),
-        "4": _by_workers(
-            found, ps, _accuracy, _their_accuracy, title="Accuracy (%) of parameter servers, 1 to 4 workers or GPUs"
-        ),
-        "5": _by_workers(
-            found,
-            ps,
-            _time,
-            _their_time,
-            title="Training time (s) of parameter servers, 1 to 4 workers or GPUs",
-            ratio=True,
-        ),
-        "6": _by_workers(
-            found,
-            modified,
-            _time,
-            _their_time,
-            title="Training time (s), synchronous and modified, 1 to 4 workers or GPUs",
-            ratio=True,
-        ),
-        "7": _improvement(found),
-        "8": _decisions(found),
-    }
+def paper_tables(found: Characterisation) -> dict[str, Table]:
+    """Make the paper's tables as it has laid them out, by their numbers, with ours beside theirs."""
+    draw = {"time": _by_workers, "accuracy": _by_workers, "regained": _regained, "decisions": _decisions}
+    return {layout.number: draw[layout.of](found, layout) for layout in PAPER.tables}
 
 
-def _by_workers(
-    found: Characterisation,
-    strategies: Sequence[str],
-    ours: Callable[[PolicySummary | None], str],
-    theirs: Callable[[str, str, int], str],
-    *,
-    title: str,
-    ratio: bool = False,
-) -> Table:
-    """A row for each strategy and model that the source or we have, columns by the number of workers."""
-    models = [*source.MODELS, *(model for model in found.models() if model not in source.MODELS)]
+def _by_workers(found: Characterisation, layout: Layout) -> Table:
+    """Make a row for each strategy and model that the paper or we have, with columns by the number of workers."""
+    models = [*PAPER.models, *(model for model in found.models() if model not in PAPER.models)]
+    ours, theirs = (_time, _their_time) if layout.of == "time" else (_accuracy, _their_accuracy)
     rows: list[list[str]] = []
-    for strategy in strategies:
+    for strategy in layout.strategies:
         for model in models:
-            summaries = [found.summary(strategy, model=model, workers=number) for number in source.WORKERS]
-            published = [theirs(strategy, model, place) for place in range(len(source.WORKERS))]
+            summaries = [found.summary(strategy, model=model, workers=number) for number in PAPER.workers]
+            published = [theirs(strategy, model, place) for place in range(len(PAPER.workers))]
             if any(summaries) or any(text != _NONE for text in published):
-                rows.append([strategy, _model_text(model), *(ours(one) for one in summaries), *published])
-    if ratio:
-        rows += _ratio_rows(found, strategies, models)
-    headers = (
-        "strategy",
-        "model",
-        *(f"ours, {number}" for number in source.WORKERS),
-        *(f"theirs, {number}" for number in source.WORKERS),
-    )
-    return Table(title=title, headers=headers, rows=rows)
+                rows.append([strategy, _model_text(model), *map(ours, summaries), *published])
+    if layout.of == "time":
+        rows += _ratio_rows(found, layout.strategies, models)
+    numbers = [f"{whose}, {number}" for whose in ("ours", "theirs") for number in PAPER.workers]
+    return Table(title=layout.title, headers=("strategy", "model", *numbers), rows=rows)
 
 
 def _ratio_rows(found: Characterisation, strategies: Sequence[str], models: Sequence[str]) -> Iterator[list[str]]:
@@ -89,13 +45,13 @@ def _ratio_rows(found: Characterisation, strategies: Sequence[str], models: Sequ
     first, second = strategies
     for model in models:
         ours: list[str] = []
-        for number in source.WORKERS:
+        for number in PAPER.workers:
             times = [found.summary(one, model=model, workers=number) for one in (second, first)]
             values = [None if one is None or one.time_s is None else one.time_s.mean for one in times]
             ours.append(_ratio(*values))
         published = [
-            _ratio(*(_at(source.TIME_S.get((one, model)), place) for one in (second, first)))
-            for place in range(len(source.WORKERS))
+            _ratio(*(_at(PAPER.strategies[one].time_s.get(model), place) for one in (second, first)))
+            for place in range(len(PAPER.workers))
         ]
         if any(text != _NONE for text in (*ours, *published)):
             yield ["ratio", _model_text(model), *ours, *published]
@@ -106,7 +62,7 @@ def _ratio(one: float | None, other: float | None) -> str:
 
 
 def _model_text(model: str) -> str:
-    theirs = source.MODELS.get(model)
+    theirs = PAPER.models.get(model)
     return model if theirs is None else f"{model} ({theirs})"
 
 
@@ -133,28 +89,25 @@ def _spread(spread: Spread | None, *, digits: int) -> str:
 
 
 def _their_time(strategy: str, model: str, place: int) -> str:
-    value = _at(source.TIME_S.get((strategy, model)), place)
-    return _NONE if value is None else f"{value:.2f}" if math.isfinite(value) else f"> {source.TIME_LIMIT_S:.0f}"
+    value = _at(PAPER.strategies[strategy].time_s.get(model), place)
+    return _NONE if value is None else f"{value:.2f}" if math.isfinite(value) else f"> {PAPER.time_limit_s:.0f}"
 
 
 def _their_accuracy(strategy: str, model: str, place: int) -> str:
-    value = _at(source.ACCURACY_POINTS.get((strategy, model)), place)
+    value = _at(PAPER.strategies[strategy].accuracy_points.get(model), place)
     return _NONE if value is None or math.isnan(value) else f"{value:.1f}"
 
 
-def _improvement(found: Characterisation) -> Table:
-    """Table 7: accuracy of plain and of modified asynchronous training with the most workers."""
-    number, place = source.WORKERS[-1], len(source.WORKERS) - 1
+def _regained(found: Characterisation, layout: Layout) -> Table:
+    """Make the table of the accuracy of plain and of modified asynchronous training with the most workers."""
     judged = regained(found)
     rows = []
-    for model in dict.fromkeys((*source.MODELS, *found.models())):
+    for model in dict.fromkeys((*PAPER.models, *found.models())):
         plain, modified = (
-            _percent(found.summary(one, model=model, workers=number)) for one in (source.ASYNCHRONOUS, source.MODIFIED)
+            _percent(found.summary(one, model=model, workers=PAPER.workers[-1])) for one in layout.strategies
         )
         gain = _NONE if plain is None or modified is None else f"{modified.mean - plain.mean:+.1f}"
-        theirs = [
-            _at(source.ACCURACY_POINTS.get((one, model)), place) for one in (source.ASYNCHRONOUS, source.MODIFIED)
-        ]
+        theirs = [_at(PAPER.strategies[one].accuracy_points.get(model), -1) for one in layout.strategies]
         if plain is None and modified is None and None in theirs:
             continue
         published = [_NONE if value is None else f"{value:.1f}" for value in theirs]
@@ -167,29 +120,27 @@ def _improvement(found: Characterisation) -> Table:
         rows.append([_model_text(model), *means, *tested, *published, difference])
     ours = ("ours, plain", "ours, modified", "points", "p by Holm", "said")
     headers = ("model", *ours, "theirs, plain", "theirs, modified", "points")
-    return Table(
-        title=f"Accuracy (%) of asynchronous training, plain and modified, {number} workers or GPUs",
-        headers=headers,
-        rows=rows,
-    )
+    return Table(title=layout.title, headers=headers, rows=rows)
 
 
-def _decisions(found: Characterisation) -> Table:
-    """Table 8: the source's words, and below them our means over models with the most workers that were run."""
+def _decisions(found: Characterisation, layout: Layout) -> Table:
+    """Make the table of the paper's words, and below them our means over models with the most workers that were run."""
     rows = []
-    columns = (source.DDP, source.FSDP, source.SYNCHRONOUS, source.ASYNCHRONOUS)
-    for feature, words in source.DECISIONS.items():
+    for feature, words in PAPER.decisions.items():
         rows.append([f"{feature}: theirs", *words])
-        rows.append([f"{feature}: ours", *(_decision(found, feature, strategy) for strategy in columns)])
-    headers = ("feature", source.DDP, source.FSDP, "PS, synchronous", "PS, asynchronous")
-    return Table(title="DDP, FSDP and parameter servers", headers=headers, rows=rows)
+        rows.append(
+            [f"{feature}: ours", *(_decision(found, feature, one, layout.strategies[0]) for one in layout.strategies)]
+        )
+    first, second, *servers = layout.strategies
+    headers = ("feature", first, second, *(f"PS, {one.lower()}" for one in servers))
+    return Table(title=layout.title, headers=headers, rows=rows)
 
 
-def _decision(found: Characterisation, feature: str, strategy: str) -> str:
-    number = max(source.WORKERS)
+def _decision(found: Characterisation, feature: str, strategy: str, base: str) -> str:
+    number = max(PAPER.workers)
     cells: list[float] = []
     for model in found.models():
-        ours, ddp = (found.summary(one, model=model, workers=number) for one in (strategy, source.DDP))
+        ours, ddp = (found.summary(one, model=model, workers=number) for one in (strategy, base))
         if ours is None or ddp is None:
             continue
         match feature:
@@ -233,7 +184,7 @@ def scaling_table(found: Characterisation) -> Table:
         for summary in comparison.policies:
             if summary.samples_per_s is None:
                 continue
-            one = None if alone is None else next((s for s in alone.policies if s.policy == summary.policy), None)
+            one = None if alone is None else alone.find(summary.policy)
             rate = summary.samples_per_s.mean
             gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean
             state, compute = state_bytes(summary), compute_step_s(comparison, summary.policy)
@@ -253,17 +204,8 @@ def scaling_table(found: Characterisation) -> Table:
                 )
             )
     headers = (
-        "model",
-        "policy",
-        "workers",
-        "time (s)",
-        "step (ms)",
-        "samples/s",
-        "speed-up (efficiency)",
-        "metric",
-        "bytes",
-        "state",
-        "cores",
+        *("model", "policy", "workers", "time (s)", "step (ms)", "samples/s", "speed-up (efficiency)"),
+        *("metric", "bytes", "state", "cores"),
     )
     return Table(title="Speed-up and efficiency", headers=headers, rows=rows)
 
@@ -271,7 +213,7 @@ def scaling_table(found: Characterisation) -> Table:
 def claims_tables(found: Characterisation) -> dict[str, Table]:
     """For speed, metric and spread: each policy against the baseline of its setting, and what may be said of it."""
 
-    def rows(name: Literal["speed", "metric", "spread"], better: str, worse: str) -> Iterator[list[str]]:
+    def rows(name: str, better: str, worse: str) -> Iterator[list[str]]:
         for claim in found.claims:
             one: Judgement | None = getattr(claim, name)
             metric = found.settings[claim.combination].metric
@@ -284,18 +226,14 @@ def claims_tables(found: Characterisation) -> dict[str, Table]:
                 yield [claim.combination.text, claim.policy, _estimate(one, text), *_tests(one), said]
 
     headers = ("setting", "policy", "estimate (95 % interval)", "p", "by Holm", "g", "said")
+    titles = {
+        "speed": ("Speed against the baseline", "faster", "slower"),
+        "metric": ("Final metric against the baseline", "better", "worse"),
+        "spread": ("Spread of the metric over seeds against the baseline", "wider", "narrower"),
+    }
     return {
-        "speed": Table(
-            title="Speed against the baseline", headers=headers, rows=list(rows("speed", "faster", "slower"))
-        ),
-        "metric": Table(
-            title="Final metric against the baseline", headers=headers, rows=list(rows("metric", "better", "worse"))
-        ),
-        "spread": Table(
-            title="Spread of the metric over seeds against the baseline",
-            headers=headers,
-            rows=list(rows("spread", "wider", "narrower")),
-        ),
+        name: Table(title=title, headers=headers, rows=list(rows(name, better, worse)))
+        for name, (title, better, worse) in titles.items()
     }
 
 
@@ -322,7 +260,7 @@ def _said(one: Judgement, shown: str) -> str:
 
 
 def design_table(found: Characterisation) -> Table:
-    """What each part crossed."""
+    """Make a row for each part: what it crossed, and with what."""
     rows = []
     for part in found.parts:
         crossed = [f"{name}: {', '.join(str(level) for level in levels)}" for name, levels in part.levels.items()]
@@ -331,6 +269,3 @@ def design_table(found: Characterisation) -> Table:
         rows.append((part.name, world, " × ".join(crossed) or "base point", ", ".join(part.policies), str(number)))
     headers = ("part", "world", "crossed", "policies", "runs")
     return Table(title="What was crossed", headers=headers, rows=rows)
-
-
-assert set(STRATEGIES) >= {strategy for strategy, _ in source.TIME_S}, "a policy for each of the source's strategies"

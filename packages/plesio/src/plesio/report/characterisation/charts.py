@@ -1,59 +1,144 @@
 """Charts of a characterisation: the source's figures with ours, speed-up, factors, and time against accuracy."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series
-from plesio.core.combination import FACTORS, Part, level_text
+from plesio.core.combination import FACTORS, Combination, Part, level_text
+from plesio.core.errors import DataError
 from plesio.core.units import byte_unit, format_bytes
-from plesio.report import source_004 as source
-from plesio.report.characterisation import Characterisation, state_bytes
+from plesio.report.characterisation.paper import PAPER, Layout
+from plesio.report.characterisation.summary import Characterisation, state_bytes
 from plesio.report.charts.colours import looks_of
-from plesio.report.model import MEMORY_PARTS, Comparison, PolicySummary
+from plesio.report.model import Comparison, PolicySummary
 from plesio.report.pareto import pareto_front
-from plesio.report.resource_charts import MEMORY_COLOURS
+from plesio.report.resource_charts import memory_bars, worker_lines
 from plesio.report.sentences import listed, ratio_text, share_text
 from plesio.report.summarise import BASELINE
+from plesio.report.utilisation import RunUtilisation, read_utilisation
 
-__all__ = ["accuracy_chart", "factor_charts", "pareto_chart", "source_charts", "speed_up_chart"]
+__all__ = [
+    "Used",
+    "accuracy_chart",
+    "factor_charts",
+    "paper_charts",
+    "pareto_chart",
+    "read_used",
+    "speed_up_chart",
+]
 
 _COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
 _PANEL_COLUMNS = 2
-_SERVERS = (source.SYNCHRONOUS, source.ASYNCHRONOUS)
-_SHARDED = (source.DDP, source.FSDP)
-_SHORT = {source.DDP: "DDP", source.FSDP: "FSDP", source.SYNCHRONOUS: "sync", source.ASYNCHRONOUS: "async"}
-"""In the names of rows, which are short so that they stand on one line."""
+_ROOM = 1.2
+"""Upper end of an axis over the largest value."""
 
 Looks = Mapping[str, Look]
 
 
-def source_charts(found: Characterisation) -> dict[str, Chart]:
-    """Figures 10, 15, 20 and 21 of the source, by their numbers, where there is something to draw."""
-    made = {
-        "10": _activity_chart(found, _SHARDED, slug="figure-10", theirs="comparable under DDP and FSDP"),
-        "15": _memory_chart(found, _SHARDED, slug="figure-15", theirs="4 to 6 times less under FSDP"),
-        "20": _activity_chart(found, _SERVERS, slug="figure-20", theirs="higher synchronous than asynchronous"),
-        "21": _memory_chart(found, _SERVERS, slug="figure-21", theirs="slightly lower asynchronous"),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """Resources that the workers of one run used over time.
+
+    Attributes:
+        strategy: The paper's name of what was run.
+        title: Which run it is.
+        samples: What they used, over time.
+    """
+
+    strategy: str
+    title: str
+    samples: RunUtilisation
+
+
+def read_used(found: Characterisation, folders: Mapping[Combination, Path]) -> list[Used]:
+    """Read what was used under the strategies of the paper's figures over time, of its model where it was run.
+
+    A trace that cannot be read is left out, and a run that was over before two samples were taken.
+    """
+    models = found.models()
+    model = PAPER.model if PAPER.model in models else models[0]
+    used = []
+    for strategy in dict.fromkeys(one for figure in PAPER.figures if figure.title for one in figure.strategies):
+        for workers in PAPER.workers[1:]:
+            summary = found.summary(strategy, model=model, workers=workers)
+            comparison = found.measured(model=model, workers=workers)
+            if summary is None or comparison is None:
+                continue
+            folder = next(folders[one] for one, of_it in found.settings.items() if of_it is comparison)
+            samples = _first_of(folder, summary.policy)
+            if samples is not None and all(len(taken) > 1 for taken in samples.samples.values()):
+                used.append(Used(strategy=strategy, title=f"{model}, {strategy}, {workers} workers", samples=samples))
+    return used
+
+
+def _first_of(folder: Path, policy: str) -> RunUtilisation | None:
+    """Read the samples of the policy's first run that has some."""
+    for run in sorted((folder / "runs").glob("*")):
+        with contextlib.suppress(DataError):
+            samples = read_utilisation(run)
+            if samples is not None and samples.policy == policy:
+                return samples
+    return None
+
+
+def paper_charts(found: Characterisation, used: Sequence[Used] = ()) -> dict[str, Chart]:
+    """Draw the paper's figures as it has laid them out, by their numbers, where there is something to draw."""
+    made: dict[str, Chart | None] = {}
+    for layout in PAPER.figures:
+        match layout.of:
+            case "activity":
+                made[layout.number] = _activity_chart(found, layout)
+            case "memory":
+                made[layout.number] = _memory_chart(found, layout)
+            case _:
+                made[layout.number] = _chart_over_time(
+                    layout, [one for one in used if one.strategy in layout.strategies]
+                )
     return {number: chart for number, chart in made.items() if chart is not None}
+
+
+def _chart_over_time(layout: Layout, used: Sequence[Used]) -> Panels | None:
+    if not used:
+        return None
+    values = [
+        value for one in used for worker in one.samples.samples for value in one.samples.values(worker, layout.of)
+    ]
+    if layout.of == "cpu":
+        what, unit, scale = "A line a worker; 100 % is one core.", "% of a core", 100.0
+    else:
+        unit, size = byte_unit(max(values, default=0.0))
+        what = "A line a worker, with interpreter and libraries; what the model takes of it is in Figure 15."
+        scale = 1 / size
+    most = _ROOM * scale * max((value for value in values if value == value), default=1.0)
+    axes = {"x": Axis(title="seconds", from_zero=True), "y": Axis(title=unit, view=(0, most))}
+    return Panels(
+        slug=f"figures-{layout.number.replace(' to ', '-')}",
+        title=layout.title,
+        caption=f"{what} {layout.theirs} First seed.",
+        charts=[worker_lines(one.samples, title=one.title, fields=(layout.of,), scale=scale, **axes) for one in used],
+        columns=_PANEL_COLUMNS,
+    )
 
 
 def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator[tuple[str, str, PolicySummary]]:
     """(row, strategy, summary) with 2 workers or more, model by model, where all of these strategies were run."""
     for model in found.models():
-        for workers in source.WORKERS[1:]:
+        for workers in PAPER.workers[1:]:
             summaries = [found.summary(strategy, model=model, workers=workers) for strategy in strategies]
             for strategy, summary in zip(strategies, summaries, strict=True):
                 if summary is not None and None not in summaries:
-                    yield f"{model} ×{workers} {_SHORT[strategy]}", strategy, summary
+                    yield f"{model} ×{workers} {PAPER.strategies[strategy].short}", strategy, summary
 
 
-def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
+def _activity_chart(found: Characterisation, layout: Layout) -> BarChart | None:
     rows: list[str] = []
     ends: list[str] = []
     parts: dict[str, list[float]] = {name: [] for name in _COLOURS}
     by_strategy: dict[str, list[float]] = {}
-    for row, strategy, summary in _settings_of(found, strategies):
+    for row, strategy, summary in _settings_of(found, layout.strategies):
         wait, communicate = summary.wait_share, summary.communicate_share
         if wait is None or communicate is None:
             continue
@@ -67,10 +152,10 @@ def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug:
         return None
     means = [f"{share_text(sum(shares) / len(shares))} under {name}" for name, shares in by_strategy.items()]
     return BarChart(
-        slug=slug,
+        slug=f"figure-{layout.number}",
         title=f"Share of the time that workers compute: {listed(means)}",
         caption="Where workers' time goes, and the processor cores that a worker's process used, mean over workers and "
-        f"seeds; steps that are paced compute for less than they last. The source has GPU utilisation: {theirs}.",
+        f"seeds; steps that are paced compute for less than they last. {layout.theirs}",
         wide=True,
         axis=Axis(title="% of the workers' time", view=(0, 100)),
         rows=rows,
@@ -80,30 +165,25 @@ def _activity_chart(found: Characterisation, strategies: Sequence[str], *, slug:
     )
 
 
-def _memory_chart(found: Characterisation, strategies: Sequence[str], *, slug: str, theirs: str) -> BarChart | None:
-    drawn = [(row, strategy, one) for row, strategy, one in _settings_of(found, strategies) if one.memory]
+def _memory_chart(found: Characterisation, layout: Layout) -> BarChart | None:
+    drawn = [(row, strategy, one) for row, strategy, one in _settings_of(found, layout.strategies) if one.memory]
     if not drawn:
         return None
-    parts = [part for part in MEMORY_PARTS if part != "before"]
-    unit, scale = byte_unit(max(sum(one.memory[part] for part in parts) for _, _, one in drawn))
     by_strategy: dict[str, list[float]] = {}
     for _, strategy, one in drawn:
         by_strategy.setdefault(strategy, []).append(state_bytes(one) or 0.0)
     means = {name: sum(values) / len(values) for name, values in by_strategy.items()}
     first, *others = means
     ratios = [f"{name} holds {ratio_text(means[name] / means[first])} of {first}" for name in others if means[first]]
-    return BarChart(
-        slug=slug,
+    return memory_bars(
+        {row: one.memory for row, _, one in drawn},
+        slug=f"figure-{layout.number}",
         title=f"Of parameters, gradients and optimizer state a worker under {listed(ratios)}"
         if ratios
         else "What a worker's memory holds",
         caption="A worker's peak without what was there before training, mean over workers and seeds; what stands at a "
-        f"bar's end is parameters, gradients and optimizer state. The source has GPU memory: {theirs}.",
-        wide=True,
-        axis=Axis(title=f"bytes of a worker ({unit})"),
-        rows=[row for row, _, _ in drawn],
-        parts={part: [max(0.0, one.memory[part]) / scale for _, _, one in drawn] for part in parts},
-        colours=MEMORY_COLOURS,
+        f"bar's end is parameters, gradients and optimizer state. {layout.theirs}",
+        without="before",
         ends=[format_bytes(state_bytes(one) or 0.0) for _, _, one in drawn],
     )
 
@@ -127,8 +207,7 @@ def speed_up_chart(found: Characterisation) -> Panels | None:
             points = [
                 (number, one.samples_per_s.mean / rate)
                 for number, comparison in many.items()
-                for one in comparison.policies
-                if one.policy == policy and one.samples_per_s is not None
+                if (one := comparison.find(policy)) is not None and one.samples_per_s is not None
             ]
             series.append(Series(name=policy, x=[x for x, _ in points], y=[y for _, y in points], look=looks[policy]))
         axis = Axis(title="workers", ticks={number: str(number) for number in many})
@@ -260,11 +339,8 @@ def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
     def panel(title: str, unit: str, value_of: Callable[[PolicySummary], float | None]) -> LineChart:
         series = []
         for policy in part.policies:
-            values = [
-                next((value for one in comparison.policies if one.policy == policy for value in [value_of(one)]), None)
-                for comparison in chosen.values()
-            ]
-            y = [math.nan if value is None else value for value in values]
+            found = [comparison.find(policy) for comparison in chosen.values()]
+            y = [math.nan if one is None or (value := value_of(one)) is None else value for one in found]
             series.append(Series(name=policy, x=list(ticks), y=y, look=looks[policy]))
         axis = Axis(title=factor, ticks=ticks, view=(-0.3, len(ticks) - 0.7))
         return LineChart(title=title, x=axis, y=Axis(title=unit), series=series)
@@ -289,14 +365,13 @@ def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
 
 
 def _factor_finding(part: Part, factor: str, chosen: Mapping[str, Comparison]) -> str:
-    """Which policy's throughput depends most, and which one's least, on the factor."""
+    """Tell which policy's throughput depends most on the factor, and which one's least."""
     changes: dict[str, float] = {}
     for policy in part.policies:
         rates = [
             one.samples_per_s.mean
             for comparison in chosen.values()
-            for one in comparison.policies
-            if one.policy == policy and one.samples_per_s is not None
+            if (one := comparison.find(policy)) is not None and one.samples_per_s is not None
         ]
         if len(rates) > 1 and min(rates) > 0:
             changes[policy] = max(rates) / min(rates)

@@ -1,26 +1,42 @@
-"""How a run did against bsp, in plain words and as a table: first what was measured, and otherwise that nobody knows.
+"""How a run did against bsp, in plain words and as a table: first what was measured, else that it is not known.
 
 Sooner or later is told by the smoothed curves where there are any, for one lucky evaluation decides the other reading;
 where the two readings contradict each other, neither is believed. Better or worse in the end is told by the last three
 evaluations; where the ranges of the two overlap it is "perhaps" better or worse, and the difference is told anyway.
 With several seeds the test of `plesio compare` decides instead, so that both say the same of the same runs.
+
+Two runs of one seed are held against each other here, and chance moves single evaluations. So the time to target is
+read twice, and both readings are shown:
+
+    as evaluated  the first evaluation that reached the target
+    smoothed      each evaluation becomes the mean of itself and its two neighbours (at an end of the run, of its one
+                  neighbour); the time is where the straight line between two such means meets the target
+
+A run that passes the target once by luck and falls back is early by the first reading and not by the second. With
+fewer than `FEWEST_TO_SMOOTH` evaluations there is no second one: three of them would be most of the run. For the same
+reason the end is read twice, as the last evaluation and as the mean of the last three.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Literal
 
 from plesio.core.charts import Table
+from plesio.core.results import Evaluation, RunResult
 from plesio.core.units import counted, format_bytes, format_seconds
-from plesio.report.explanation import Explanation
-from plesio.report.explanation_outcome import Outcome
+from plesio.report.curves import Curve
+from plesio.report.explanation.model import Explanation, Outcome
 from plesio.report.metric import Metric
 from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
 
-__all__ = ["ABOUT_EQUAL", "measured_table", "metric_of", "verdict_sentences"]
+__all__ = ["ABOUT_EQUAL", "FEWEST_TO_SMOOTH", "measured_table", "metric_of", "outcome_of", "verdict_sentences"]
 
 ABOUT_EQUAL = 0.01
 """A difference below this share of the time is none to people."""
+FEWEST_TO_SMOOTH = 6
+"""Evaluations; of fewer, three would be most of the run."""
+_NUM_LAST = 3
 _NONE = "–"
 _Side = Literal["better", "perhaps better", "equal", "perhaps worse", "worse"] | None
 """None: it is not known, or not clear."""
@@ -30,12 +46,12 @@ _Row = tuple[str, str, str, str]
 
 
 def metric_of(explanation: Explanation) -> Metric:
-    """What the run was evaluated by."""
+    """Return the metric that the run was evaluated by."""
     return Metric(name=explanation.metric_name, goal=explanation.metric_goal)
 
 
 def verdict_sentences(explanation: Explanation) -> list[str]:
-    """Whether it did better or worse than bsp, or that this is not known and how to find out."""
+    """Tell whether it did better or worse than bsp, or that this is not known and how to find out."""
     if explanation.status != "finished":
         error = f": {explanation.error.rstrip('.')}" if explanation.error else ""
         return [f"The run {'was interrupted' if explanation.status == 'interrupted' else 'failed'}{error}."]
@@ -122,7 +138,7 @@ def _unknown(explanation: Explanation) -> list[str]:
 
 
 def _time(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
-    """Which was sooner at the target; where there is none, which took less time for the same samples."""
+    """Tell which run was sooner at the target; without one, which took less time for the same samples."""
     here = explanation.outcome
     if explanation.target is None or not (here.num_evaluations and bsp.num_evaluations):
         why = "no target was set" if explanation.target is None else "a run was not evaluated"
@@ -157,7 +173,7 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
 
 
 def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
-    """Which was better in the end."""
+    """Tell which run was better in the end."""
     side: _Side
     here, metric = explanation.outcome, metric_of(explanation)
     ours, theirs = here.end_metric, bsp.end_metric
@@ -191,7 +207,7 @@ def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
 
 
 def _reservations(explanation: Explanation, bsp: Outcome) -> str:
-    """What the verdict is of, and what it does not show."""
+    """Tell what the verdict is of, and what it does not show."""
     here = explanation.outcome
     text = f"Measured, with the same task, {counted(explanation.num_workers, 'worker')} and seed {explanation.seed}"
     if abs(here.samples - bsp.samples) > ABOUT_EQUAL * bsp.samples:
@@ -201,7 +217,7 @@ def _reservations(explanation: Explanation, bsp: Outcome) -> str:
 
 
 def _sooner(ours: float | None, theirs: float | None) -> _Side:
-    """Which of two times is sooner, None being never; None where both are."""
+    """Compare two times, of which None is never; None where both are."""
     if ours is None or theirs is None:
         return None if ours is theirs else "worse" if ours is None else "better"
     if abs(ours - theirs) <= ABOUT_EQUAL * theirs:
@@ -232,3 +248,54 @@ def _metric_row(what: str, ours: Sequence[float], theirs: Sequence[float], metri
 def _range_text(values: Sequence[float], metric: Metric) -> str:
     mean = metric.text(math.fsum(values) / len(values))
     return mean if len(values) == 1 else f"{mean} ({metric.text(min(values))} to {metric.text(max(values))})"
+
+
+def outcome_of(run: RunResult, *, target: float | None) -> Outcome:
+    """Measure what ``run`` came to; ``target`` is the metric to reach, None for none."""
+    smooth = smoothed(run.evaluations)
+    last = tuple(point.metric for point in run.evaluations[-_NUM_LAST:])
+    return Outcome(
+        wall_s=run.wall_s,
+        samples=run.samples,
+        num_evaluations=len(run.evaluations),
+        final_metric=run.final_metric if run.final_metric is None or math.isfinite(run.final_metric) else None,
+        last_metrics=last if smooth and all(map(math.isfinite, last)) else (),
+        to_target_s=None if target is None else _first_s(run.evaluations, target=target, goal=run.metric_goal),
+        smooth_to_target_s=None if target is None else _crossing_s(smooth, target=target, goal=run.metric_goal),
+        metrics=Curve.of((point.at_s, point.metric) for point in run.evaluations),
+        smooth_metrics=Curve.of(smooth),
+        bytes_sent=run.bytes_sent_total,
+        cross_rack_bytes=run.bytes_sent_cross_rack,
+    )
+
+
+def smoothed(evaluations: Sequence[Evaluation]) -> list[tuple[float, float]]:
+    """(seconds, mean of an evaluation and its neighbours); NaN next to one that is; empty with too few to smooth.
+
+    >>> points = [Evaluation(samples=n, at_s=n, metric=m) for n, m in enumerate([0.0, 0.3, 0.6, 0.3, 0.6, 0.6])]
+    >>> [round(metric, 2) for _, metric in smoothed(points)]
+    [0.15, 0.3, 0.4, 0.5, 0.5, 0.6]
+    """
+    if len(evaluations) < FEWEST_TO_SMOOTH:
+        return []
+    values = [point.metric for point in evaluations]
+    means = [statistics.fmean(values[max(0, place - 1) : place + 2]) for place in range(len(values))]
+    return [(point.at_s, mean) for point, mean in zip(evaluations, means, strict=True)]
+
+
+def _first_s(evaluations: Sequence[Evaluation], *, target: float, goal: Literal["max", "min"]) -> float | None:
+    sign = 1.0 if goal == "max" else -1.0
+    return next((point.at_s for point in evaluations if sign * point.metric >= sign * target), None)
+
+
+def _crossing_s(points: Sequence[tuple[float, float]], *, target: float, goal: Literal["max", "min"]) -> float | None:
+    """When the line through the points first meets the target."""
+    sign = 1.0 if goal == "max" else -1.0
+    for place, (at_s, value) in enumerate(points):
+        if not sign * value >= sign * target:
+            continue
+        if place == 0 or not math.isfinite(points[place - 1][1]):
+            return at_s
+        before_s, before = points[place - 1]
+        return before_s + (at_s - before_s) * (target - before) / (value - before)
+    return None

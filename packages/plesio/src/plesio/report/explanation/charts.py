@@ -10,11 +10,14 @@ from typing import Any
 from plesio.core.charts import Axis, Chart, LineChart, Look, Panels, Series
 from plesio.core.units import counted, format_seconds
 from plesio.report.charts.colours import COLOURS, NUM_SHAPES, QUIET
-from plesio.report.explanation import Chapter, Explanation
-from plesio.report.explanation_sentences import change_text, percent
+from plesio.report.curves import late_range
+from plesio.report.explanation.model import Chapter, Explanation, Outcome
+from plesio.report.explanation.sentences import change_text, percent
+from plesio.report.explanation.verdict import metric_of
+from plesio.report.metric import Metric
 from plesio.report.sentences import listed, share_text
 
-__all__ = ["explanation_charts"]
+__all__ = ["explanation_charts", "metric_chart"]
 
 _IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], NUM_SHAPES - 1)
 _STRAND = 0.075
@@ -202,7 +205,7 @@ def _differs(chapter: Chapter, rank: int) -> bool:
 
 
 def _rung(slack: float) -> float:
-    """Where a slack is on the axis: 0, 1, 3, 7 and so on are a rung apart.
+    """Place a slack on the axis: 0, 1, 3, 7 and so on are a rung apart.
 
     >>> [_rung(slack) for slack in (0, 1, 3, 7)]
     [0.0, 1.0, 2.0, 3.0]
@@ -284,8 +287,47 @@ def _step_finding(explanation: Explanation) -> str:
 
 
 def _steps_by_policy(explanation: Explanation) -> Iterator[str]:
-    """What a step took under each policy, in the order in which they came."""
+    """Tell what a step took under each policy, in the order in which they came."""
     for policy in dict.fromkeys(chapter.policy for chapter in explanation.chapters):
         chapters = [chapter for chapter in explanation.chapters if chapter.policy == policy]
         step_s = sum(one.num_steps * one.step_s for one in chapters) / sum(one.num_steps for one in chapters)
         yield f"{format_seconds(step_s)} under {policy}"
+
+
+def metric_chart(explanation: Explanation) -> LineChart | None:
+    """The metric over training time; None where the run has fewer than two finite evaluations."""
+    metric = metric_of(explanation)
+    outcomes = [("bsp", explanation.bsp, Look(QUIET)), ("this run", explanation.outcome, Look(COLOURS[0]))]
+    drawn = [(name, one, look) for name, one, look in outcomes if one is not None and len(one.metrics.x) > 1]
+    if len(explanation.outcome.metrics.x) < 2:
+        return None
+    low, high = late_range([one.metrics for _, one, _ in drawn], goal=metric.goal)
+    is_smooth = any(one.smooth_metrics.x for _, one, _ in drawn)
+    lines = "Line: each evaluation averaged with its two neighbours." if is_smooth else ""
+    target = "" if explanation.target is None else " Dotted: the target."
+    return LineChart(
+        slug="metric",
+        title=_metric_finding(explanation, metric),
+        caption=f"Dots: evaluations. {lines}{target} The view leaves out the steep start; double-click to see all.",
+        wide=True,
+        x=Axis(title="training time (s)", from_zero=True),
+        y=Axis(title=metric.axis_title, view=(metric.scale * low, metric.scale * high)),
+        series=[series for name, one, look in drawn for series in _metric_series(name, one, look, metric)],
+        levels=[] if explanation.target is None else [metric.scale * explanation.target],
+    )
+
+
+def _metric_series(name: str, outcome: Outcome, look: Look, metric: Metric) -> Iterator[Series]:
+    curve, smooth = outcome.metrics, outcome.smooth_metrics
+    y = [metric.scale * value for value in curve.y]
+    yield Series(name=name, x=curve.x, y=y, style="points", look=look, weight="thin")
+    line = smooth if smooth.x else curve
+    yield Series(name=name, x=line.x, y=[metric.scale * value for value in line.y], look=look)
+
+
+def _metric_finding(explanation: Explanation, metric: Metric) -> str:
+    ours, theirs = explanation.outcome.final_metric, None if explanation.bsp is None else explanation.bsp.final_metric
+    if ours is None:
+        return f"No final {metric.name} is known"
+    beside = "" if theirs is None else f", bsp at {metric.text(theirs)}"
+    return f"It ended at {metric.name} {metric.text(ours)}{beside}"

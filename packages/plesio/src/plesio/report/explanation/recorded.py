@@ -1,13 +1,26 @@
-"""What a result by itself tells of a policy's decisions, where the run's event log is not at hand."""
+"""Decisions of a policy as a result by itself records them, where the run's event log is not at hand."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from plesio.core.results import RunResult
-from plesio.report.explanation import Change, Review
-from plesio.report.explanation_clock import TrainingClock
+from plesio.report.explanation.model import Change, Review
+from plesio.report.explanation.sentences import change_text, unchanged_text, upheld_text
+from plesio.report.explanation.spans import TrainingClock
 
-__all__ = ["recorded_changes", "recorded_review"]
+__all__ = ["decision_sentences", "recorded_changes"]
+
+
+def decision_sentences(run: RunResult) -> list[str] | None:
+    """Tell the decisions of a policy that adapts or switches, a sentence each; None if they are of another kind."""
+    changes = recorded_changes(run)
+    if changes is None:
+        return None
+    if not changes:
+        latest = _review(run.decisions[-1])
+        num_steps = run.steps // max(1, run.num_workers)
+        return [unchanged_text(num_steps=num_steps, policy=latest.policy, reason=latest.reason)]
+    return [f"{change_text(change)}.{upheld_text(latest, reason=change.reason)}" for change, latest in changes]
 
 
 def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | None:
@@ -18,7 +31,7 @@ def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | Non
     for decision in run.decisions:
         try:
             change = _change(decision, shares=shares, times=times)
-            latest = recorded_review(decision)
+            latest = _review(decision)
         except (KeyError, TypeError, ValueError):
             return None
         shares = change.shares
@@ -29,7 +42,7 @@ def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | Non
     return changes
 
 
-def recorded_review(decision: Mapping[str, Any]) -> Review:
+def _review(decision: Mapping[str, Any]) -> Review:
     """The latest review that left a decision in force; where there was none, the one that made it."""
     latest = decision.get("latest", decision)
     return Review(
