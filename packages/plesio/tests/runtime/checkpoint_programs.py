@@ -93,7 +93,7 @@ def train(
             metrics.append(session.evaluate(lambda: float(sum(p.double().sum() for p in model.parameters()))))
     result = session.report()
     return {
-        "sha": parameters_sha256(session._replica, session._replica.state()),
+        "sha": parameters_sha256(session._replica.parameters, session._replica.state()),
         "metrics": metrics,
         "seen": seen,
         "rank": session.rank,

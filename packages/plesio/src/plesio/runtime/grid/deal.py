@@ -8,8 +8,10 @@ given. Of loops over the data that are over, it comes in the present one, if the
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from plesio.protocol.plans import Remainder, Span, cut
+from plesio.runtime.worker.loading import SynchronousBatches
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 
 __all__ = ["Deal", "Round"]
@@ -100,6 +102,18 @@ class Deal(RoundRecords):
         self._ahead_of_training.append(
             Round(plan=plan, groups=self.groups, sizes=self._drawn[-1].sizes, spans=tuple(spans), left=left)
         )
+
+    def skip(self, whole: Remainder, *, plan: int, batch_size: int, rounds: int) -> Round | None:
+        """Go on after so many rounds of a plan, which were drawn before; returns the last of them."""
+        source = SynchronousBatches(whole, batch_size=batch_size, plan=plan, rounds=self)
+        last = None
+        for spans in islice(source.batches(), rounds):
+            source.taken(sum(map(len, spans)))
+            last = self.drawn()
+        if last is not None:
+            left = Unfinished(remainder=last.left, samples=self.global_samples, dropped=0)
+            self.regroup(self.rank, self.num_workers, generation=self.generation, clock=0, plan=plan, left=left)
+        return last
 
     def drawn(self) -> Round:
         """The next round, whose samples a loader has drawn; nobody takes them back but by regrouping."""

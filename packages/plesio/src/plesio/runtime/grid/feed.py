@@ -1,6 +1,6 @@
 """A group's micro-batches, one ahead of the training, and where in them a run goes on that is resumed or regroups."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from plesio.core.errors import DataError
 from plesio.core.records import from_values, to_values
-from plesio.protocol.plans import PlanFigures, Remainder, Span
+from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.runtime.grid.deal import Deal, Round
 from plesio.runtime.grid.formation import Formation
 from plesio.runtime.worker.loading import Fed, Given, SynchronousBatches, shard
@@ -36,6 +36,11 @@ class FeedState:
     upcoming: Any = None
     left: Remainder | None = None
 
+    @property
+    def rounds(self) -> int:
+        """How many have been drawn."""
+        return self.taken + (self.upcoming is not None)
+
     def to_values(self) -> list[Any]:
         """Plain values."""
         return [self.plan, self.taken, self.upcoming, None if self.left is None else to_values(self.left)]
@@ -45,41 +50,6 @@ class FeedState:
         """What `to_values` gave."""
         plan, taken, upcoming, left = values
         return cls(plan, taken, upcoming, None if left is None else from_values(left, Remainder))
-
-
-class _Skipping:
-    """Batches after the first ``number``, which were trained on before."""
-
-    def __init__(self, source: SynchronousBatches, deal: Deal, number: int) -> None:
-        self._source = source
-        self._deal = deal
-        self._number = number
-        self.last: Round | None = None
-        """The latest that was left out."""
-
-    @property
-    def turned(self) -> bool:
-        return self._source.turned
-
-    def batches(self) -> Iterator[Sequence[Span]]:
-        for place, batch in enumerate(self._source.batches()):
-            if place >= self._number:
-                yield batch
-            else:
-                self._source.taken(sum(map(len, batch)))
-                self.last = self._deal.drawn()
-
-    def wait(self) -> bool:
-        return not self._source.turned and self._source.wait()  # what is dealt otherwise is another source's
-
-    def taken(self, num_samples: int) -> None:
-        self._source.taken(num_samples)
-
-    def trained(self, num_samples: int) -> int | None:
-        return self._source.trained(num_samples)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 class Feed:
@@ -196,27 +166,27 @@ class Feed:
         self, order: Order, figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
     ) -> Iterator[Any]:
         """The micro-batches of one loop until its end, or until what is left is dealt otherwise."""
-        source = SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=begin.plan, rounds=self._deal)
-        skipping = _Skipping(source, self._deal, begin.taken + (begin.upcoming is not None))
+        deal, whole = self._deal, figures.whole()
+        last = deal.skip(whole, plan=begin.plan, batch_size=figures.batch_size, rounds=begin.rounds)
+        source = SynchronousBatches(whole, batch_size=figures.batch_size, plan=begin.plan, rounds=deal)
         rest = shard(
             order,
             plan=begin.plan,
-            source=skipping,
+            source=source,
             loaders=self._loaders,
             now_s=self._now_s,
             on_waited=_nothing,
             on_begun=on_begun,
         )
         try:
-            upcoming = self._drawn(rest) if begin.upcoming is None else (begin.upcoming, None)
+            upcoming = self._drawn(rest) if begin.upcoming is None else (begin.upcoming, last)
             for taken in count(begin.taken + 1):
                 if upcoming is None:
                     return
-                (batch, drawn), upcoming = upcoming, self._drawn(rest)
+                (batch, self._given), upcoming = upcoming, self._drawn(rest)
                 self._state = replace(begin, taken=taken, upcoming=None if upcoming is None else upcoming[0])
-                self._given = skipping.last if drawn is None else drawn
-                assert self._given is not None, "what was upcoming has been left out by now"
-                self._deal.give(self._given, data=order.loader.dataset)
+                assert self._given is not None, "what was upcoming has been skipped"
+                deal.give(self._given, data=order.loader.dataset)
                 yield batch
                 if source.turned:
                     return

@@ -1,6 +1,5 @@
 """The whole network, of which each worker trains a stage: put together of all workers' stages, and evaluated."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -8,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from plesio.policies.grid import GridSetting
+from plesio.runtime.worker.exchange.replica import State, parameters_sha256
 from plesio.runtime.worker.judge import evaluation_mode
 
-__all__ = ["State", "WholeNetwork", "state_of"]
-
-State = dict[str, Tensor]
+__all__ = ["WholeNetwork", "state_of"]
 
 
 class WholeNetwork:
@@ -80,14 +78,10 @@ class WholeNetwork:
         own = self.layers.state_dict(keep_vars=True)
         return {name: state[names[id(tensor)]] for name, tensor in own.items() if id(tensor) in names}
 
-    def sha256(self, state: Mapping[str, Tensor]) -> str:
+    def sha256(self, state: State) -> str:
         """Over the bytes of what is trained, in name order."""
-        digest = hashlib.sha256()
-        for name, parameter in sorted(self.layers.named_parameters()):
-            if parameter.requires_grad:
-                digest.update(name.encode())
-                digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
-        return digest.hexdigest()
+        trained = [name for name, parameter in self.layers.named_parameters() if parameter.requires_grad]
+        return parameters_sha256(trained, state)
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:

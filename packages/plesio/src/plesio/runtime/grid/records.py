@@ -22,10 +22,11 @@ from plesio.protocol.figures import Report, RunInfo
 from plesio.runtime.coordinator.ledger import Ledger, World
 from plesio.runtime.grid.collector import Collector
 from plesio.runtime.grid.messages import as_tensor, as_text
-from plesio.runtime.grid.network import State, state_of
+from plesio.runtime.grid.network import state_of
 from plesio.runtime.grid.regrouping import Composed
 from plesio.runtime.grid.tick import Tally
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
+from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.past import Past

@@ -66,7 +66,7 @@ class Evaluator:
             points = [self._measure(metric, goal, shared) for shared in snapshots]
             self.world.evaluated(points, parameters_sha256=None)
         self.replica.load(state)
-        self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica, state))
+        self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica.parameters, state))
 
     def _samples(self, samples: int | None) -> int:
         return samples if samples is not None else self.world.result(tells=False).samples

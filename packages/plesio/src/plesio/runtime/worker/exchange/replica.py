@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -435,10 +435,10 @@ class Buckets:
         return all_finite(self._flat) or self._replica.gradients_finite()
 
 
-def parameters_sha256(replica: Replica, state: State) -> str:
-    """SHA-256 over the trained parameters' bytes in ``state``, in name order."""
+def parameters_sha256(parameters: Iterable[str], state: State) -> str:
+    """SHA-256 over the bytes of these parameters in ``state``, in name order."""
     digest = hashlib.sha256()
-    for name in sorted(replica.parameters):
+    for name in sorted(parameters):
         digest.update(name.encode())
-        digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()
