@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+from plesio.advisor import Advice, Question, advise
 from plesio.bench.recipe import load_recipe, make_recipe
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.cluster import Cluster
@@ -26,6 +27,7 @@ from plesio.policies.grid import GridSetting
 from plesio.policies.weighting import Cap, Exponential
 from plesio.runtime.worlds.virtual import simulate
 from plesio.tasks import load_task
+from support.advisor import Clock, KnownWorld, question, situation
 
 
 def joined(**arguments: Any) -> plesio.Session:
@@ -141,9 +143,18 @@ def linear() -> dict[str, Any]:
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
 
 
-def a_task() -> dict[str, Any]:
-    task = load_task("quadratic")
-    return {one.name: getattr(task, one.name) for one in dataclasses.fields(task)}
+def fields_of(made: Any) -> dict[str, Any]:
+    return {one.name: getattr(made, one.name) for one in dataclasses.fields(made)}
+
+
+def asked() -> Question:
+    return question(situation(num_workers=2), target=None, measure_s=1.0)
+
+
+@functools.cache
+def answered() -> Advice:
+    clock = Clock()
+    return advise(asked(), KnownWorld(asked().at, clock), now_s=clock)
 
 
 def in_session(name: str) -> Callable[..., Any]:
@@ -169,7 +180,7 @@ SURFACE: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
         )
     },
     "TorchHook": (plesio.TorchHook, lambda: {"form": "powersgd"}),
-    "Task": (plesio.Task, a_task),
+    "Task": (plesio.Task, lambda: fields_of(load_task("quadratic"))),
     "join": (plesio.join, linear),
     "grid": (
         plesio.grid,
@@ -185,6 +196,9 @@ SURFACE: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "Qsgd": (Qsgd, lambda: {"bits": 8}),
     "Exponential": (Exponential, lambda: {"rate": 0.5}),
     "Cap": (Cap, lambda: {"limit": 3}),
+    "Cluster": (Cluster, lambda: {"name": "one", "hosts": 1, "workers_per_host": 2, "cores_per_host": 2}),
+    "Question": (Question, lambda: fields_of(asked())),
+    "Advice": (Advice, lambda: fields_of(answered())),
     "Fault": (Fault, lambda: {"at_s": 1.0, "kind": "join"}),
     "Failures": (Failures, lambda: {"mtbf_s": 1.0}),
     "simulate": (simulate, lambda: {"main": lambda job: None, "num_workers": 1, "cluster": Cluster.one_host(1)}),

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from plesio.advisor.candidates import BASELINE, SHARDED, Candidate, candidates
 from plesio.advisor.failures import FailureModel
@@ -14,10 +14,11 @@ from plesio.advisor.price import Price, price
 from plesio.advisor.race import Race
 from plesio.advisor.runs import Budget, Entry, Raced, Rehearsal, scatter_of
 from plesio.advisor.setting import Situation
-from plesio.core.arguments import checked
+from plesio.core.arguments import check_fields, checked
 from plesio.core.errors import ConfigError
 from plesio.core.records import to_json
 from plesio.core.units import format_bytes
+from plesio.core.within import AT_LEAST_0
 
 __all__ = ["Advice", "Question", "Row", "advise"]
 
@@ -60,10 +61,13 @@ class Question:
     metric_goal: Literal["max", "min"]
     target: float | None
     must_reach: bool
-    tolerance: float
+    tolerance: Annotated[float, AT_LEAST_0]
     failures: FailureModel | None
-    price_per_hour: float | None
-    measure_s: float
+    price_per_hour: Annotated[float, AT_LEAST_0] | None
+    measure_s: Annotated[float, AT_LEAST_0]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Question: ")
 
     def candidates(self) -> tuple[Candidate, ...]:
         """What is asked about there, ``bsp`` first."""
@@ -158,6 +162,9 @@ class Advice:
     rows: tuple[Row, ...]
     chosen: Row
     flips: tuple[Flip, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Advice: ")
 
     @property
     def baseline(self) -> Row:

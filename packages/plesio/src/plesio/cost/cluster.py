@@ -18,14 +18,15 @@ and `Cluster.at` gives the cluster that begins later.
 """
 
 import math
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import reason_of
+from plesio.core.within import AT_LEAST_1, SIZE
 from plesio.cost.cluster_file import read_cluster_text
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
@@ -75,22 +76,20 @@ class Cluster:
     """
 
     name: str
-    hosts: int
-    workers_per_host: int
-    cores_per_host: int
-    racks: int = 1
+    hosts: Annotated[int, AT_LEAST_1]
+    workers_per_host: Annotated[int, AT_LEAST_1]
+    cores_per_host: Annotated[int, AT_LEAST_1]
+    racks: Annotated[int, AT_LEAST_1] = 1
     local: Link = _LOCAL
     nic: Link = _NIC
     uplink: Link | None = None
     device: str = ""
-    memory_bytes: int | None = None
+    memory_bytes: Annotated[int, SIZE] | None = None
     changes: tuple[LinkChange, ...] = ()
     collectives: Collectives | None = None
 
     def __post_init__(self) -> None:
-        for what in ("hosts", "workers_per_host", "cores_per_host", "racks"):
-            if getattr(self, what) < 1:
-                raise ConfigError(f"cluster {self.name}: {what} is {getattr(self, what)}; write 1 or more")
+        check_fields(self, f"cluster {self.name}: ")
         if self.racks > self.hosts:
             raise ConfigError(
                 f"cluster {self.name}: {self.racks} racks for {self.hosts} hosts; write {self.hosts} or less"
@@ -99,10 +98,6 @@ class Cluster:
             raise ConfigError(f"cluster {self.name}: {self.racks} racks need an [uplink] with latency and bandwidth")
         if not (self.nic.shared and (self.uplink is None or self.uplink.shared)):
             raise ConfigError(f"cluster {self.name}: interfaces and uplinks are shared; only [local] may be not")
-        if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
-            raise ConfigError(f"cluster {self.name}: memory is {self.memory_bytes} bytes; write more than 0")
-        if self.collectives not in (None, *typing.get_args(Collectives)):
-            raise ConfigError(f'cluster {self.name}: collectives = "{self.collectives}"; write "nccl" or "gloo"')
         self._check_changes()
 
     def _check_changes(self) -> None:
