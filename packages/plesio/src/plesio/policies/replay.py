@@ -122,7 +122,7 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_heard", "_last_steer", "_machine", "_policy", "began")
+    __slots__ = ("_entries", "_heard", "_last_steer", "_policy", "began", "machine")
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Recorder:
         self._policy = policy
         self.began = clock
         """The clock at which the machine was started."""
-        self._machine: Machine = policy.start(clock=clock)
+        self.machine: Machine = policy.start(clock=clock)
         self._entries: Entries = KeptEntries() if entries is None else entries
         self._entries.begin(clock)
         self._heard: list[Event] | None = [] if keeps_events else None
@@ -143,19 +143,23 @@ class Recorder:
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Answer as the policy's machine does."""
-        actions = self._machine.handle(event)
+        actions = self.machine.handle(event)
+        self.record(event, actions)
+        return actions
+
+    def record(self, event: Event, actions: tuple[Action, ...]) -> None:
+        """Enter what the machine has answered where it was asked itself."""
         self._entries.add(Entry(event=event, actions=actions))
         if self._heard is not None:
             self._heard.append(event)
         for action in actions:
             if isinstance(action, Steer):
                 self._last_steer = action
-        return actions
 
     def hear_again(self, events: Iterable[Event], *, clock: int) -> None:
         """Start the machine at ``clock``, and hear what a run that is resumed has heard: it is then what it was."""
         self.began = clock
-        self._machine = self._policy.start(clock=clock)
+        self.machine = self._policy.start(clock=clock)
         self._entries.begin(clock)
         self._last_steer = None
         if self._heard is not None:
@@ -176,7 +180,7 @@ class Recorder:
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the machine does not hold."""
-        self._machine.validate()
+        self.machine.validate()
 
     @property
     def log(self) -> EventLog:

@@ -39,11 +39,11 @@ def cut(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
         part: list[Span] = []
         while size > 0:
             span = waiting.pop()
-            taken = min(size, len(span))
-            part.append(Span(span.epoch, span.start, span.start + taken))
-            if taken < len(span):
-                waiting.append(Span(span.epoch, span.start + taken, span.stop))
-            size -= taken
+            end = min(span.start + size, span.stop)
+            part.append(Span(span.epoch, span.start, end))
+            if end < span.stop:
+                waiting.append(Span(span.epoch, end, span.stop))
+            size -= end - span.start
         parts.append(part)
     return [*parts, waiting[::-1]]
 

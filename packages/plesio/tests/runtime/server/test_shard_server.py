@@ -7,6 +7,7 @@ from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequ
 from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, Order, SnapshotOrder
 from plesio.protocol.message import Message, decode, kind_of
 from plesio.protocol.peers import worker_identity
+from plesio.protocol.to_server import PartArrived
 from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport import Bulk, Header
@@ -37,7 +38,7 @@ class Host:
         initial = Initial(slices=LAYOUT.rows(0), update="delta", optimizer=None, state=None)
         payload = np.arange(4, dtype=np.float32)
         self.shard = ShardServer(self.endpoint, index=0, clock=self.clock)
-        self.shard.take(self.message(0, initial, clock=0, payload=payload), snapshots=())
+        self.shard.take(self.message(0, initial, clock=0, payload=payload))
         self.endpoint.bulks.clear()
         self.endpoint.released.clear()
 
@@ -70,13 +71,13 @@ class Host:
     def push(self, worker: int, *, clock: int, value: float) -> None:
         push = Push(num_steps=1, num_samples=1, present=None, finished=())
         bulk = self.message(worker, push, clock=clock, payload=np.full(4, value, dtype=np.float32))
-        part = self.shard.take(bulk, snapshots=())
-        assert part is not None
+        part = self.shard.take(bulk)
+        assert isinstance(part, PartArrived)
         assert (part.event.worker, part.event.clock, part.server) == (worker, clock, 0)
 
     def pull(self, worker: int, *, after: int, clock: int, known: int | None = 0) -> list[Answer]:
         pull = Pull(after=after, known=known)
-        self.shard.take(self.message(worker, pull, clock=clock, request=worker * 100 + clock), snapshots=())
+        self.shard.take(self.message(worker, pull, clock=clock, request=worker * 100 + clock))
         return self.answers()
 
     def order(self, order: Order) -> list[Answer]:
@@ -88,7 +89,9 @@ class Host:
 
     def shared(self, *, snapshot: int | None) -> list[float]:
         request = SharedRequest(snapshot=snapshot, optimizer=False)
-        self.shard.take(self.message(0, request, clock=0), snapshots=())
+        bulk = self.message(0, request, clock=0)
+        assert self.shard.take(bulk) == request
+        self.shard.share(bulk, request, snapshots=())
         [(_, header, meta, payload)] = self.endpoint.bulks
         self.endpoint.bulks.clear()
         decode(header.kind, meta, Shared, peer="server 0")

@@ -138,6 +138,7 @@ class Coordinator:
         self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
         self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
         self._members = Members()
+        self._saves = saving is not None
         self._stage = Stage(policy, clock=began)
         self._checkpoints = Checkpoints(
             saving,
@@ -230,7 +231,7 @@ class Coordinator:
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
         """Return what follows from a worker's message, or from an update that a server has got from it."""
         effects = self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s)
-        return effects + self._pause_if_due(now_s)
+        return effects + self._pause_if_due(now_s) if self._saves else effects
 
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> Answers:
         match message:
@@ -375,7 +376,9 @@ class Coordinator:
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
         """Have the policy decide on an event, and do what it decides."""
         effects: list[Effect] = []
-        for action in self.recorder.handle(event):
+        actions = self.recorder.machine.handle(event)
+        self.recorder.record(event, actions)
+        for action in actions:
             match action:
                 case Admit(worker=worker, clock=clock):
                     self._members[worker].go_on_from(clock)

@@ -148,8 +148,11 @@ class Members(dict[int, Member]):
 
     def known(self) -> dict[int, int]:
         """The live workers that have not left and speak, and how many workers' work each one's is."""
-        members = {worker: self[worker] for worker in self.live}
-        return {worker: one.num_workers for worker, one in members.items() if not (one.left or one.spoken_for)}
+        return {
+            worker: one.num_workers
+            for worker, one in sorted(self.items())
+            if one.live and not (one.left or one.spoken_for)
+        }
 
     def begin(self) -> None:
         """Start the run: all workers that it expects are there."""

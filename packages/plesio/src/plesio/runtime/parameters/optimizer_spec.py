@@ -29,7 +29,8 @@ SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 """Optimizers that work element by element, so that a server can run them on its slices."""
 
-_NUMBERS = (bool, int, float)
+_NOT_THE_SERVERS = frozenset({"params", "param_names", "fused", "foreach", "capturable", "initial_lr"})
+"""Options that choose an implementation, or belong to schedulers."""
 
 
 def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
@@ -67,19 +68,18 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], ...]:
-    """The options of each parameter group that are numbers, tuples of numbers or None."""
-    return tuple(
-        {key: _plain(value) for key, value in group.items() if _is_option(key, value)}
-        for group in optimizer.param_groups
-    )
-
-
-def _is_option(key: str, value: object) -> bool:
-    # `fused` and `foreach` choose an implementation, `initial_lr` belongs to schedulers: not the server's business
-    if key in ("params", "param_names", "fused", "foreach", "capturable", "initial_lr"):
-        return False
-    return value is None or isinstance(value, (*_NUMBERS, tuple, list, torch.Tensor))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else list(value) if isinstance(value, tuple) else value
+    """Return the options of each parameter group that are numbers, tuples of numbers or None."""
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        options: dict[str, Any] = {}
+        for key, value in group.items():
+            if key in _NOT_THE_SERVERS:
+                continue
+            if isinstance(value, torch.Tensor):
+                options[key] = value.item()
+            elif isinstance(value, tuple):
+                options[key] = list(value)
+            elif value is None or isinstance(value, bool | int | float | list):
+                options[key] = value
+        groups.append(options)
+    return tuple(groups)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from plesio.core.clock import Clock
 from plesio.core.errors import DataError, TransportError
 from plesio.core.results import RunResult
+from plesio.protocol.bulk import SharedRequest
 from plesio.protocol.effects import FromFirst, Orders
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import server_identity
@@ -143,12 +144,14 @@ class JobServer:
 
     def _on_bulk(self, bulk: Bulk) -> None:
         try:
-            part = self._shard.take(bulk, snapshots=self.run.snapshots)
+            taken = self._shard.take(bulk)
+            if isinstance(taken, SharedRequest):
+                self._shard.share(bulk, taken, snapshots=self.run.snapshots)
         except TransportError as error:
             self._refusals.refuse(error)
             return
-        if part is not None:
-            self._arrived(part)
+        if isinstance(taken, PartArrived):
+            self._arrived(taken)
 
     def _arrived(self, part: PartArrived) -> None:
         if not self.run.arrived(part) and self._first is not None:

@@ -92,12 +92,11 @@ class ShardServer:
         """Import what a shard is made of, so that no run stands still for it later; done already, it takes no time."""
         import_module(_SHARD).warm_up()
 
-    def take(self, bulk: Bulk, *, snapshots: Sequence[Snapshot]) -> PartArrived | None:
-        """Act on a worker's message; what has to be decided on is returned.
+    def take(self, bulk: Bulk) -> PartArrived | SharedRequest | None:
+        """Act on a worker's message.
 
-        Args:
-            bulk: The message.
-            snapshots: Those of the run, where this server knows them.
+        Returns:
+            An update that has to be decided on, or a request that `share` answers.
 
         Raises:
             TransportError: It cannot be read.
@@ -117,10 +116,10 @@ class ShardServer:
             self._endpoint.release(bulk)  # no run
         elif isinstance(message, Push):
             return self._push(self._shard, bulk, message)
-        elif isinstance(message, Pull):
-            self._pull(bulk, message)
+        elif isinstance(message, SharedRequest):
+            return message
         else:
-            self._share(self._shard, bulk, message, snapshots=snapshots)
+            self._pull(bulk, message)
         return None
 
     def _begin(self, bulk: Bulk, initial: Initial) -> None:
@@ -173,8 +172,16 @@ class ShardServer:
         self._endpoint.release(bulk)
         self._answer()
 
-    def _share(self, shard: "Shard", bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
-        """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot."""
+    def share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
+        """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot.
+
+        Args:
+            bulk: The message that asks for it.
+            request: What it asks for.
+            snapshots: Those of the run, where this server knows them.
+        """
+        shard = self._shard
+        assert shard is not None
         if request.optimizer:
             pulled = shard.pull_all()
         elif request.snapshot is None:

@@ -118,7 +118,7 @@ class OwnChanges:
         try:
             yield
         finally:
-            if self._watches and (self._written() != self._version or self._copies is None):
+            if self._watches and (self._copies is None or self._written() != self._version):
                 self._leave()
 
     @contextmanager
@@ -177,7 +177,10 @@ class OwnChanges:
         self._leave()
 
     def _written(self) -> int:
-        return sum(parameter._version for parameter in self._parameters().values())
+        written = 0
+        for parameter in self._parameters().values():  # in every step: a sum over a generator takes twice as long
+            written += parameter._version
+        return written
 
     def _leave(self) -> None:
         self._version = self._written()
@@ -188,10 +191,12 @@ class OwnChanges:
     def _look(self) -> None:
         if not self._num_left:
             return
-        moved, self._version = self._written() != self._version, self._written()
+        before, self._version = self._version, self._written()
+        moved = self._version != before
         if self._copies is not None:
+            parameters = self._parameters()
             for name, copy in self._copies.items():
-                if not _equal(copy, self._parameters()[name].detach()):
+                if not _equal(copy, parameters[name].detach()):
                     self.found(f'"{name}"')
                     self._sums, self._moved = self._sum_up({}), True
                     break

@@ -13,21 +13,17 @@ class StepClock:
     8
     """
 
-    __slots__ = ("_finished",)
+    __slots__ = ("finished",)
 
     def __init__(self) -> None:
-        self._finished = 0
-
-    @property
-    def finished(self) -> int:
-        """The last step that is finished."""
-        return self._finished
+        self.finished = 0
+        """The last step that is finished; only the clock's methods move it."""
 
     def finish(self, clock: int) -> None:
         """Step ``clock`` is finished."""
-        assert clock == self._finished + 1, f"step {clock} follows step {self._finished}"
-        self._finished = clock
+        assert clock == self.finished + 1, f"step {clock} follows step {self.finished}"
+        self.finished = clock
 
     def go_on_from(self, clock: int) -> None:
         """The worker is admitted, or all go on together, at ``clock``."""
-        self._finished = clock
+        self.finished = clock
