@@ -20,18 +20,19 @@ $(STAMP): packages/plesio/pyproject.toml packages/plesio-planning/pyproject.toml
 demo: $(STAMP)
 	$(BIN)/plesio compare recipes/demo.toml --out runs/demo --overwrite
 
-# Two halves: what may share the machine, and what measures real time and must run alone. Both run, whatever one finds.
+# Two halves: what may share the machine (four at a time, as tests of processes mostly wait), and what measures real time
+# and must run alone. Both run, whatever one finds.
 test: $(STAMP)
 	@.ci/packages
 	status=0; \
-	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
+	$(BIN)/pytest -W error -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
 	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" packages || status=1; \
 	exit $$status
 
 test-all: $(STAMP)
 	@.ci/packages
 	status=0; \
-	$(BIN)/pytest -W error -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
+	$(BIN)/pytest -W error -n 4 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
 	$(BIN)/pytest -W error -m alone packages || status=1; \
 	exit $$status
 

@@ -33,21 +33,20 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 _ALONE = (
-    "bench/test_probe",
-    "bench/test_progress",
-    "bench/test_validate",
-    "cli/test_calibrate",
-    "cli/test_probe",
-    "measured/test_measured",
-    "measured/test_ranks",
+    "bench/test_probe.py",
+    "bench/test_validate.py::test_both_worlds",
+    "cli/test_calibrate.py::test_measures_a_machine",
+    "measured/test_measured_asynchronous.py::test_staleness_weighting",
+    "measured/test_measured_communication.py",
+    "measured/test_measured_parallel.py",
+    "measured/test_measured_training.py::test_bounded_staleness",
     "runtime/test_hosts",
-    "runtime/worker/test_pacing",
-    "runtime/transport/test_transport_memory",
 )
-"""Folders and files whose tests measure real time, or what depends on it: `make test` runs them one after another.
+"""Files, or tests of a file, that measure real time and expect what an idle machine does: `make test` runs them one
+after another.
 
-Starting processes and waiting for them is no reason: two tests at a time have a core each. Nor is a socket: what was
-sent has no time.
+Starting processes and waiting for them is no reason, nor is a socket: what was sent has no time. Nor is a measured time
+that is only asked to be longer than what it cannot be shorter than.
 """
 _MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 4 * 2**30
@@ -78,15 +77,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What is alone and what is not are two runs: neither imports the other's tests."""
+    """Import no file whose tests all belong to the other run: those that are alone, and those that are not."""
     if collection_path.suffix != ".py" or not config.option.markexpr.startswith(("alone", "not alone")):
         return None
-    return True if _is_alone(collection_path) != config.option.markexpr.startswith("alone") else None
+    some, all_of_it = _is_alone(collection_path.as_posix(), some=True), _is_alone(collection_path.as_posix())
+    return True if (not some if config.option.markexpr.startswith("alone") else all_of_it) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _is_alone(item.path):
+        if _is_alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
     _mark_further_cases(items)
     for item in items:
@@ -124,8 +124,10 @@ def _mark_further_cases(items: list[pytest.Item]) -> None:
         places[test] += 1
 
 
-def _is_alone(path: Path) -> bool:
-    return path.as_posix().partition("/tests/")[2].startswith(_ALONE)
+def _is_alone(name: str, *, some: bool = False) -> bool:
+    """Tell whether a test, or all of a file's tests, are alone; or ``some`` of a file's."""
+    name = name.partition("/tests/")[2]
+    return name.startswith(_ALONE) or (some and any(one.startswith(name) for one in _ALONE if name))
 
 
 @dataclass(frozen=True)
