@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.records import to_values
-from plesio.core.trace import TraceWriter
 from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
@@ -34,9 +33,8 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.history import History
-from plesio.runtime.worker.job_handle import JobHandle, ambient
+from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
 from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
@@ -122,24 +120,27 @@ def join(
     >>> session.report().steps
     1
     """
-    around = _Around.of(options, policy=policy, trace=trace)
-    make_writable(around.folder, "traces")
+    options, around = options.within()
+    if around is not None:
+        policy = policy if around.policy is None else around.policy
+        trace = around.trace if trace is None else trace
+    make_writable(folder := None if trace is None else Path(trace), "traces")
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
-    place = around.job.place if around.job is not None else Place.from_environment()
-    chosen = _policy_of(around, setting, place=place)
+    place = options.job.place if options.job is not None else Place.from_environment()
+    chosen = _policy_of(policy, setting, place=place)
     one = as_one(model, optimizer)
     replica = Replica(model, one, scaler=scaler)
-    if around.on_join is not None:
+    if around is not None and around.on_join is not None:
         around.on_join(model, one)
     if place is not None:
         _check(chosen, replica, place=place, racks=racks)
     _introduce(place, chosen)
-    run = _Run(replica, policy=chosen, folder=around.folder, pacer=around.pacer, options=options, setting=setting)
+    run = _Run(replica, policy=chosen, folder=folder, options=options, setting=setting)
     if place is None:
         return run.alone()
     in_job = partial(run.in_job, racks=racks, total_samples=total_samples, on_transition=on_transition)
-    if around.job is not None:
-        return in_job(around.job, owns_job=False)
+    if options.job is not None:
+        return in_job(options.job, owns_job=False)
     _check_alone()
     session = in_job(Job(place), owns_job=True)
     _own[:] = [weakref.ref(session)]
@@ -164,40 +165,15 @@ def _introduce(place: Place | None, policy: Policy) -> None:
     _log.info("joins under %s", policy.title)
 
 
-def _policy_of(around: "_Around", setting: CheckpointSetting | None, *, place: Place | None) -> Policy:
+def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: Place | None) -> Policy:
     """The policy, with moments at which all stand where checkpoints need them."""
-    chosen = parse_policy(around.policy) if isinstance(around.policy, str) else around.policy
+    chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if place is not None and chosen.shards:
         _check_sharded(chosen, late=place.late, saves=setting is not None)
     if setting is None:
         return chosen
     setting.prepare()
     return chosen if chosen.review is not None else Interruptible(policy=chosen)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Around:
-    """What a call says, or else what surrounds it (`plesio.runtime.worker.job_handle.within`)."""
-
-    job: JobHandle | None
-    policy: Policy | str
-    folder: Path | None
-    pacer: Pacer | None
-    on_join: Callable[[torch.nn.Module, torch.optim.Optimizer], None] | None = None
-
-    @classmethod
-    def of(cls, options: JoinOptions, *, policy: Policy | str, trace: Path | str | None) -> "_Around":
-        found = ambient() if options.job is None else None
-        folder = None if trace is None else Path(trace)
-        if found is None:
-            return cls(job=options.job, policy=policy, folder=folder, pacer=options.pacer)
-        return cls(
-            job=found.job,
-            policy=policy if found.policy is None else found.policy,
-            folder=found.trace if folder is None else folder,
-            pacer=found.pacer if options.pacer is None else options.pacer,
-            on_join=found.on_join,
-        )
 
 
 def _check(policy: Policy, replica: Replica, *, place: Place, racks: Racks) -> None:
@@ -232,7 +208,6 @@ class _Run:
     _: KW_ONLY
     policy: Policy
     folder: Path | None
-    pacer: Pacer | None
     options: JoinOptions
     setting: CheckpointSetting | None
 
@@ -287,7 +262,7 @@ class _Run:
             deals=checkpoints is not None,
             steps=steps,
             timeline=timeline,
-            pacer=self.pacer,
+            pacer=self.options.pacer,
             past=None if checkpoints is None else checkpoints.past(),
             saver=None if checkpoints is None else checkpoints.saver,
         )
@@ -359,7 +334,7 @@ class _Run:
                     seed=self.options.info.seed,
                     steps=steps,
                     timeline=timeline,
-                    pacer=self.pacer,
+                    pacer=self.options.pacer,
                     past=past,
                     saver=None if checkpoints is None else checkpoints.saver,
                     recovery=made.recovery,
@@ -407,16 +382,8 @@ class _Run:
         return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
 
     def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> Timeline:
-        """With a trace in the folder, if there is one; where that cannot be written, training goes on without."""
-
-        def give_up_tracing(sentence: str) -> None:
-            meter.totals.fallbacks.append(sentence)
-            _log.warning("%s", sentence)
-
-        path = None if self.folder is None else self.folder / f"trace-{rank}.jsonl"
-        header = {"worker": rank, "policy": self.policy.title}
-        trace = TraceWriter(path, header=header, on_failure=give_up_tracing, clock=clock)
-        timeline = Timeline(meter, trace, clock=clock, gauges=gauges)
+        """With a trace in the folder, if there is one."""
+        timeline = Timeline.of(meter, self.folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges)
         if rank == 0 and (line := left_out(self.replica.model, self.replica.optimizer)) is not None:
             meter.warn(line)
         if self.replica.scaling is not None:

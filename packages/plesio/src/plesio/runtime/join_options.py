@@ -1,7 +1,7 @@
 """What few sessions need to say: arguments of `plesio.join` that stand apart from the common ones."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from plesio.core.arguments import check_fields
@@ -10,7 +10,7 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.environment import REPLICAS_VARIABLE
-from plesio.runtime.worker.job_handle import JobHandle
+from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["JoinOptions"]
@@ -64,3 +64,10 @@ class JoinOptions:
         if told not in ("1", "2"):
             raise ConfigError(f"{REPLICAS_VARIABLE}={told}: a server can be there once or twice; write 1 or 2")
         return int(told)
+
+    def within(self) -> tuple["JoinOptions", Ambient | None]:
+        """Return them with the job and the pacer of the virtual worker whose thread this is, and what else it has."""
+        around = ambient() if self.job is None else None
+        if around is None:
+            return self, None
+        return replace(self, job=around.job, pacer=around.pacer if self.pacer is None else self.pacer), around

@@ -20,7 +20,6 @@ from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
-from plesio.core.trace import TraceWriter
 from plesio.core.within import ABOVE_0, AT_LEAST_1
 from plesio.policies.grid import GridSetting, is_grid
 from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -45,7 +44,7 @@ from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
-from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
+from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.peer_watch import Unwatched
@@ -120,9 +119,9 @@ def grid(
     >>> session.report().steps
     1
     """
-    around = ambient() if options.job is None else None
+    options, around = options.within()
     if around is not None:
-        options, trace = _within(around, options), around.trace if trace is None else trace
+        trace = around.trace if trace is None else trace
         if around.policy is not None and is_grid(around.policy):
             setting, groups = around.policy, None
     place = Place.from_environment() if options.job is None else options.job.place
@@ -153,11 +152,6 @@ def grid(
     except BaseException:
         undo.close()
         raise
-
-
-def _within(around: Ambient, options: JoinOptions) -> JoinOptions:
-    """What holds in the job of a virtual worker whose script names none."""
-    return replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer)
 
 
 def _setting(
@@ -321,10 +315,7 @@ class _Composer:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
         told_bytes = None if self.job is None else self.job.memory_bytes()
         meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=None)
-        path = None if self.folder is None else self.folder / f"trace-{self._rank}.jsonl"
-        header = {"worker": self._rank, "policy": self.setting.spec}
-        trace = TraceWriter(path, header=header, on_failure=_log.warning, clock=self._clock)
-        return Timeline(meter, trace, clock=self._clock)
+        return Timeline.of(meter, self.folder, worker=self._rank, policy=self.setting.spec, clock=self._clock)
 
     def _cut(self, x: Any, group: Group | None, *, past: dict[str, Any] | None) -> NetworkCut:
         if past is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from plesio.core.clock import Clock
 from plesio.core.trace import UTILISATION, TraceWriter
@@ -34,6 +35,16 @@ class Timeline:
         """End of the last of these."""
         self._totals = meter.totals
         self._gauges = gauges
+
+    @classmethod
+    def of(
+        cls, meter: Meter, folder: Path | None, *, worker: int, policy: str, clock: Clock, gauges: Gauges | None = None
+    ) -> "Timeline":
+        """Make a worker's, with a trace in the folder if there is one; if that cannot be written, without."""
+        path = None if folder is None else folder / f"trace-{worker}.jsonl"
+        header = {"worker": worker, "policy": policy}
+        trace = TraceWriter(path, header=header, on_failure=meter.warn, clock=clock)
+        return cls(meter, trace, clock=clock, gauges=gauges)
 
     def measured_by(self, gauges: Gauges) -> None:
         """From here on ``gauges`` measure each step, where what they measure was not there at the beginning."""
