@@ -33,12 +33,12 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 _ALONE = (
-    "bench/test_probe.py",
+    "bench/test_probe.py::TestOnRacks",
+    "bench/test_probe.py::test_every_pair_of_processes",
     "bench/test_validate.py::test_both_worlds",
-    "cli/test_calibrate.py::test_measures_a_machine",
     "measured/test_measured_asynchronous.py::test_staleness_weighting",
     "measured/test_measured_communication.py",
-    "measured/test_measured_parallel.py",
+    "measured/test_measured_parallel.py::test_the_best_interval",
     "measured/test_measured_training.py::test_bounded_staleness",
     "runtime/test_hosts",
 )
