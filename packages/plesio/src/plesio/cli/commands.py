@@ -93,10 +93,17 @@ def invoke(args: Sequence[str]) -> int:
     except PlesioError as error:
         _complain(str(error))
     except _UsageError as error:
-        _complain(home_of(next(iter(args), "")) or error.format_message())  # type: ignore[attr-defined]
+        _complain(home_of(next(iter(args), "")) or _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         return 130
     return 2
+
+
+def _usage(error: Exception) -> str:
+    """Say what is wrong with the arguments, and which command shows how to write them."""
+    context = getattr(error, "ctx", None)
+    said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    return said if context is None else f"{said}; `{context.command_path} --help` shows how to write it"
 
 
 def _complain(message: str) -> None:

@@ -126,8 +126,11 @@ def find(setting: CheckpointSetting, *, policy: str, seed: int, kind: str = "pol
     if setting.resume == "no":
         return None
     if setting.resume == "auto":
-        latest = Folder(setting.folder).latest()
+        folder = Folder(setting.folder)
+        latest = folder.latest()
         if latest is None:
+            for cut_off in folder.unfinished()[:1]:
+                _log.warning("%s was cut off while it was written and no other is there: the run begins anew", cut_off)
             return None
         path, manifest, damaged = latest
         for line in damaged:
