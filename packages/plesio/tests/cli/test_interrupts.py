@@ -23,7 +23,7 @@ COMMANDS = {
     "advise": "advise digits --cluster 4x1gbe --measure 120s",
     "characterise": "characterise {characterise} --out {out} --world virtual",
     "calibrate": "calibrate quadratic --out {out}.toml",
-    "sweep": "sweep {recipe} --bounds 0,2,4 --out {out}",
+    "sweep": "sweep {recipe} --cluster 4x1gbe --bounds 0,2,4 --out {out}",
     "run": "run --workers 2 {script}",
 }
 LIMIT_S = 60.0
