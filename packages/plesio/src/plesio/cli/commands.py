@@ -103,7 +103,11 @@ def _usage(error: Exception) -> str:
     """Say what is wrong with the arguments, and which command shows how to write them."""
     context = getattr(error, "ctx", None)
     said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    return said if context is None or said.endswith("?") else f"{said}; `{context.command_path} --help` shows how to write it"
+    return (
+        said
+        if context is None or said.endswith("?")
+        else f"{said}; `{context.command_path} --help` shows how to write it"
+    )
 
 
 def _complain(message: str) -> None:
