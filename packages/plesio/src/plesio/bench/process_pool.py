@@ -4,6 +4,7 @@ Their starter hosts the job's key-value store itself, as a launcher does.
 """
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -189,6 +190,7 @@ def _ctrl_c_held_back() -> Iterator[None]:
 @contextmanager
 def enlisted(environment: Mapping[str, str]) -> Iterator[None]:
     """Give this process its variables; it leaves Ctrl-C to its starter, whose SIGTERM interrupts it."""
+    gc.freeze()  # collections would go through, and so copy, all that the fork server has imported
     os.environ.update(environment)
     # as in any other process: a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)

@@ -6,6 +6,7 @@ process each, in milliseconds, with nothing of the test runner's state in it.
 
 import contextlib
 import faulthandler
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -154,6 +155,7 @@ def _work(
     environment: Mapping[str, str],
     pipe: Connection,
 ) -> None:
+    gc.freeze()  # collections would go through, and so copy, all that the fork server has imported
     if entry is not None:
         entry.enter()
     os.environ.update(environment)
