@@ -15,9 +15,12 @@ a collective, 10 ms on the store, each taken twice; `bench_recovery --join` has 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from plesio.advisor.candidates import SHARDED
+from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from plesio.cost.goodput import expected_goodput
 from plesio.policies import parse_policy
 
@@ -39,14 +42,13 @@ class FailureModel:
         state_bytes: Of parameters and optimizer, for checkpoints.
     """
 
-    mtbf_s: float
-    num_workers: int
-    restart_s: float = 10.0
-    state_bytes: float = 0.0
+    mtbf_s: Annotated[float, ABOVE_0]
+    num_workers: Annotated[int, AT_LEAST_1]
+    restart_s: Annotated[float, AT_LEAST_0] = 10.0
+    state_bytes: Annotated[float, AT_LEAST_0] = 0.0
 
     def __post_init__(self) -> None:
-        if not self.mtbf_s > 0:
-            raise ConfigError(f"a mean time between failures of {self.mtbf_s:g} s; write more than 0 s")
+        check_fields(self, "failures: ")
 
     def slowdown(self, spec: str) -> float:
         """How many times as long work takes with failures, if there is enough of it; inf if it never ends.

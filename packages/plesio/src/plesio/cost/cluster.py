@@ -245,7 +245,8 @@ class Cluster:
         >>> [two.at(moment_s).path(0, 1)[0].bytes_per_s for moment_s in (0.0, 29.0, 30.0)]
         [125000000.0, 125000000.0, 1000000.0]
         """
-        return replace(self, changes=tuple(replace(one, at_s=max(0.0, one.at_s - at_s)) for one in self.changes))
+        changes = tuple(replace(one, at_s=max(0.0, one.at_s - at_s)) for one in self.changes)
+        return replace(self, changes=changes) if changes else self
 
     def with_bandwidth(self, bytes_per_s: float) -> "Cluster":
         """The cluster with interfaces of this bandwidth; latencies stay, and uplinks are as oversubscribed as before.

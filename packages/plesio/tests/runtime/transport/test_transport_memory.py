@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from plesio.core.errors import TransportError
+from plesio.core.records import to_values
 from plesio.runtime.transport import Bulk, ClientEndpoint, ControlClient, Header, Refusal
 from plesio.runtime.transport.segments import MemoryOffer, SegmentPool, segment_name
 from plesio.runtime.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
@@ -241,7 +242,7 @@ def test_memory_that_is_not_as_offered_is_not_opened(
     server: EchoServer, context: zmq.Context, changes: dict[str, object]
 ):
     pool = SegmentPool(max_free_bytes=MIB)
-    offer = pool.offer.to_json()
+    offer = to_values(pool.offer)
     assert opens(server, context, offer) is True
     assert opens(server, context, {**offer, **changes}) is False
     assert opens(server, context, None) is False

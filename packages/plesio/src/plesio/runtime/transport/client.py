@@ -11,6 +11,7 @@ import zmq
 from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
+from plesio.core.records import to_values
 from plesio.runtime.transport.assembly import Assembler, BufferPool
 from plesio.runtime.transport.channels import DATA_HELLO, SERVER
 from plesio.runtime.transport.control_client import ControlClient, connect
@@ -73,7 +74,7 @@ class ClientEndpoint:
         segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if self.link == "ipc" else None
         self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
         self._mappings = Mappings(max_bytes=max_bulk_bytes)
-        hello = {"data": self.link, "encrypt": encrypt, "memory": segments.offer.to_json() if segments else None}
+        hello = {"data": self.link, "encrypt": encrypt, "memory": to_values(segments.offer) if segments else None}
         try:
             self._control = ControlClient(
                 addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, hello=hello
@@ -131,7 +132,7 @@ class ClientEndpoint:
 
     def _share_memory(self) -> None:
         welcome = self._control.welcome
-        opens = self._mappings.admit(SERVER, MemoryOffer.from_json(welcome.get("memory")))
+        opens = self._mappings.admit(SERVER, MemoryOffer.read(welcome.get("memory")))
         if welcome.get("opens") is True:
             self._outbox.allow(SERVER)
         self.push(Header(kind=DATA_HELLO, generation=self.generation), meta={"opens": opens})

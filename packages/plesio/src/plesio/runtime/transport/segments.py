@@ -16,10 +16,14 @@ import mmap
 import os
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from plesio.core.errors import DataError
+from plesio.core.records import Record, from_values
 
 __all__ = ["SEALS", "MemoryOffer", "Segment", "SegmentPool", "make_pool", "segment_name"]
 
@@ -34,8 +38,7 @@ def segment_name(token: str, serial: int) -> str:
     return f"plesio-{token}-{serial}"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOffer:
+class MemoryOffer(Record, frozen=True, kw_only=True):
     """Where an endpoint's segments are found.
 
     Attributes:
@@ -44,23 +47,18 @@ class MemoryOffer:
         probe: Descriptor of segment 0, which is there for peers to try.
     """
 
-    process: int
-    token: str
-    probe: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"process": self.process, "token": self.token, "probe": self.probe}
+    process: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+    token: Annotated[str, msgspec.Meta(pattern=f"^[0-9A-Za-z]{{{_TOKEN_DIGITS}}}$")]
+    probe: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
     @classmethod
-    def from_json(cls, value: object) -> "MemoryOffer | None":
-        """What `to_json` made, checked; None when it is anything else."""
-        match value:
-            case {"process": int(process), "token": str(token), "probe": int(probe)}:
-                well_formed = len(token) == _TOKEN_DIGITS and token.isascii() and token.isalnum()
-                if well_formed and 0 < process < 2**31 and 0 <= probe < 2**31:
-                    return cls(int(process), token, int(probe))
-        return None
+    def read(cls, values: object) -> "MemoryOffer | None":
+        """Return the offer that a peer sent as JSON values; None when it is anything else."""
+        try:
+            offer: MemoryOffer = from_values(values, cls)
+        except DataError:
+            return None
+        return offer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +92,7 @@ class SegmentPool:
         self._free: list[Segment] = []
         self._live: dict[int, Segment] = {}
         self._num_made = 0
-        self.offer = MemoryOffer(os.getpid(), self._token, self._make(_PAGE).descriptor)
+        self.offer = MemoryOffer(process=os.getpid(), token=self._token, probe=self._make(_PAGE).descriptor)
         """What peers need in order to open the segments."""
 
     @property

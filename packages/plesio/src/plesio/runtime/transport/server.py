@@ -14,6 +14,7 @@ import zmq
 from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
+from plesio.core.records import to_values
 from plesio.runtime.transport.assembly import Assembler, BufferPool
 from plesio.runtime.transport.channels import (
     HELLO,
@@ -270,8 +271,8 @@ class ServerEndpoint:
                 self._seals[control.peer] = Seal(welcome["seal"], at_server=True)
             welcome["ticket"] = self._tickets.issue(control.peer)
             if link == "ipc" and self._outbox.segments is not None:
-                welcome["memory"] = self._outbox.segments.offer.to_json()
-                welcome["opens"] = self._mappings.admit(control.peer, MemoryOffer.from_json(control.body.get("memory")))
+                welcome["memory"] = to_values(self._outbox.segments.offer)
+                welcome["opens"] = self._mappings.admit(control.peer, MemoryOffer.read(control.body.get("memory")))
         self._control.send(control.peer, WELCOME, welcome)
         return True
 
