@@ -7,7 +7,8 @@ import pytest
 
 from plesio.policies.grid import GridSetting
 from plesio.report.build import build_report
-from plesio.report.grid_stages import grid_charts, grid_tables, read_stages
+from plesio.report.grid_stages import grid_charts, grid_tables, stages_of
+from plesio.report.spans import read_traces
 from runtime.grid.programs import in_virtual_world
 
 
@@ -21,7 +22,7 @@ def run_of(spec: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("spec", ["1x3", "2x2", "1x2,schedule=1f1b,micro_batches=4"])
 def test_stages_are_as_stale_as_the_schedule_has_them(spec: str, tmp_path: Path) -> None:
-    found = read_stages(run_of(spec, tmp_path))
+    found = stages_of(read_traces(run_of(spec, tmp_path)))
     assert found is not None
     for stage in found.stages:
         assert max(staleness for _, staleness in stage.staleness) == stage.delay
@@ -35,7 +36,7 @@ def test_stages_are_as_stale_as_the_schedule_has_them(spec: str, tmp_path: Path)
 
 
 def test_the_report_has_the_stages(tmp_path: Path) -> None:
-    found = read_stages(run_of("1x3", tmp_path))
+    found = stages_of(read_traces(run_of("1x3", tmp_path)))
     assert found is not None
     [table] = grid_tables([found])
     assert [row[2:5] for row in table.rows] == [("4", "4", "5"), ("2", "2", "3"), ("0", "0", "1")]
@@ -47,5 +48,5 @@ def test_the_report_has_the_stages(tmp_path: Path) -> None:
 
 def test_other_runs_have_no_stages(tmp_path: Path) -> None:
     (tmp_path / "trace-0.jsonl").write_text('{"schema": 1, "worker": 0, "policy": "bsp", "origin_s": 1.0}\n')
-    assert read_stages(tmp_path) is None
-    assert read_stages(tmp_path / "nothing") is None
+    assert stages_of(read_traces(tmp_path)) is None
+    assert stages_of(read_traces(tmp_path / "nothing")) is None

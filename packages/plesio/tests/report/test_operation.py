@@ -1,7 +1,7 @@
 """How runs went from step to step, read from traces as runs leave them, and what is advised."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from plesio.core.results import RunResult
 from plesio.core.trace import Record, Trace
 from plesio.report.operation import Exchanges, Operation, StepTimes, operation_of, read_operation
 from plesio.report.operation_advice import operation_advice, operations_advice
+from plesio.report.spans import RunTraces
 
 STEPS = 100
 
@@ -25,6 +26,10 @@ def a_trace(worker: int, spans: Iterable[tuple[str, float]], *more: Record) -> T
     return Trace(header={"worker": worker, "origin_s": 0.0, "policy": "bsp"}, records=(*records, *more))
 
 
+def went(traces: Mapping[int, Trace], result: RunResult | None = None) -> Operation | None:
+    return operation_of(RunTraces.of(list(traces.values())), result)
+
+
 def steady(compute_s: float, wait_s: float = 0.0, communicate_s: float = 0.0) -> list[tuple[str, float]]:
     return [("compute", compute_s), ("wait", wait_s), ("communicate", communicate_s)] * STEPS
 
@@ -37,16 +42,16 @@ def a_result(num_bytes: int) -> RunResult:
 
 
 def test_shares_are_those_of_all_workers():
-    operation = operation_of({0: a_trace(0, steady(0.06, 0.01, 0.03)), 1: a_trace(1, steady(0.06, 0.03, 0.01))})
+    operation = went({0: a_trace(0, steady(0.06, 0.01, 0.03)), 1: a_trace(1, steady(0.06, 0.03, 0.01))})
     assert operation is not None
     assert operation.compute_share == pytest.approx(0.6)
     assert operation.communicate_share == pytest.approx(0.2)
     assert operation.wait_share == pytest.approx(0.2)
-    assert operation_of({0: a_trace(0, [])}) is None
+    assert went({0: a_trace(0, [])}) is None
 
 
 def test_a_slow_worker_is_told_from_delays_that_pass():
-    slow = operation_of({n: a_trace(n, steady(0.03 if n == 2 else 0.01, 0.02)) for n in range(4)})
+    slow = went({n: a_trace(n, steady(0.03 if n == 2 else 0.01, 0.02)) for n in range(4)})
     assert slow is not None
     assert slow.steps is not None
     assert (slow.steps.slowest, slow.steps.own_ratio) == (2, pytest.approx(1))
@@ -55,7 +60,7 @@ def test_a_slow_worker_is_told_from_delays_that_pass():
     assert "worker 2 takes 3.0 times as long" in text
     rng = random.Random(0)
     times_s = {n: [rng.lognormvariate(-4.6, 0.3) for _ in range(STEPS)] for n in range(4)}
-    passing = operation_of(
+    passing = went(
         {n: a_trace(n, [one for each in durations for one in (("compute", each), ("wait", 0.005))])
          for n, durations in times_s.items()}
     )  # fmt: skip
@@ -66,7 +71,7 @@ def test_a_slow_worker_is_told_from_delays_that_pass():
 
 
 def test_nobody_is_warned_of_steps_that_nobody_waits_for():
-    asynchronous = operation_of({n: a_trace(n, steady(0.03 if n == 2 else 0.01)) for n in range(4)})
+    asynchronous = went({n: a_trace(n, steady(0.03 if n == 2 else 0.01)) for n in range(4)})
     assert asynchronous is not None
     assert asynchronous.steps is not None
     assert asynchronous.steps.ratio > 2
@@ -125,7 +130,7 @@ def test_small_messages_at_a_slow_pace_are_told_with_the_quicker_ones():
 
 def test_bytes_of_an_exchange_are_a_workers():
     buckets = Record("buckets", 0.0, None, 1, {"num_bytes": [10, 20]})
-    operation = operation_of({n: a_trace(n, steady(0.01, 0.0, 0.002), buckets) for n in range(2)}, a_result(200_000))
+    operation = went({n: a_trace(n, steady(0.01, 0.0, 0.002), buckets) for n in range(2)}, a_result(200_000))
     assert operation is not None
     assert operation.exchanges == Exchanges(number=STEPS, num_bytes=1000.0, communicate_s=0.002, buckets_bytes=(10, 20))
     assert operation.exchanges.bytes_per_s == pytest.approx(500_000)
@@ -137,7 +142,7 @@ def test_a_residual_that_grows_is_told(last: float, warned: bool):
     events = [Record("residual", 0.1 * place, None, place, {"ratio": each}) for place, each in enumerate(ratios)]
     less = [Record("residual", 0.1 * place, None, place, {"ratio": each / 2}) for place, each in enumerate(ratios)]
     unknown = Record("residual", 9.0, None, 99, {"ratio": None})
-    operation = operation_of({0: a_trace(0, steady(0.01), *less), 1: a_trace(1, steady(0.01), *events, unknown)})
+    operation = went({0: a_trace(0, steady(0.01), *less), 1: a_trace(1, steady(0.01), *events, unknown)})
     assert operation is not None
     assert operation.residuals == pytest.approx(ratios)
     texts = operation_advice(operation)
@@ -145,7 +150,7 @@ def test_a_residual_that_grows_is_told(last: float, warned: bool):
 
 
 def test_few_steps_have_no_percentiles():
-    operation = operation_of({0: a_trace(0, [("compute", 0.1), ("wait", 0.1)] * 10)})
+    operation = went({0: a_trace(0, [("compute", 0.1), ("wait", 0.1)] * 10)})
     assert operation is not None
     assert operation.steps is None
     steps = StepTimes(p50_s=1.0, p99_s=1.5, medians_s={0: 1.0, 1: 1.0, 2: 1.1}, own_ratio=1.1)

@@ -8,8 +8,8 @@ from plesio.core.results import RunResult, write_results
 from plesio.report.build import build_report
 from plesio.report.charts import draw_figure
 from plesio.report.comparison_charts import timeline_chart
-from plesio.report.spans import Span
-from plesio.report.timelines import MOST_WORKERS, STEPS, Window, read_window
+from plesio.report.spans import Span, read_traces
+from plesio.report.timelines import MOST_WORKERS, STEPS, Window, window_of
 
 
 def write_trace(folder: Path, worker: int, *, step_s: float, num_steps: int, origin_s: float = 100.0) -> None:
@@ -26,7 +26,7 @@ def write_trace(folder: Path, worker: int, *, step_s: float, num_steps: int, ori
 def test_the_window_is_a_few_steps_of_the_slowest_in_the_middle(tmp_path: Path):
     write_trace(tmp_path, 0, step_s=0.1, num_steps=300)
     write_trace(tmp_path, 1, step_s=0.3, num_steps=100)
-    window = read_window(tmp_path)
+    window = window_of(read_traces(tmp_path))
     assert window is not None
     assert window.ends_s - window.begins_s == pytest.approx(STEPS * 0.33)
     assert (window.begins_s + window.ends_s) / 2 == pytest.approx(16.5)
@@ -39,13 +39,13 @@ def test_the_window_is_a_few_steps_of_the_slowest_in_the_middle(tmp_path: Path):
 def test_what_all_were_blocked_on_is_waiting_for_the_last_and_then_communication(tmp_path: Path):
     write_trace(tmp_path, 0, step_s=0.1, num_steps=3)
     write_trace(tmp_path, 1, step_s=0.1, num_steps=3)
-    window = read_window(tmp_path)
+    window = window_of(read_traces(tmp_path))
     assert window is not None
     assert {span.kind for span in window.spans} == {"compute", "wait", "communicate"}
 
 
 def test_a_run_without_traces_has_no_timeline(tmp_path: Path):
-    assert read_window(tmp_path) is None
+    assert window_of(read_traces(tmp_path)) is None
 
 
 def test_bars_are_cut_to_the_window_and_workers_are_rows():
@@ -64,7 +64,7 @@ def test_of_many_workers_the_first_are_shown_and_the_caption_says_so(tmp_path: P
     for worker in range(MOST_WORKERS + 3):
         write_trace(tmp_path, worker, step_s=0.1, num_steps=20)
     write_trace(tmp_path, MOST_WORKERS + 3, step_s=0.2, num_steps=10)
-    window = read_window(tmp_path)
+    window = window_of(read_traces(tmp_path))
     assert window is not None
     assert {span.worker for span in window.spans} == {*range(MOST_WORKERS - 1), MOST_WORKERS + 3}
     chart = timeline_chart([window])

@@ -3,7 +3,6 @@
 A bound's options are read off its function (`plesio.core.inputs`), so a command is made for it when it is asked for.
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Out
+from plesio.cli.terminal import show
 from plesio.core.files import make_writable
 
 if TYPE_CHECKING:
@@ -107,15 +107,12 @@ def _command(theorem: "Theorem") -> Any:
     inputs = theorem.inputs()
 
     def evaluate(given: dict[str, Any], out: Path | None) -> None:
-        from rich.console import Console
-
-        from plesio.cli.compare import PLAIN_WIDTH
         from plesio_planning.report.bound import render_bound, write_bound
 
         bound = theorem.evaluate(**given)
         if out is not None:
             make_writable(out, "results")
-        Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_bound(theorem, bound))
+        show(render_bound(theorem, bound))
         if out is not None:
             known = {one.name: one.default for one in inputs}
             typer.echo(f"\n{write_bound(theorem, {**known, **given}, bound, out)}")

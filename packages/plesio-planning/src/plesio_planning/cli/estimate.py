@@ -14,6 +14,7 @@ import typer
 
 from plesio.cli.function_options import DerivedCommand, command_of
 from plesio.cli.options import Out
+from plesio.cli.terminal import show
 
 if TYPE_CHECKING:
     from plesio_planning.estimate.estimate import Estimate
@@ -46,14 +47,16 @@ def estimate() -> Any:
     from plesio.core.inputs import inputs_of
     from plesio_planning.estimate.estimate import estimate as answer
 
-    def show(given: dict[str, Any], out: Path | None) -> None:
+    def evaluate(given: dict[str, Any], out: Path | None) -> None:
         with _progress() as on_progress:
             found = answer(on_progress, **given)
         _show(found, out=out)
 
     summary = inspect.cleandoc(answer.__doc__ or "").partition("\n\n>>>")[0]
     inputs = inputs_of(answer)
-    return command_of("plesio estimate", inputs, show, summary=summary, more={"out": (Out, None)}, examples=EXAMPLES)
+    return command_of(
+        "plesio estimate", inputs, evaluate, summary=summary, more={"out": (Out, None)}, examples=EXAMPLES
+    )
 
 
 @contextmanager
@@ -68,14 +71,11 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _show(estimate: "Estimate", *, out: Path | None) -> None:
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio.core.files import make_writable
     from plesio_planning.report.estimate import render_estimate, write_estimate
 
     if out is not None:
         make_writable(out, "results")
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_estimate(estimate))
+    show(render_estimate(estimate))
     if out is not None:
         typer.echo(f"\n{write_estimate(estimate, out)}")

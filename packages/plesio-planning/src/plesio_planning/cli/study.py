@@ -13,6 +13,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Out
+from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
 from plesio.testbed.testbed import QUIET
@@ -148,14 +149,10 @@ def _measure(study: "Study", inputs: dict[str, Any]) -> "Measured":
 
 
 def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> None:
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio_planning.report.study import render_answer, render_measured, write_study
 
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(render_answer(asked))
+    show(render_answer(asked))
     if measured is not None:
-        console.print(render_measured(measured))
+        show(render_measured(measured))
     if out is not None:
         typer.echo(f"\n{write_study(asked, out, measured=measured)}")

@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 from plesio.cli.output_files import check_output_file
-from plesio.cli.validate import PAGE, show, write_json
+from plesio.cli.terminal import show
+from plesio.cli.validate import PAGE, write_json
 from plesio.core.files import make_writable, write_whole
 
 __all__ = ["validate_estimator"]

@@ -13,7 +13,7 @@ from plesio.core.predictions import Scale
 from plesio.core.records import to_json
 from plesio.core.units import format_percent, format_seconds
 from plesio.report.charts import draw_picture, terminal_table
-from plesio.report.document import Card, Cards, Document, Section, pictures, section, tables
+from plesio.report.document import Card, Cards, Document, PageSection, pictures, section, tables
 from plesio.report.page_frame import render_document
 from plesio_planning.studies import Asked, find_study
 from plesio_planning.studies.measured import Measured
@@ -132,7 +132,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
     return render_document(document)
 
 
-def _printed_section(asked: Asked) -> Section | None:
+def _printed_section(asked: Asked) -> PageSection | None:
     study = find_study(asked.study)
     printed = printed_results(study, asked=asked)
     if not printed:
@@ -142,7 +142,7 @@ def _printed_section(asked: Asked) -> Section | None:
     return section(title, words, printed_table(printed), *cause_texts(printed), slug="textbook")
 
 
-def _measured_sections(measured: Measured) -> list[Section | None]:
+def _measured_sections(measured: Measured) -> list[PageSection | None]:
     words = (f"{measured.finding} {measured.setting}", *measured.remarks)
     return [
         pictures(measured.charts, title="Measured", slug="measured"),

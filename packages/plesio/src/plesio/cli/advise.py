@@ -16,6 +16,7 @@ from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration
 from plesio.cli.output_files import check_output_file
 from plesio.cli.simulate import options_table, refuse_for_script, slow_table, step_time_table
+from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
 from plesio.core.units import format_seconds, parse_seconds
@@ -368,12 +369,9 @@ def _progress(measure_s: float) -> Iterator[Callable[[str], None]]:
 
 
 def _show(advice: "Advice", *, recipe: str | None, out: Path | None, json_file: Path | None) -> None:
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio.report.advice import render_advice, render_advice_page
 
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_advice(advice))
+    show(render_advice(advice))
     if json_file is not None:
         write_whole(json_file, json.dumps(advice.to_json(), indent=1) + "\n")
         typer.echo(f"\n{json_file}")

@@ -1,14 +1,14 @@
 """`plesio calibrate`: measure this machine, or read what others have measured."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH, warn_of_code
+from plesio.cli.compare import warn_of_code
 from plesio.cli.function_options import command_of
+from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
@@ -128,7 +128,7 @@ def _measure(section: "TaskSection", *, workers: int, out: Path) -> int:
             on_measured=lambda what: progress.update(bar, advance=1, description=what),
         )
     calibration.write(out)
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(_table(calibration))
+    show(_table(calibration))
     typer.echo(
         f"{calibration.num_workers} workers computing at once get the work of {calibration.cores:.2f} of "
         f"{calibration.num_cores} cores done. A step's end takes {format_seconds(calibration.step_s)}."

@@ -1,14 +1,14 @@
 """`plesio characterise`: strategies, models, workers, links and more, one comparison for each combination."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH, WorldChoice, prepare_folder, split_seeds, warn_of_code
+from plesio.cli.compare import WorldChoice, prepare_folder, split_seeds, warn_of_code
 from plesio.cli.options import Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.terminal import exit_code_of, show, tell_interrupted
 from plesio.cli.testbed import prepare_for_hosts
 
 if TYPE_CHECKING:
@@ -80,14 +80,10 @@ def characterise(
             done = run_plan(plan, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
         again = _again(recipe, out, quick=quick, world=world, seeds=seeds)
-        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        tell_interrupted(again)
         raise
     _show(plan, done, out=out)
-    failed = sum(run.status != "finished" for runs in done.values() for run in runs)
-    if failed:
-        total = sum(len(runs) for runs in done.values())
-        print(f"plesio: {failed} of {total} runs did not finish; the report says why", file=sys.stderr)
-    return 1 if failed else 0
+    return exit_code_of(run for runs in done.values() for run in runs)
 
 
 def _folders(out: Path) -> list[str]:
@@ -105,8 +101,6 @@ def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, s
 
 
 def _show(plan: "Plan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
-    from rich.console import Console
-
     from plesio.report.characterisation import (
         render_characterisation,
         summarise_characterisation,
@@ -115,5 +109,5 @@ def _show(plan: "Plan", done: "dict[Combination, list[RunResult]]", *, out: Path
 
     found = summarise_characterisation(plan.parts, done)
     page = write_characterisation(found, out)
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_characterisation(found))
+    show(render_characterisation(found))
     typer.echo(f"\n{page}")

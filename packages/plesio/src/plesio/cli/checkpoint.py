@@ -1,7 +1,6 @@
 """`plesio checkpoint`: what checkpoints a run has, whether they are whole, and their tensors as a plain torch file."""
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.output_files import check_output_file
+from plesio.cli.terminal import console
 from plesio.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,17 +59,13 @@ def show(
     """
     check_output_file("--json", json_file)
 
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio.core.files import write_whole
     from plesio.runtime.checkpoints.catalogue import catalogue
 
     entries = catalogue(directory)
     if json_file is not None:
         write_whole(json_file, json.dumps([entry.to_json() for entry in entries], indent=1) + "\n")
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
-    console.print(_table(entries, now_unix_s=time.time()))
+    console(plain=True).print(_table(entries, now_unix_s=time.time()))
     for entry in entries:
         if entry.fault is not None:
             typer.echo(f"{entry.path.name} cannot be used: {entry.fault}")

@@ -13,6 +13,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.terminal import exit_code_of, show, tell_interrupted
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EXAMPLES",
     "OUTPUT_NAMES",
-    "PLAIN_WIDTH",
     "WorldChoice",
     "compare",
     "load",
@@ -50,10 +50,6 @@ checkpoints also in the midst of a run."""
 
 OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
 """What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
-
-
-PLAIN_WIDTH = 140
-"""Columns of the table where there is no terminal to ask: in files and logs nothing need be folded."""
 
 
 class WorldChoice(StrEnum):
@@ -152,13 +148,10 @@ def _compare(
             )
     except KeyboardInterrupt:
         again = f"plesio compare {recipe} --out {out} --resume"
-        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        tell_interrupted(again)
         raise
     print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None)
-    failed = sum(run.status != "finished" for run in runs)
-    if failed:
-        print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
-    return 1 if failed else 0
+    return exit_code_of(runs)
 
 
 def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | None = None) -> "Recipe":
@@ -192,14 +185,12 @@ def warn_of_code(recipe: Path, *, task: str) -> None:
 
 def print_results(out: Path, *, cluster: "Cluster | None" = None) -> None:
     """Write the report, print its table, sentences and advice, say where it is, and what prices assume of a cluster."""
-    from rich.console import Console
-
     from plesio.report.build import build_report, read_comparison, read_operations
     from plesio.report.table import render_comparison
 
     page, comparison = build_report(out), read_comparison(out)
     shown = render_comparison(comparison, operations=read_operations(out, comparison))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(shown)
+    show(shown)
     if cluster is not None and cluster.assumes:
         typer.echo(f"\n{cluster.assumes}")
     typer.echo(f"\n{page}")

@@ -1,14 +1,13 @@
 """`plesio explain`: how a run that changes while it trains did against bsp, what it changed, and why."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH
 from plesio.cli.output_files import check_output_file
+from plesio.cli.terminal import console
 from plesio.core.files import write_whole
 from plesio.core.records import to_values
 
@@ -61,8 +60,6 @@ def explain(
     for option, path in (("--page", page), ("--json", json_file)):
         check_output_file(option, path)
 
-    from rich.console import Console
-
     from plesio.report.explanation import find_changing_runs, render_explanation, render_explanation_page
 
     found = find_changing_runs(directory)
@@ -73,11 +70,11 @@ def explain(
     write_whole(page, render_explanation_page(explanation, advice=advice))
     if json_file is not None:
         write_whole(json_file, json.dumps(to_values(explanation), indent=1, allow_nan=False) + "\n")
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
-    console.print(render_explanation(explanation, advice=advice or ()))
+    terminal = console(plain=True)
+    terminal.print(render_explanation(explanation, advice=advice or ()))
     others = _others_text(found, place)
     if others:
-        console.print(f"\n{others}")
+        terminal.print(f"\n{others}")
     typer.echo(f"\n{page}")
     if json_file is not None:
         typer.echo(json_file)

@@ -1,14 +1,13 @@
 """`plesio probe`: the network between the hosts, and the plan that fits it."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH
 from plesio.cli.output_files import check_output_file
+from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.core.units import parse_bytes
@@ -70,8 +69,6 @@ def probe(
     if place is not None and place.rank > 0:
         return 0
 
-    from rich.console import Console
-
     from plesio.cost.exchange_plan import plan
     from plesio.cost.topology_file import cluster_text
     from plesio.report.probe import render_probe, render_probe_page
@@ -84,7 +81,7 @@ def probe(
         write_whole(json_file, json.dumps(values, indent=1) + "\n")
     if page is not None:
         write_whole(page, render_probe_page(measured, planned))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_probe(measured, planned))
+    show(render_probe(measured, planned))
     for path in (out, json_file, page):
         if path is not None:
             typer.echo(path)

@@ -3,7 +3,6 @@
 import inspect
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import PLAIN_WIDTH, load, prepare_folder, split_policies
+from plesio.cli.compare import load, prepare_folder, split_policies
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.terminal import exit_code_of, show, tell_interrupted
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -150,16 +150,12 @@ def _sweep(
             "--calibration": calibration,
         }
         again = _again(recipe, out, options)
-        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+        tell_interrupted(again)
         raise
 
     assert loaded.workers.cluster is not None, "checked"
     _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html")
-    runs = [run for runs in swept.values() for run in runs]
-    failed = sum(run.status != "finished" for run in runs)
-    if failed:
-        print(f"plesio: {failed} of {len(runs)} runs did not finish; the report says why", file=sys.stderr)
-    return 1 if failed else 0
+    return exit_code_of(run for runs in swept.values() for run in runs)
 
 
 def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:
@@ -169,13 +165,11 @@ def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:
 
 
 def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Path) -> None:
-    from rich.console import Console
-
     from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
 
     result = summarise_sweep(swept, network=network)
     write_whole(page, render_sweep_page(result))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(render_sweep(result))
+    show(render_sweep(result))
     typer.echo(f"\n{page}")
 
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plesio.cli.terminal import console
 from plesio.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,10 +198,8 @@ def _values(record: "TestbedRecord") -> dict[str, object]:
 
 
 def _show(record: "TestbedRecord") -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    from plesio.cli.compare import PLAIN_WIDTH
     from plesio.core.units import format_bytes, format_seconds
 
     since = format_seconds(time.time() - record.created_unix_s)
@@ -210,6 +208,6 @@ def _show(record: "TestbedRecord") -> None:
         traffic = host.traffic()
         row = (format_bytes(traffic.sent), format_bytes(traffic.received), host.namespace)
         table.add_row(str(number), str(host.rack), host.address, *row)
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(f"{record.name}: cluster {record.cluster}, held by process {record.owner_pid} for {since}")
-    console.print(table)
+    terminal = console()
+    terminal.print(f"{record.name}: cluster {record.cluster}, held by process {record.owner_pid} for {since}")
+    terminal.print(table)

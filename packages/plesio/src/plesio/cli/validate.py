@@ -11,17 +11,16 @@ import typer
 
 from plesio.cli.output_files import check_output_file
 from plesio.cli.plug_ins import home_of, plug_ins
+from plesio.cli.terminal import show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from plesio.bench.validate import Setting
     from plesio.core.predictions import Prediction
 
-__all__ = ["EXAMPLES", "PAGE", "show", "validate", "write_json"]
+__all__ = ["EXAMPLES", "PAGE", "validate", "write_json"]
 
 WORLDS = "worlds"
 
@@ -156,12 +155,3 @@ def write_json(predictions: "Sequence[Prediction]", json_file: Path | None) -> N
 
     if json_file is not None:
         write_whole(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")
-
-
-def show(what: "RenderableType") -> None:
-    """Print a table; 100 characters wide where nobody looks."""
-    from rich.console import Console
-
-    from plesio.cli.compare import PLAIN_WIDTH
-
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(what)

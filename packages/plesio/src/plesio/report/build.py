@@ -6,26 +6,24 @@ DIR/report.html                         the page
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.results import read_results
-from plesio.report.grid_stages import RunStages, read_stages
+from plesio.report.grid_stages import stages_of
 from plesio.report.model import Comparison
-from plesio.report.operation import Operation, read_operation
+from plesio.report.operation import Operation, operation_of, read_result
 from plesio.report.page import TraceLink, render_page
-from plesio.report.perfetto import PERFETTO_NAME, trace_paths, write_perfetto
+from plesio.report.perfetto import PERFETTO_NAME, write_perfetto
+from plesio.report.spans import RunTraces, read_traces, trace_paths
 from plesio.report.summarise import compare_runs
-from plesio.report.timelines import Window, read_window
-from plesio.report.utilisation import RunUtilisation, read_utilisation
+from plesio.report.timelines import window_of
+from plesio.report.utilisation import utilisation_of
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison", "read_operations"]
-
-_T = TypeVar("_T", Window, RunUtilisation, Operation, RunStages)
 
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
@@ -57,13 +55,15 @@ def build_report(directory: Path) -> Path:
         DataError: The results are missing, empty or garbled, or cannot be compared; or the page cannot be written.
     """
     comparison = read_comparison(directory)
+    runs = _first_runs(directory, comparison)
+    traces = runs.values()
     page = render_page(
         comparison,
         traces=_trace_links(directory),
-        windows=_of_policies(read_window, directory, comparison),
-        utilisations=_of_policies(read_utilisation, directory, comparison),
-        operations=read_operations(directory, comparison),
-        stages=_of_policies(read_stages, directory, comparison),
+        windows=[window for run in traces if (window := window_of(run)) is not None],
+        utilisations=[used for run in traces if (used := utilisation_of(run)) is not None],
+        operations=_operations(runs, directory),
+        stages=[stages for run in traces if (stages := stages_of(run)) is not None],
     )
     path = directory / REPORT_NAME
     write_whole(path, page)
@@ -71,31 +71,34 @@ def build_report(directory: Path) -> Path:
 
 
 def read_operations(directory: Path, comparison: Comparison) -> list[Operation]:
-    """How the first run of each policy went from step to step; without those whose traces cannot be read.
+    """Read how the first run of each policy went from step to step; without those whose traces cannot be read."""
+    return _operations(_first_runs(directory, comparison), directory)
 
-    A run's own trace folder has one run, whose traces are beside its results.
-    """
-    found = _of_policies(read_operation, directory, comparison)
-    with contextlib.suppress(DataError):
-        own = None if found or not trace_paths(directory) else read_operation(directory)
-        found += [] if own is None else [own]
+
+def _operations(runs: Mapping[Path, RunTraces], directory: Path) -> list[Operation]:
+    """Tell how runs went; a run's own trace folder has one run, whose traces are beside its results."""
+    found = []
+    for folder, run in runs.items() or [(directory, None)]:
+        with contextlib.suppress(DataError):
+            one = operation_of(run or read_traces(folder), read_result(folder))
+            found += [] if one is None else [one]
     return found
+
+
+def _first_runs(directory: Path, comparison: Comparison) -> dict[Path, RunTraces]:
+    """Read the first run of each policy by its folder; where a trace cannot be read, its link says so."""
+    found: dict[str, tuple[Path, RunTraces]] = {}
+    for folder in sorted((directory / "runs").glob("*")):
+        with contextlib.suppress(DataError):
+            run = read_traces(folder)
+            if run.by_worker:
+                found.setdefault(run.policy, (folder, run))
+    return dict(found[summary.policy] for summary in comparison.policies if summary.policy in found)
 
 
 def _trace_links(directory: Path) -> list[TraceLink]:
     folders = [folder for folder in sorted((directory / "runs").glob("*")) if trace_paths(folder)]
     return [_trace_link(folder, directory=directory) for folder in folders]
-
-
-def _of_policies(read: Callable[[Path], _T | None], directory: Path, comparison: Comparison) -> list[_T]:
-    """Read the first run of each policy, in their order; where a trace cannot be read, its link says so."""
-    found: dict[str, _T] = {}
-    for folder in sorted((directory / "runs").glob("*")):
-        with contextlib.suppress(DataError):
-            one = read(folder)
-            if one is not None:
-                found.setdefault(one.policy, one)
-    return [found[summary.policy] for summary in comparison.policies if summary.policy in found]
 
 
 def _trace_link(folder: Path, *, directory: Path) -> TraceLink:

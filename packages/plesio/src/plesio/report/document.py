@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from plesio.core.charts import Chart, Table
 
 __all__ = [
-    "Block",
     "Card",
     "Cards",
     "Code",
@@ -17,9 +16,10 @@ __all__ = [
     "Item",
     "Items",
     "Note",
+    "PageBlock",
+    "PageSection",
     "Pictures",
-    "Rows",
-    "Section",
+    "StyledTable",
     "pictures",
     "section",
     "tables",
@@ -55,7 +55,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class StyledTable:
     """A table; all lines of a cell but the first are small print.
 
     Attributes:
@@ -124,21 +124,21 @@ class Folded:
     """Blocks below a summary that a reader opens."""
 
     summary: str
-    blocks: Sequence["Block"]
+    blocks: Sequence["PageBlock"]
     opened: bool = False
 
 
-Block = str | Heading | Note | Code | Facts | Table | Rows | Items | Pictures | Cards | Folded
+PageBlock = str | Heading | Note | Code | Facts | Table | StyledTable | Items | Pictures | Cards | Folded
 """A part of a section; a text is a paragraph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class PageSection:
     """A part of a page with a title; ``slug`` is its name in an address."""
 
     slug: str
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,21 +156,23 @@ class Document:
     heading: str
     facts: Sequence[str] = ()
     alerts: Sequence[tuple[str, str]] = ()
-    sections: Sequence[Section | None]
+    sections: Sequence[PageSection | None]
 
 
-def section(title: str, *blocks: Block | None, slug: str) -> Section | None:
+def section(title: str, *blocks: PageBlock | None, slug: str) -> PageSection | None:
     """Make a section of the blocks that there are; None of none."""
     found = [block for block in blocks if block is not None]
-    return Section(slug=slug, title=title, blocks=found) if found else None
+    return PageSection(slug=slug, title=title, blocks=found) if found else None
 
 
-def pictures(charts: Iterable[Chart | None], *, title: str = "In pictures", slug: str = "figures") -> Section | None:
+def pictures(
+    charts: Iterable[Chart | None], *, title: str = "In pictures", slug: str = "figures"
+) -> PageSection | None:
     """Make a section of the charts that there are; None of none."""
     found = [chart for chart in charts if chart is not None]
     return section(title, Pictures(found), slug=slug) if found else None
 
 
-def tables(found: Iterable[Table]) -> list[Section | None]:
+def tables(found: Iterable[Table]) -> list[PageSection | None]:
     """Make a section of each table, with its title."""
     return [section(table.title.removesuffix(":"), table, slug=f"table-{place}") for place, table in enumerate(found)]

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.core.trace import Record, Trace, read_trace
+from plesio.core.trace import Record, Trace
 from plesio.core.units import format_bytes
 from plesio.policies.grid import GridSetting, is_grid
-from plesio.report.perfetto import trace_paths
-from plesio.report.spans import by_worker, origin_offsets_s
+from plesio.report.spans import RunTraces
 
-__all__ = ["RunStages", "StageFigures", "grid_charts", "grid_tables", "read_stages"]
+__all__ = ["RunStages", "StageFigures", "grid_charts", "grid_tables", "stages_of"]
 
 _MOST_POINTS = 400
 """Points of a line; no reader sees more."""
@@ -59,25 +57,19 @@ class RunStages:
     consensus: tuple[tuple[float, float], ...]
 
 
-def read_stages(run_folder: Path) -> RunStages | None:
-    """The stages of a run; None if it was no grid's.
-
-    Raises:
-        DataError: A trace cannot be read.
-    """
-    traces = by_worker([read_trace(path) for path in trace_paths(run_folder)])
-    policy = str(next(iter(traces.values())).header.get("policy", "")) if traces else ""
-    if not is_grid(policy):
+def stages_of(run: RunTraces) -> RunStages | None:
+    """Return the stages of a run; None if it was no grid's."""
+    if not is_grid(run.policy) or not run.by_worker:
         return None
-    setting, offsets_s = GridSetting.parse(policy), origin_offsets_s(traces)
+    setting = GridSetting.parse(run.policy)
     consensus = [
-        (offsets_s[worker] + record.at_s, float(record.fields["distance"]))
-        for worker, trace in traces.items()
+        (run.offsets_s[worker] + record.at_s, float(record.fields["distance"]))
+        for worker, trace in run.by_worker.items()
         for record in _of_kind(trace, "consensus")
     ]
     return RunStages(
-        policy=policy,
-        stages=tuple(_figures(trace, worker, setting) for worker, trace in traces.items()),
+        policy=run.policy,
+        stages=tuple(_figures(trace, worker, setting) for worker, trace in run.by_worker.items()),
         consensus=tuple(sorted(consensus)),
     )
 

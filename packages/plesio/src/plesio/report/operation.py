@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plesio.core.results import RunResult, read_results
-from plesio.core.trace import Trace, read_trace
-from plesio.report.perfetto import trace_paths
-from plesio.report.spans import Span, by_worker, spans_of
+from plesio.core.trace import Trace
+from plesio.report.spans import RunTraces, Span, read_traces
 
-__all__ = ["Exchanges", "Operation", "StepTimes", "operation_of", "read_operation"]
+__all__ = ["Exchanges", "Operation", "StepTimes", "operation_of", "read_operation", "read_result"]
 
 _WARM_UP_STEPS = 3
 _FEWEST_STEPS = 20
@@ -113,34 +112,37 @@ class Operation:
 
 
 def read_operation(run_folder: Path) -> Operation | None:
-    """How the run in a trace folder went; None if it has no spans.
+    """Read how the run in a trace folder went; None if it has no spans.
 
     Raises:
         DataError: A trace or the result cannot be read.
     """
-    results = run_folder / "results.json"
-    run = read_results(results)[0] if results.exists() else None
-    return operation_of(by_worker([read_trace(path) for path in trace_paths(run_folder)]), run)
+    return operation_of(read_traces(run_folder), read_result(run_folder))
 
 
-def operation_of(traces: Mapping[int, Trace], run: RunResult | None = None) -> Operation | None:
-    """How the run with these traces went; None if they have no spans.
+def read_result(run_folder: Path) -> RunResult | None:
+    """Read the result beside a run's traces; None if there is none.
 
-    Args:
-        traces: By worker.
-        run: Its result, which has the bytes.
+    Raises:
+        DataError: It cannot be read.
     """
-    spans = [span for span in spans_of(traces) if span.kind != "evaluate"]
+    path = run_folder / "results.json"
+    return read_results(path)[0] if path.exists() else None
+
+
+def operation_of(run: RunTraces, result: RunResult | None = None) -> Operation | None:
+    """Tell how a run with these traces went; None if they have no spans. Its ``result`` has the bytes."""
+    spans, traces = run.training, run.by_worker
     spent_s = {kind: sum(span.duration_s for span in spans if span.kind == kind) for kind in ("compute", "communicate")}
     whole_s = sum(span.duration_s for span in spans)
     if whole_s <= 0:
         return None
     return Operation(
-        policy=str(next(iter(traces.values())).header.get("policy", "")),
+        policy=run.policy,
         compute_share=spent_s["compute"] / whole_s,
         communicate_share=spent_s["communicate"] / whole_s,
         steps=_step_times(spans),
-        exchanges=None if run is None else _exchanges(spans, traces, run),
+        exchanges=None if result is None else _exchanges(spans, traces, result),
         residuals=_residuals(traces),
     )
 

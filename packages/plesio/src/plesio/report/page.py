@@ -10,7 +10,6 @@ from plesio.core.results import RunResult
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.comparison_charts import comparison_charts, policy_looks
 from plesio.report.document import (
-    Block,
     Code,
     Document,
     Facts,
@@ -19,8 +18,9 @@ from plesio.report.document import (
     Item,
     Items,
     Note,
-    Rows,
-    Section,
+    PageBlock,
+    PageSection,
+    StyledTable,
     pictures,
     section,
 )
@@ -79,7 +79,7 @@ def render_page(
         for summary in comparison.policies
         for seed, status, error in summary.unfinished
     ]
-    kept = [block for one in grid_tables(stages) for block in (Heading(one.title), Rows(table=one, even=True))]
+    kept = [block for one in grid_tables(stages) for block in (Heading(one.title), StyledTable(table=one, even=True))]
     document = Document(
         title=f"Plesio: {comparison.task}",
         heading=_heading(comparison),
@@ -123,7 +123,7 @@ def _facts(comparison: Comparison) -> str:
     return " · ".join(facts)
 
 
-def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> Section | None:
+def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> PageSection | None:
     """Tell what to do about how the first run of each policy went; None where no run has traces."""
     if not operations:
         return None
@@ -136,7 +136,7 @@ def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> Sect
     return section("Advice", advice, Note("From the traces of the first run of each policy."), slug="advice")
 
 
-def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[Block, ...]:
+def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[PageBlock, ...]:
     """Make the table of policies, with what each figure is against the baseline in small print, and its note."""
     target = [] if comparison.target is None else [f"to {comparison.metric.text(comparison.target)}"]
     headers = (
@@ -145,7 +145,7 @@ def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[Block
     )
     rows = [[summary.policy, *_cells(summary, comparison=comparison)] for summary in comparison.policies]
     table = Table(title="The comparison", headers=headers, rows=rows)
-    return Rows(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), Note(
+    return StyledTable(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), Note(
         f"Mean ± standard deviation over finished seeds. Small print: against {comparison.baseline}, ratios as "
         "geometric means over seeds, differences with their 95 % interval and the p value of a two-sided t test (in "
         "pairs where the seeds coincide, else Welch's), not corrected for the number of policies. Time to target is "
@@ -246,14 +246,14 @@ def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:
 
 def _decisions(comparison: Comparison) -> Folded | None:
     """Tell the decisions that changed how runs went on; None where there were none."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     for run in comparison.runs:
         if run.decisions:
             blocks += [f"{run.policy}, seed {run.seed}", _decisions_of(run)]
     return Folded(summary="Decisions of the policies", blocks=blocks) if blocks else None
 
 
-def _decisions_of(run: RunResult) -> Block:
+def _decisions_of(run: RunResult) -> PageBlock:
     """Tell decisions in sentences where they are those of a policy that adapts or switches."""
     texts = decision_sentences(run)
     if texts is None:

@@ -9,9 +9,9 @@ from typing import Any
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.trace import UTILISATION, Record, Trace, read_trace
-from plesio.report.spans import Span, by_worker, origin_offsets_s, spans_of
+from plesio.report.spans import RunTraces, Span, spans_of, trace_paths
 
-__all__ = ["PERFETTO_NAME", "trace_events", "trace_paths", "write_perfetto"]
+__all__ = ["PERFETTO_NAME", "trace_events", "write_perfetto"]
 
 PERFETTO_NAME = "perfetto.json"
 
@@ -25,11 +25,6 @@ _COUNTERS = {
     "GPU memory (bytes)": {"bytes": "gpu_memory_bytes"},
 }
 """Rows, with the names in them and the fields of a sample."""
-
-
-def trace_paths(run_folder: Path) -> list[Path]:
-    """The trace files of a run, in the order of their names."""
-    return sorted(run_folder.glob("trace-*.jsonl"))
 
 
 def write_perfetto(run_folder: Path) -> Path:
@@ -56,15 +51,14 @@ def trace_events(traces: Sequence[Trace]) -> list[dict[str, Any]]:
     Raises:
         DataError: A header names no worker or no origin, or two traces are of the same worker.
     """
-    found = by_worker(traces)
-    offsets_s = origin_offsets_s(found)
-    events = [event for worker in found for event in _metadata(worker)]
-    spans = groupby(spans_of(found), key=lambda span: span.worker)
+    run = RunTraces.of(traces)
+    events = [event for worker in run.by_worker for event in _metadata(worker)]
+    spans = groupby(spans_of(run), key=lambda span: span.worker)
     spans_by_worker = {worker: list(group) for worker, group in spans}
-    for worker, trace in found.items():
+    for worker, trace in run.by_worker.items():
         events.extend(_span(span) for span in spans_by_worker.get(worker, ()))
         for record in trace.records:
-            at_s = offsets_s[worker] + record.at_s
+            at_s = run.offsets_s[worker] + record.at_s
             if record.kind == UTILISATION:
                 events.extend(_counters(record, worker=worker, at_s=at_s))
             elif record.duration_s is None:

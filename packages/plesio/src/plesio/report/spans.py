@@ -8,11 +8,12 @@ first it waits for the last one to arrive, then all of them communicate.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from plesio.core.errors import DataError
-from plesio.core.trace import Record, Trace, split_blocked
+from plesio.core.trace import Record, Trace, read_trace, split_blocked
 
-__all__ = ["Span", "by_worker", "origin_offsets_s", "spans_of"]
+__all__ = ["RunTraces", "Span", "read_traces", "spans_of", "trace_paths"]
 
 _BlockedKey = tuple[int, int]
 """A clock, and which of the blocked spans of that clock: a worker may be blocked more than once in a step."""
@@ -29,38 +30,70 @@ class Span:
     clock: int
 
 
-def by_worker(traces: Sequence[Trace]) -> dict[int, Trace]:
-    """The traces of a run by their workers, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTraces:
+    """The traces of a run.
+
+    Attributes:
+        policy: The run's policy; the folder's name where no trace tells it.
+        by_worker: Traces in the order of workers.
+        offsets_s: How long after the first trace's origin each worker's is.
+    """
+
+    policy: str
+    by_worker: Mapping[int, Trace]
+    offsets_s: Mapping[int, float]
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], *, name: str = "") -> "RunTraces":
+        """Put the traces of a run together; ``name`` stands for a policy that no trace tells.
+
+        Raises:
+            DataError: A header names no worker or no origin, or two traces are of the same worker.
+        """
+        found: dict[int, Trace] = {}
+        for trace in traces:
+            worker, origin_s = trace.header.get("worker"), trace.header.get("origin_s")
+            if not isinstance(worker, int) or not isinstance(origin_s, int | float):
+                raise DataError(f'a trace header needs "worker" and "origin_s", but this one is {dict(trace.header)}')
+            if worker in found:
+                raise DataError(f"two traces say that they are of worker {worker}")
+            found[worker] = trace
+        first_s = min((trace.header["origin_s"] for trace in found.values()), default=0.0)
+        ordered = dict(sorted(found.items()))
+        policy = next((trace.header.get("policy", name) for trace in ordered.values()), name)
+        offsets_s = {worker: trace.header["origin_s"] - first_s for worker, trace in ordered.items()}
+        return cls(policy=str(policy), by_worker=ordered, offsets_s=offsets_s)
+
+    @property
+    def training(self) -> list[Span]:
+        """Spans of training, worker by worker."""
+        return [span for span in spans_of(self) if span.kind != "evaluate"]
+
+
+def trace_paths(run_folder: Path) -> list[Path]:
+    """List the trace files of a run, in the order of their names."""
+    return sorted(run_folder.glob("trace-*.jsonl"))
+
+
+def read_traces(run_folder: Path, *, kind: str | None = None) -> RunTraces:
+    """Read the traces of a run, all records or those of one kind; there may be none.
 
     Raises:
-        DataError: A header names no worker or no origin, or two traces are of the same worker.
+        DataError: A trace cannot be read.
     """
-    found: dict[int, Trace] = {}
-    for trace in traces:
-        worker, origin_s = trace.header.get("worker"), trace.header.get("origin_s")
-        if not isinstance(worker, int) or not isinstance(origin_s, int | float):
-            raise DataError(f'a trace header needs "worker" and "origin_s", but this one is {dict(trace.header)}')
-        if worker in found:
-            raise DataError(f"two traces say that they are of worker {worker}")
-        found[worker] = trace
-    return dict(sorted(found.items()))
+    return RunTraces.of([read_trace(path, kind=kind) for path in trace_paths(run_folder)], name=run_folder.name)
 
 
-def origin_offsets_s(traces: Mapping[int, Trace]) -> dict[int, float]:
-    """How long after the first trace's origin each worker's is."""
-    first_s = min((trace.header["origin_s"] for trace in traces.values()), default=0.0)
-    return {worker: trace.header["origin_s"] - first_s for worker, trace in traces.items()}
-
-
-def spans_of(traces: Mapping[int, Trace]) -> Iterator[Span]:
+def spans_of(run: RunTraces) -> Iterator[Span]:
     """All spans, worker by worker, in the order in which they were recorded."""
-    offsets_s, waited_s = origin_offsets_s(traces), _waited_s(traces)
-    for worker, trace in traces.items():
+    waited_s = _waited_s(run.by_worker)
+    for worker, trace in run.by_worker.items():
         waits = iter(waited_s[worker])
         for record in trace.records:
             if record.duration_s is None:
                 continue
-            at_s = offsets_s[worker] + record.at_s
+            at_s = run.offsets_s[worker] + record.at_s
             if record.kind != "blocked":
                 yield Span(worker, record.kind, at_s, record.duration_s, record.clock)
                 continue

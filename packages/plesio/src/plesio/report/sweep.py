@@ -15,7 +15,7 @@ from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
 from plesio.report import sweep_charts as charts
 from plesio.report.charts import plain_table
-from plesio.report.document import Document, Rows, pictures, section
+from plesio.report.document import Document, StyledTable, pictures, section
 from plesio.report.model import Comparison
 from plesio.report.page_frame import render_document
 from plesio.report.sentences import listed, ratio_text, seeds_text
@@ -235,7 +235,7 @@ def render_sweep_page(sweep: Sweep) -> str:
         sections=[
             section("In words", *sweep_sentences(sweep), slug="in-words"),
             pictures(sweep_charts_of(sweep)),
-            *(section(one.title, Rows(table=one, even=True), slug=slug) for slug, one in _tables(sweep).items()),
+            *(section(one.title, StyledTable(table=one, even=True), slug=slug) for slug, one in _tables(sweep).items()),
         ],
     )
     return render_document(document)

@@ -5,13 +5,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from plesio.core.trace import read_trace
-from plesio.report.perfetto import trace_paths
-from plesio.report.spans import Span, by_worker, spans_of
+from plesio.report.spans import RunTraces, Span
 
-__all__ = ["MOST_WORKERS", "Window", "read_window"]
+__all__ = ["MOST_WORKERS", "Window", "window_of"]
 
 MOST_WORKERS = 16
 """More rows than that nobody reads."""
@@ -38,14 +35,9 @@ class Window:
     num_workers: int
 
 
-def read_window(run_folder: Path) -> Window | None:
-    """The middle of a run; None if it has no spans.
-
-    Raises:
-        DataError: A trace cannot be read.
-    """
-    traces = by_worker([read_trace(path) for path in trace_paths(run_folder)])
-    spans = [span for span in spans_of(traces) if span.kind != "evaluate"]
+def window_of(run: RunTraces) -> Window | None:
+    """Return the middle of a run; None if it has no spans."""
+    spans, traces = run.training, run.by_worker
     if not spans:
         return None
     begins_s, ends_s = _middle(spans)
@@ -53,7 +45,7 @@ def read_window(run_folder: Path) -> Window | None:
     slowest = min(traces, key=lambda worker: steps[worker])
     shown = {*list(traces)[: MOST_WORKERS - 1], slowest} if len(traces) > MOST_WORKERS else set(traces)
     return Window(
-        policy=str(next(iter(traces.values())).header.get("policy", run_folder.name)),
+        policy=run.policy,
         spans=tuple(
             span
             for span in spans

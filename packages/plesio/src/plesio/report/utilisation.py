@@ -1,13 +1,11 @@
 """Resources that the workers of a run used over time, from its traces."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from plesio.core.trace import UTILISATION, Record, read_trace
-from plesio.report.perfetto import trace_paths
-from plesio.report.spans import by_worker, origin_offsets_s
+from plesio.core.trace import UTILISATION, Record
+from plesio.report.spans import RunTraces
 
-__all__ = ["RunUtilisation", "read_utilisation"]
+__all__ = ["RunUtilisation", "utilisation_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +31,20 @@ class RunUtilisation:
         ]
 
 
-def read_utilisation(run_folder: Path) -> RunUtilisation | None:
-    """The samples of a run; None if there are none.
-
-    Raises:
-        DataError: A trace cannot be read.
-    """
-    traces = by_worker([read_trace(path, kind=UTILISATION) for path in trace_paths(run_folder)])
-    offsets_s = origin_offsets_s(traces)
-    began_s = [offsets_s[worker] + trace.records[0].at_s for worker, trace in traces.items() if trace.records]
-    if not began_s:
+def utilisation_of(run: RunTraces) -> RunUtilisation | None:
+    """Return the samples of a run; None if there are none."""
+    taken = {
+        worker: [
+            (run.offsets_s[worker] + record.at_s, record) for record in trace.records if record.kind == UTILISATION
+        ]
+        for worker, trace in run.by_worker.items()
+    }
+    began_s = min((records[0][0] for records in taken.values() if records), default=None)
+    if began_s is None:
         return None
     samples = {
-        worker: tuple((offsets_s[worker] + record.at_s - min(began_s), record) for record in trace.records)
-        for worker, trace in traces.items()
-        if trace.records
+        worker: tuple((at_s - began_s, record) for at_s, record in records)
+        for worker, records in taken.items()
+        if records
     }
-    policy = str(next(iter(traces.values())).header.get("policy", run_folder.name))
-    return RunUtilisation(policy=policy, samples=samples)
+    return RunUtilisation(policy=run.policy, samples=samples)

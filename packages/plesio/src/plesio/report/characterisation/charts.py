@@ -9,16 +9,18 @@ from pathlib import Path
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series
 from plesio.core.combination import FACTORS, Combination, Part, level_text
 from plesio.core.errors import DataError
+from plesio.core.trace import UTILISATION
 from plesio.core.units import byte_unit, format_bytes
-from plesio.report.characterisation.paper import PAPER, Layout
+from plesio.report.characterisation.paper import PAPER, PaperLayout
 from plesio.report.characterisation.summary import Characterisation, state_bytes
 from plesio.report.charts.colours import looks_of
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.pareto import pareto_front
 from plesio.report.resource_charts import memory_bars, worker_lines
 from plesio.report.sentences import listed, ratio_text, share_text
+from plesio.report.spans import read_traces
 from plesio.report.summarise import BASELINE
-from plesio.report.utilisation import RunUtilisation, read_utilisation
+from plesio.report.utilisation import RunUtilisation, utilisation_of
 
 __all__ = [
     "Used",
@@ -78,7 +80,7 @@ def _first_of(folder: Path, policy: str) -> RunUtilisation | None:
     """Read the samples of the policy's first run that has some."""
     for run in sorted((folder / "runs").glob("*")):
         with contextlib.suppress(DataError):
-            samples = read_utilisation(run)
+            samples = utilisation_of(read_traces(run, kind=UTILISATION))
             if samples is not None and samples.policy == policy:
                 return samples
     return None
@@ -100,7 +102,7 @@ def paper_charts(found: Characterisation, used: Sequence[Used] = ()) -> dict[str
     return {number: chart for number, chart in made.items() if chart is not None}
 
 
-def _chart_over_time(layout: Layout, used: Sequence[Used]) -> Panels | None:
+def _chart_over_time(layout: PaperLayout, used: Sequence[Used]) -> Panels | None:
     if not used:
         return None
     values = [
@@ -133,7 +135,7 @@ def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator
                     yield f"{model} ×{workers} {PAPER.strategies[strategy].short}", strategy, summary
 
 
-def _activity_chart(found: Characterisation, layout: Layout) -> BarChart | None:
+def _activity_chart(found: Characterisation, layout: PaperLayout) -> BarChart | None:
     rows: list[str] = []
     ends: list[str] = []
     parts: dict[str, list[float]] = {name: [] for name in _COLOURS}
@@ -165,7 +167,7 @@ def _activity_chart(found: Characterisation, layout: Layout) -> BarChart | None:
     )
 
 
-def _memory_chart(found: Characterisation, layout: Layout) -> BarChart | None:
+def _memory_chart(found: Characterisation, layout: PaperLayout) -> BarChart | None:
     drawn = [(row, strategy, one) for row, strategy, one in _settings_of(found, layout.strategies) if one.memory]
     if not drawn:
         return None

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["PAPER", "Layout"]
+__all__ = ["PAPER", "PaperLayout"]
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class PaperLayout(msgspec.Struct, frozen=True, kw_only=True):
     """A table or a figure of the paper.
 
     Attributes:
@@ -61,11 +61,11 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, str]
     strategies: dict[str, Strategy]
     decisions: dict[str, tuple[str, ...]]
-    tables: tuple[Layout, ...]
-    figures: tuple[Layout, ...]
+    tables: tuple[PaperLayout, ...]
+    figures: tuple[PaperLayout, ...]
 
     @property
-    def regained(self) -> Layout:
+    def regained(self) -> PaperLayout:
         """The table of what a modified strategy wins back over a plain one."""
         return next(table for table in self.tables if table.of == "regained")
 

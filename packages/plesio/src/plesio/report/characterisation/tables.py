@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
-from plesio.report.characterisation.paper import PAPER, Layout
+from plesio.report.characterisation.paper import PAPER, PaperLayout
 from plesio.report.characterisation.summary import Characterisation, compute_step_s, regained, state_bytes
 from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
@@ -23,7 +23,7 @@ def paper_tables(found: Characterisation) -> dict[str, Table]:
     return {layout.number: draw[layout.of](found, layout) for layout in PAPER.tables}
 
 
-def _by_workers(found: Characterisation, layout: Layout) -> Table:
+def _by_workers(found: Characterisation, layout: PaperLayout) -> Table:
     """Make a row for each strategy and model that the paper or we have, with columns by the number of workers."""
     models = [*PAPER.models, *(model for model in found.models() if model not in PAPER.models)]
     ours, theirs = (_time, _their_time) if layout.of == "time" else (_accuracy, _their_accuracy)
@@ -98,7 +98,7 @@ def _their_accuracy(strategy: str, model: str, place: int) -> str:
     return _NONE if value is None or math.isnan(value) else f"{value:.1f}"
 
 
-def _regained(found: Characterisation, layout: Layout) -> Table:
+def _regained(found: Characterisation, layout: PaperLayout) -> Table:
     """Make the table of the accuracy of plain and of modified asynchronous training with the most workers."""
     judged = regained(found)
     rows = []
@@ -123,7 +123,7 @@ def _regained(found: Characterisation, layout: Layout) -> Table:
     return Table(title=layout.title, headers=headers, rows=rows)
 
 
-def _decisions(found: Characterisation, layout: Layout) -> Table:
+def _decisions(found: Characterisation, layout: PaperLayout) -> Table:
     """Make the table of the paper's words, and below them our means over models with the most workers that were run."""
     rows = []
     for feature, words in PAPER.decisions.items():

@@ -2,7 +2,7 @@
 
 from plesio.report.explanation.charts import explanation_charts, metric_chart
 from plesio.report.explanation.explain import explanation_of
-from plesio.report.explanation.model import Change, Chapter, Explanation, Outcome, Review
+from plesio.report.explanation.model import Change, Chapter, Explanation, MeasuredOutcome, Review
 from plesio.report.explanation.page import render_explanation, render_explanation_page
 from plesio.report.explanation.recorded import decision_sentences, recorded_changes
 from plesio.report.explanation.runs import ChangingRuns, find_changing_runs
@@ -21,7 +21,7 @@ __all__ = [
     "ChangingRuns",
     "Chapter",
     "Explanation",
-    "Outcome",
+    "MeasuredOutcome",
     "Review",
     "closing_sentences",
     "decision_sentences",

@@ -11,7 +11,7 @@ from plesio.core.charts import Axis, Chart, LineChart, Look, Panels, Series
 from plesio.core.units import counted, format_seconds
 from plesio.report.charts.colours import COLOURS, NUM_SHAPES, QUIET
 from plesio.report.curves import late_range
-from plesio.report.explanation.model import Chapter, Explanation, Outcome
+from plesio.report.explanation.model import Chapter, Explanation, MeasuredOutcome
 from plesio.report.explanation.sentences import change_text, percent
 from plesio.report.explanation.verdict import metric_of
 from plesio.report.metric import Metric
@@ -317,7 +317,7 @@ def metric_chart(explanation: Explanation) -> LineChart | None:
     )
 
 
-def _metric_series(name: str, outcome: Outcome, look: Look, metric: Metric) -> Iterator[Series]:
+def _metric_series(name: str, outcome: MeasuredOutcome, look: Look, metric: Metric) -> Iterator[Series]:
     curve, smooth = outcome.metrics, outcome.smooth_metrics
     y = [metric.scale * value for value in curve.y]
     yield Series(name=name, x=curve.x, y=y, style="points", look=look, weight="thin")

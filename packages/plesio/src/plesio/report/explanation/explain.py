@@ -18,7 +18,7 @@ from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
-from plesio.report.explanation.model import Change, Chapter, Explanation, Limit, Review, Segment
+from plesio.report.explanation.model import Change, Chapter, Explanation, Limit, PolicySpan, Review
 from plesio.report.explanation.spans import (
     ReviewRound,
     TrainingClock,
@@ -129,13 +129,13 @@ def _review(steer: Steer, *, times: TrainingClock) -> Review:
 def _chapters(
     answers: Sequence[ReviewRound],
     reviews: Sequence[Review],
-    spans: Sequence[Segment],
+    spans: Sequence[PolicySpan],
     *,
     steps: StoreSteps,
     run: RunResult,
     times: TrainingClock,
 ) -> Iterator[Chapter]:
-    groups: list[list[Segment]] = []
+    groups: list[list[PolicySpan]] = []
     changes: list[Change | None] = []
     for before, span in zip((None, *spans), spans, strict=False):
         change = None if before is None else _change(answers, before, span, times=times)
@@ -184,7 +184,9 @@ def _chapters(
         )
 
 
-def _change(answers: Sequence[ReviewRound], before: Segment, span: Segment, *, times: TrainingClock) -> Change | None:
+def _change(
+    answers: Sequence[ReviewRound], before: PolicySpan, span: PolicySpan, *, times: TrainingClock
+) -> Change | None:
     """Find what became different from one span to the next; None if nothing did."""
     place = next(place for place, one in enumerate(answers) if one.steer and one.steer.clock == span.begin)
     # a new group goes on under what the last review was answered, which had not come into force yet
@@ -210,12 +212,12 @@ def _change(answers: Sequence[ReviewRound], before: Segment, span: Segment, *, t
     )
 
 
-def _num_exchanges(spans: Sequence[Segment]) -> int:
+def _num_exchanges(spans: Sequence[PolicySpan]) -> int:
     period = parse_policy(spans[0].policy).period
     return spans[-1].end // period - spans[0].begin // period
 
 
-def _num_in_full(spans: Sequence[Segment], *, sent_share: float, num_racks: int, num_workers: int) -> float:
+def _num_in_full(spans: Sequence[PolicySpan], *, sent_share: float, num_racks: int, num_workers: int) -> float:
     """How many exchanges of all workers in full have as many bytes; the module's head has the formula."""
     count = _num_exchanges(spans)
     if not isinstance(parse_policy(spans[0].policy), Hierarchical):
@@ -233,7 +235,7 @@ def _sent_share(spec: str, *, low_rank_share: float) -> float:
     return float(compression.payload_bits(_MANY) / NO_COMPRESSION.payload_bits(_MANY))
 
 
-def _limits(spans: Iterable[Segment]) -> tuple[Limit, ...]:
+def _limits(spans: Iterable[PolicySpan]) -> tuple[Limit, ...]:
     found: dict[str, Limit] = {}
     for span in spans:
         if span.limited_by is not None and span.free_step_s is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 from plesio.report.curves import Curve
 from plesio.report.statistics import Difference
 
-__all__ = ["Change", "Chapter", "Explanation", "Limit", "Noise", "Outcome", "Review", "Segment"]
+__all__ = ["Change", "Chapter", "Explanation", "Limit", "MeasuredOutcome", "Noise", "PolicySpan", "Review"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class PolicySpan:
     """Steps under one policy and one set of shares.
 
     Attributes:
@@ -185,7 +185,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MeasuredOutcome:
     """One run, measured; times in seconds of training.
 
     Attributes:
@@ -252,8 +252,8 @@ class Explanation:
     metric_name: str
     metric_goal: Literal["max", "min"]
     target: float | None
-    outcome: Outcome
-    bsp: Outcome | None
+    outcome: MeasuredOutcome
+    bsp: MeasuredOutcome | None
     num_seeds: int
     over_seeds: Difference | None
     how_to_know: str
@@ -263,7 +263,7 @@ class Explanation:
     first_reason: str
     components: tuple[str, ...]
     chapters: tuple[Chapter, ...]
-    spans: tuple[Segment, ...]
+    spans: tuple[PolicySpan, ...]
     reviews: tuple[Review, ...]
     losses: tuple[tuple[int, float], ...]
     noises: tuple[Noise, ...]

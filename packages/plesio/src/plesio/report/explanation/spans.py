@@ -26,7 +26,7 @@ from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.readings.review import GradientPairs, put_together
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
-from plesio.report.explanation.model import Noise, Segment
+from plesio.report.explanation.model import Noise, PolicySpan
 
 __all__ = ["ReviewRound", "TrainingClock", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
@@ -114,7 +114,7 @@ def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
 
 def read_spans(
     answers: Sequence[ReviewRound], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
-) -> tuple[Segment, ...]:
+) -> tuple[PolicySpan, ...]:
     """The spans of a run of ``num_steps`` steps.
 
     Args:
@@ -128,7 +128,7 @@ def read_spans(
     clocks = [steer.clock for steer in steers]
     # a new group may go on before the clock from which the answer before it was to hold
     begins = [0, *(min(clocks[place:]) for place in range(len(clocks))), num_steps]
-    spans: list[Segment] = []
+    spans: list[PolicySpan] = []
     for asked, answered, begin, end in zip(
         [None, *steers], [*steers, None], begins[:-1], (min(clock, num_steps) for clock in begins[1:]), strict=True
     ):
@@ -146,7 +146,7 @@ def read_spans(
             bsp_step_s = spans[-1].bsp_step_s
         allowed, limited_by = _allowed(asked, policy=policy)
         spans.append(
-            Segment(
+            PolicySpan(
                 begin=begin,
                 end=end,
                 policy=spec,

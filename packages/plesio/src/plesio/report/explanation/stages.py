@@ -11,7 +11,7 @@ from collections import Counter
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
-from plesio.report.explanation.model import Segment
+from plesio.report.explanation.model import PolicySpan
 from plesio.report.explanation.spans import TrainingClock, slack_of
 
 __all__ = ["StoreSteps", "read_schedule"]
@@ -48,7 +48,7 @@ class StoreSteps:
 
 def read_schedule(
     log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps
-) -> tuple[tuple[Segment, ...], TrainingClock]:
+) -> tuple[tuple[PolicySpan, ...], TrainingClock]:
     """Find the stages that had a step, and when each of their steps was finished.
 
     The last stage has what the result counts beyond the others' steps.
@@ -82,7 +82,7 @@ def read_schedule(
     spans = []
     for spec, begin, end in stages:
         step_s = (times.at_s(end) - times.at_s(begin)) / _steps_made(begin, end, steps=steps)
-        spans.append(Segment(begin=begin, end=end, policy=spec, slack=slack_of(spec), step_s=step_s))
+        spans.append(PolicySpan(begin=begin, end=end, policy=spec, slack=slack_of(spec), step_s=step_s))
     return tuple(spans), times
 
 

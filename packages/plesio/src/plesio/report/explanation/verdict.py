@@ -26,7 +26,7 @@ from plesio.core.charts import Table
 from plesio.core.results import Evaluation, RunResult
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.curves import Curve
-from plesio.report.explanation.model import Explanation, Outcome
+from plesio.report.explanation.model import Explanation, MeasuredOutcome
 from plesio.report.metric import Metric
 from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
 
@@ -137,7 +137,7 @@ def _unknown(explanation: Explanation) -> list[str]:
     return [*sentences, f"By itself: {'; '.join(told)}."] if told else sentences
 
 
-def _time(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
+def _time(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str]:
     """Tell which run was sooner at the target; without one, which took less time for the same samples."""
     here = explanation.outcome
     if explanation.target is None or not (here.num_evaluations and bsp.num_evaluations):
@@ -172,7 +172,7 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
     )
 
 
-def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
+def _quality(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str]:
     """Tell which run was better in the end."""
     side: _Side
     here, metric = explanation.outcome, metric_of(explanation)
@@ -206,7 +206,7 @@ def _quality(explanation: Explanation, bsp: Outcome) -> tuple[_Side, str]:
     return side, f"ended {side}: {difference} ({how})"
 
 
-def _reservations(explanation: Explanation, bsp: Outcome) -> str:
+def _reservations(explanation: Explanation, bsp: MeasuredOutcome) -> str:
     """Tell what the verdict is of, and what it does not show."""
     here = explanation.outcome
     text = f"Measured, with the same task, {counted(explanation.num_workers, 'worker')} and seed {explanation.seed}"
@@ -250,11 +250,11 @@ def _range_text(values: Sequence[float], metric: Metric) -> str:
     return mean if len(values) == 1 else f"{mean} ({metric.text(min(values))} to {metric.text(max(values))})"
 
 
-def outcome_of(run: RunResult, *, target: float | None) -> Outcome:
+def outcome_of(run: RunResult, *, target: float | None) -> MeasuredOutcome:
     """Measure what ``run`` came to; ``target`` is the metric to reach, None for none."""
     smooth = smoothed(run.evaluations)
     last = tuple(point.metric for point in run.evaluations[-_NUM_LAST:])
-    return Outcome(
+    return MeasuredOutcome(
         wall_s=run.wall_s,
         samples=run.samples,
         num_evaluations=len(run.evaluations),

@@ -1,0 +1,42 @@
+"""Output of commands: renderables, as wide as the terminal, and how their runs ended."""
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from plesio.core.results import RunResult
+
+__all__ = ["console", "exit_code_of", "show", "tell_interrupted"]
+
+PLAIN_WIDTH = 140
+"""Characters of a line where no terminal tells its width."""
+
+
+def console(*, plain: bool = False) -> "Console":
+    """Make a console for standard output; a ``plain`` one prints texts as they are."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    return Console(width=width, highlight=not plain, markup=not plain)
+
+
+def show(what: "RenderableType") -> None:
+    """Print a table or a group of texts."""
+    console().print(what)
+
+
+def tell_interrupted(again: str) -> None:
+    """Tell how to go on after Ctrl-C, by the command ``again``."""
+    print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+
+
+def exit_code_of(runs: "Iterable[RunResult]") -> int:
+    """Tell how many runs did not finish; returns the exit code of a command that did them."""
+    statuses = [run.status for run in runs]
+    failed = sum(status != "finished" for status in statuses)
+    if failed:
+        print(f"plesio: {failed} of {len(statuses)} runs did not finish; the report says why", file=sys.stderr)
+    return 1 if failed else 0
