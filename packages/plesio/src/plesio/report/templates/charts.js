@@ -9,5 +9,9 @@
     const plot = data.parentElement.querySelector(".plot"), chart = JSON.parse(data.textContent);
     Plotly.newPlot(plot, chart.data, chart.layout, { displaylogo: false, displayModeBar: false, responsive: true });
   }
-})().catch(() => document.querySelector("header").insertAdjacentHTML("beforeend",
-  "<p>The pictures need a browser of 2023 or later.</p>"));
+})().catch(error => {
+  const words = document.createElement("p");
+  words.textContent = "The pictures need a browser of 2023 or later.";
+  document.querySelector("header").append(words);
+  throw error;
+});
