@@ -51,7 +51,7 @@ def test_a_schedule_that_fails_is_written_and_replays(
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from stress_machines import replay
 
-    monkeypatch.setattr(Sampling, "finish", lambda sampling, worker, *, now_s, **_: sampling.answer(now_s=now_s))
+    monkeypatch.setattr(Sampling, "finish", lambda sampling, worker, **_: sampling.answer())
     assert machines(tmp_path, schedules=4, policies=["asp"]) == 1
     assert "NOT MET" in capsys.readouterr().out
     [path, *_] = tmp_path.glob("schedule-0-*.jsonl")
