@@ -138,4 +138,6 @@ class Run:
 
     @property
     def result(self) -> RunResult:
-        return self.coordinator.ledger.result(status=self.coordinator.status, error=self.coordinator.ledger.error)
+        return self.coordinator.ledger.result(
+            status=self.coordinator.ledger.status, error=self.coordinator.ledger.error
+        )

@@ -178,12 +178,13 @@ class AsynchronousMachine:
 
     def _raise_floor(self) -> tuple[Action, ...]:
         """Follow the slowest live worker; return the credit that this gives the others."""
-        before = self._credit
+        before = self._floor
         # With nobody left the floor stays where the last one stood: whoever comes next goes on from there.
-        self._floor = min(self._clocks.values(), default=self._floor)
-        if self._credit == before:
+        self._floor = min(self._clocks.values(), default=before)
+        if self._floor == before or math.isinf(self._bound):
             return ()
-        return tuple(Grant(worker=worker, clock=self._credit) for worker in sorted(self._clocks))
+        credit = self._credit
+        return tuple(Grant(worker=worker, clock=credit) for worker in sorted(self._clocks))
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""

@@ -68,7 +68,7 @@ def test_lost_worker_loses_the_updates_that_are_not_whole_and_keeps_the_others()
     assert run.result.lost_workers == (0,)
     assert run.result.samples == 2, "its acknowledged push counts"
     assert run.kinds(1)[-1] is Lost
-    assert run.coordinator.status == "finished"
+    assert run.coordinator.ledger.status == "finished"
 
 
 @pytest.mark.parametrize("how", ["lost", "closed"])
@@ -207,8 +207,7 @@ def test_lease_follows_the_slowest_workers_step():
 def test_silence_while_the_server_was_busy_is_nobodys():
     run = Run("asp").start()
     run.now_s = 2 * FIRST_LEASE_S
-    run.coordinator.excuse(1.5 * FIRST_LEASE_S)
-    assert run.do("tick") == []
+    assert run.coordinator.tick(now_s=run.now_s, busy_s=1.5 * FIRST_LEASE_S) == []
 
 
 def test_update_that_is_not_finite_is_refused_and_the_next_one_counts():
@@ -403,7 +402,7 @@ def test_late_worker_that_disagrees_does_not_disturb_the_run():
     run.join(7, layout="other")
     assert run.kinds(7) == [Failed]
     assert run.coordinator.live == [0, 1]
-    assert run.coordinator.status == "finished"
+    assert run.coordinator.ledger.status == "finished"
 
 
 def test_snapshots_are_taken_when_the_samples_pass_a_multiple():

@@ -128,7 +128,7 @@ def test_who_cannot_join_is_told_so_and_nobody_is_disturbed(policy: str, worker:
     run.say(worker, join)
     assert list(run.told) == [worker]
     assert problem in run.heard(Failed)[worker].message
-    assert run.coordinator.status == "finished"
+    assert run.coordinator.ledger.status == "finished"
 
 
 def test_one_that_comes_before_the_run_has_begun_joins_it_then() -> None:

@@ -76,7 +76,7 @@ def test_a_loss_stops_the_others_and_when_all_stand_they_hear_where_all_are() ->
     assert run.heard(Regroup).keys() == {1, 2, 3}
     assert (group.members, group.meeting, group.generation) == ((1, 2, 3), "host:1", 1)
     assert [one.clock for one in group.positions] == [5, 5, 6]
-    assert run.coordinator.status == "finished"
+    assert run.coordinator.ledger.status == "finished"
 
 
 def test_one_that_is_cut_off_before_the_loss_is_known_waits_for_the_verdict() -> None:
@@ -126,7 +126,7 @@ def test_nobody_is_stopped_for_one_whose_training_was_over() -> None:
     run.say(0, Leave())
     assert run.heard(MayLeave) == {0: MayLeave(evaluates=True)}
     run.say(0, Goodbye(status="finished", error=None, report=Report()))
-    assert run.coordinator.status == "finished"
+    assert run.coordinator.ledger.status == "finished"
 
 
 def test_who_says_that_it_leaves_before_it_hears_of_a_loss_is_in_the_new_group_all_the_same() -> None:

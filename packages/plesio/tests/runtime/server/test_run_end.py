@@ -6,35 +6,42 @@ import pytest
 from plesio.policies import parse_policy
 from plesio.protocol.effects import EndRun
 from plesio.protocol.figures import RunInfo
-from plesio.protocol.message import Message
+from plesio.protocol.message import Message, kind_of
 from plesio.protocol.to_server import Ended
 from plesio.protocol.to_worker import Expelled, RunEnded
 from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.run_end import RunEnd
 from plesio.runtime.server.server_traffic import ServerTraffic
+from plesio.runtime.server.shard_server import ShardServer
+from plesio.testing import FakeClock
 from support.endpoints import KeepingEndpoint
+
+KINDS = {kind_of(message): message for message in (EndRun, Expelled, RunEnded)}
 
 
 class Job:
     """Server 0, and what it has told whom."""
 
     def __init__(self, *others: bytes) -> None:
-        self.told: list[tuple[bytes, type[Message]]] = []
-        self.num_over = 0
-        self.end = RunEnd(
-            ServerTraffic(KeepingEndpoint()),
-            tell=self._tell,
-            on_over=self._over,
-        )
+        self.endpoint = KeepingEndpoint()
+        shard = ShardServer(self.endpoint, index=0, clock=FakeClock())
+        self.end = RunEnd(ServerTraffic(self.endpoint), EffectCarrier(self.endpoint, shard=shard))
         for peer in others:
             self.end.serves(peer)
 
-    def _tell(self, peer: bytes, message: Message) -> None:
-        self.told.append((peer, type(message)))
-        self.last = message
+    @property
+    def told(self) -> list[tuple[bytes, type[Message]]]:
+        return [(peer, KINDS[kind]) for peer, kind, _ in self.endpoint.controls]
 
-    def _over(self) -> None:
-        self.num_over += 1
+    @property
+    def last(self) -> Message:
+        _, kind, body = self.endpoint.controls[-1]
+        return KINDS[kind].of_body(dict(body))
+
+    @property
+    def num_over(self) -> int:
+        return self.endpoint.generation
 
 
 def coordinator() -> Coordinator:

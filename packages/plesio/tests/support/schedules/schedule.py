@@ -156,7 +156,11 @@ class Schedule:
                 return self._lose(worker, notice=move.kind == "notice")
 
     def _come(self) -> bool:
-        over = self.coordinator.state == "ended" or self.coordinator.status == "failed" or self.policy.racks_share_store
+        over = (
+            self.coordinator.state == "ended"
+            or self.coordinator.ledger.status == "failed"
+            or self.policy.racks_share_store
+        )
         if over or len(self.workers) >= MOST_WORKERS or any(worker.done for worker in self.workers.values()):
             return False
         number = len(self.workers)
@@ -396,17 +400,17 @@ class Schedule:
         gone = self._losses | refused
         here = [number for number, worker in self.workers.items() if not (worker.gone or number in gone)]
         ended = [number for number in here if number not in failed]
-        if run.status == "failed":
+        if run.ledger.status == "failed":
             self._check_excuse(run.ledger.error or "")
         elif here and not ended and not self._lets_racks_go:
             raise BrokenError(f"nobody has finished, and nobody says why: {failed}")
-        if run.status == "finished" and ended and self.policy.exchange == "store" and not self._lets_racks_go:
+        if run.ledger.status == "finished" and ended and self.policy.exchange == "store" and not self._lets_racks_go:
             for plan in range(self.setting.num_plans):
                 done = len(self._done.get(plan, ()))
                 if done != self.setting.num_samples:
                     raise BrokenError(f"{done} of {self.setting.num_samples} samples of plan {plan} are done")
         for index, server in enumerate(self.servers):
-            if run.status == "finished" and server.pushes and not self._losses:
+            if run.ledger.status == "finished" and server.pushes and not self._losses:
                 raise BrokenError(f"server {index} still holds the updates {server.pushes}")
 
     @property

@@ -31,7 +31,6 @@ The parts, each with its invariants:
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 from plesio.core.clock import Clock
 from plesio.core.trace import TraceWriter
@@ -50,11 +49,10 @@ from plesio.policies import (
     Resumed,
     Stay,
     Steer,
-    parse_policy,
 )
 from plesio.policies.log_writer import LIMIT_BYTES, LogWriter
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
-from plesio.protocol.figures import Report, RunInfo, Snapshot, Status
+from plesio.protocol.figures import Report, RunInfo, Snapshot
 from plesio.protocol.to_server import (
     BooksPage,
     Cut,
@@ -181,33 +179,10 @@ class Coordinator:
             saving=saving,
         )
 
-    @classmethod
-    def of(cls, join: Join, *, clock: Clock, world: World) -> Self:
-        """The coordinator of the run that its first worker describes."""
-        return cls(
-            policy := parse_policy(join.policy),
-            info=join.info,
-            expected=range(join.num_workers),
-            num_servers=join.num_servers,
-            alike=(join.layout, *join.optimizer),
-            snapshot_every=join.snapshot_every if policy.pushes else None,
-            elastic=join.elastic,
-            folder=None if join.folder is None else Path(join.folder),
-            log_bytes=join.log_bytes,
-            clock=clock,
-            world=world,
-            saving=join.saving,
-        )
-
     @property
     def state(self) -> RunState:
         """State of the run."""
         return self._members.state
-
-    @property
-    def status(self) -> Status:
-        """Status of the run so far."""
-        return self.ledger.status
 
     @property
     def live(self) -> list[int]:
@@ -280,7 +255,7 @@ class Coordinator:
         self._members[worker].seen(now_s)
         self.ledger.report(worker, goodbye.report)
         told: list[Effect] = []
-        if "finished" == self.status != goodbye.status and not self._members[worker].doomed:
+        if "finished" == self.ledger.status != goodbye.status and not self._members[worker].doomed:
             self.ledger.fail(goodbye.error, status=goodbye.status)
             lost = Lost(workers=(worker,), fatal=True, error=goodbye.error)
             told += [Tell(worker=other, message=lost) for other in self._members.bound_to(worker, self._stage.exchange)]
@@ -309,7 +284,7 @@ class Coordinator:
         for mate in mates:
             yield from self._retire(mate, reason)
             self._members[mate].doom()
-        if self.state == "ended" and self.status == "finished" and not self._members.ending:
+        if self.state == "ended" and self.ledger.status == "finished" and not self._members.ending:
             self.ledger.fail("all workers were lost")
         yield from self._regroupings.lost(worker, now_s=now_s)
         ends = {*self.live} if fatal else {*mates}
@@ -338,12 +313,14 @@ class Coordinator:
         else:
             yield from self._admission.fail(f"worker {worker} was gone before the run began")
 
-    def excuse(self, busy_s: float) -> None:
-        """Do not count so long as silence: the server took in no message (it loaded torch, applied an update)."""
-        self._members.excuse(busy_s)
+    def tick(self, *, now_s: float, busy_s: float = 0.0) -> list[Effect]:
+        """Lose every worker that has been silent for a lease. Call it several times a lease.
 
-    def tick(self, *, now_s: float) -> list[Effect]:
-        """Lose every worker that has been silent for a lease. Call it several times a lease."""
+        Args:
+            now_s: The time.
+            busy_s: For how long the server took in no message (it loaded torch, applied an update): no silence.
+        """
+        self._members.excuse(busy_s)
         effects: list[Effect] = []
         for worker in self._members.silent_since(now_s - self.lease_s):
             effects += self.lose(worker, now_s=now_s)

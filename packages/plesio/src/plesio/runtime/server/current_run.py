@@ -8,11 +8,10 @@ Its coordinator decides; what follows is carried out before anything else is hea
 import logging
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from plesio.core.clock import Clock
 from plesio.core.errors import TransportError
 from plesio.core.results import RunResult
+from plesio.policies import parse_policy
 from plesio.protocol.effects import Effect
 from plesio.protocol.figures import Report, RunFigures, Snapshot
 from plesio.protocol.peers import worker_identity, worker_of
@@ -152,10 +151,23 @@ class CurrentRun:
         """The run that its first worker describes."""
         self._folder = None if join.folder is None else Path(join.folder)
         aside = None if self._folder is None or self._writes else self._ending.aside(self._folder)
-        told = join if aside is None else replace(join, folder=str(aside))
-        self._coordinator = Coordinator.of(told, clock=self._clock, world=self._world)
+        policy = parse_policy(join.policy)
+        self._coordinator = Coordinator(
+            policy,
+            info=join.info,
+            expected=range(join.num_workers),
+            num_servers=join.num_servers,
+            alike=(join.layout, *join.optimizer),
+            snapshot_every=join.snapshot_every if policy.pushes else None,
+            elastic=join.elastic,
+            folder=self._folder if aside is None else aside,
+            log_bytes=join.log_bytes,
+            clock=self._clock,
+            world=self._world,
+            saving=join.saving,
+        )
         self._carrier.begin_run(join.num_servers)
-        if self._coordinator.policy.pushes:  # at once or later in the run: then everybody would wait for it
+        if policy.pushes:  # at once or later in the run: then everybody would wait for it
             self._shard.load()
 
     def arrived(self, part: PartArrived) -> bool:
@@ -187,8 +199,7 @@ class CurrentRun:
     def check_leases(self, *, busy_s: float) -> None:
         """Lose the workers that have been silent for a lease; for ``busy_s`` seconds the server did not listen."""
         if self._coordinator is not None:
-            self._coordinator.excuse(busy_s)
-            self._act(self._coordinator.tick(now_s=self._clock.now_s()))
+            self._act(self._coordinator.tick(now_s=self._clock.now_s(), busy_s=busy_s))
 
     def take_over(self, line: str) -> None:
         """The server that this one is a backup of is lost; ``line`` says so in the results."""

@@ -65,7 +65,7 @@ class JobServer:
         self._shard = ShardServer(endpoint, index=index, clock=clock)
         self._carrier = EffectCarrier(endpoint, shard=self._shard)
         self._traffic = ServerTraffic(endpoint, cross_rack_bytes=cross_rack_bytes)
-        self._end = RunEnd(self._traffic, tell=self._carrier.tell, on_over=self._begin_generation, writes=writes)
+        self._end = RunEnd(self._traffic, self._carrier, writes=writes)
         self.run = CurrentRun(
             self._shard,
             self._carrier,
@@ -116,7 +116,7 @@ class JobServer:
             else:
                 self._shard.end_run()
                 self._first.send(*encode(self._traffic.own()))
-                self._begin_generation()
+                self._traffic.begin_run()
                 self._first.generation = self._endpoint.generation
 
     def _on_control(self, control: Control) -> None:
@@ -156,7 +156,3 @@ class JobServer:
     def _arrived(self, part: PartArrived) -> None:
         if not self.run.arrived(part) and self._first is not None:
             self._first.send(*encode(part))
-
-    def _begin_generation(self) -> None:
-        self._traffic.begin_run()
-        self._endpoint.generation += 1

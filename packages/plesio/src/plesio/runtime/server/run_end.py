@@ -10,17 +10,16 @@ gone is not waited for.
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, write_results
 from plesio.protocol.effects import EndRun
-from plesio.protocol.message import Message
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Ended
 from plesio.protocol.to_worker import Expelled, RunEnded
 from plesio.runtime.coordinator.coordinator import Coordinator
+from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.server_traffic import ServerTraffic
 
 __all__ = ["RunEnd"]
@@ -35,26 +34,17 @@ class RunEnd:
     """Ends run after run, at server 0.
 
     Args:
-        traffic: Of the servers.
-        tell: Sends a message to a peer.
-        on_over: Called when a run is over and the next one may begin.
+        traffic: What the servers have sent; told when the next run may begin.
+        carrier: Sends messages.
         writes: Whether results are written, or left until `take_over`: a backup's are those of the primary.
     """
 
-    def __init__(
-        self,
-        traffic: ServerTraffic,
-        *,
-        tell: Callable[[bytes, Message], None],
-        on_over: Callable[[], None],
-        writes: bool = True,
-    ) -> None:
+    def __init__(self, traffic: ServerTraffic, carrier: EffectCarrier, *, writes: bool = True) -> None:
         self._writes = writes
         self._left: tuple[Path, RunResult] | None = None
         self._aside: Path | None = None
         self._traffic = traffic
-        self._tell = tell
-        self._on_over = on_over
+        self._carrier = carrier
         self._others: set[bytes] = set()
         self._awaited: set[bytes] = set()
         self._closing: list[int] = []
@@ -89,7 +79,7 @@ class RunEnd:
     def result(self, coordinator: Coordinator) -> RunResult:
         """The run's figures, as far as they are known."""
         self._traffic.enter(coordinator.ledger)
-        return coordinator.ledger.result(status=coordinator.status, error=coordinator.ledger.error)
+        return coordinator.ledger.result(status=coordinator.ledger.status, error=coordinator.ledger.error)
 
     def begin(self, coordinator: Coordinator, *, folder: Path | None) -> None:
         """The run is over for the workers: have the other servers forget it.
@@ -101,7 +91,7 @@ class RunEnd:
         self._ending, self._folder = coordinator, folder
         self._awaited = set(self._others)
         for peer in self._others:
-            self._tell(peer, EndRun())
+            self._carrier.tell(peer, EndRun())
         self._close_if_all_have()
 
     def ended_at(self, peer: bytes, traffic: Ended) -> None:
@@ -132,12 +122,12 @@ class RunEnd:
             self._left = self._folder, result
         self._results.append(result)
         for worker in self._closing:
-            self._tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
+            self._carrier.tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         lost = {*coordinator.ledger.lost}.difference(self._closing)
         for worker in sorted(lost):  # asleep, perhaps: what it says when it wakes up is of an earlier run
-            self._tell(heartbeat_identity(worker).encode(), Expelled(over=True))
+            self._carrier.tell(heartbeat_identity(worker).encode(), Expelled(over=True))
         self._closing.clear()
-        self._on_over()
+        self._traffic.begin_run()
 
     def aside(self, folder: Path) -> Path:
         """Where a backup's coordinator writes a run's logs until it has taken over; those of the run before go."""

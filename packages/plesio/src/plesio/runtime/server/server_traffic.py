@@ -52,8 +52,9 @@ class ServerTraffic:
         )
 
     def begin_run(self) -> None:
-        """What is sent from now on belongs to the next run."""
+        """Begin the next run: what is sent from now on belongs to it, and messages of the last one are refused."""
         self._sent_before, self._refused_before = self._sent(), self._refused()
         self._cross_rack_before = self._cross_rack_bytes()
         self._sent_elsewhere.clear()
         self._refused_elsewhere.clear()
+        self._endpoint.generation += 1
