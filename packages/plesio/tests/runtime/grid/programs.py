@@ -135,7 +135,7 @@ def in_processes(
     sleep: int | None = None,
     die_at_the_end: int | None = None,
 ) -> dict[str, Any]:
-    """What one worker of real processes says at the end.
+    """Train in one of several real processes; returns what the test looks at.
 
     After nine micro-batches the one called ``die`` is killed, and ``sleep`` stopped, until others have long given it
     up; ``die_at_the_end`` is killed when it evaluates.
@@ -177,7 +177,7 @@ def in_processes(
 
 
 def until_joined(spec: str, *, die: int | None = None) -> dict[str, Any]:
-    """What one worker of real processes says 40 micro-batches after another group has joined.
+    """Train in a real process until 40 micro-batches after another group has joined; returns what the test looks at.
 
     The one called ``die`` is killed when there have been ten.
     """

@@ -24,6 +24,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from runtime.grid.programs import CUTS, data, network
 
+LIMIT_S = 20.0
 LOADER = {"batch_size": 8, "shuffle": True}
 
 
@@ -183,12 +184,25 @@ def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
             for _ in range(3):
                 for x, y in grid.shard(DataLoader(data(), **LOADER)):
                     grid.step(x, y)
+                    if grid.rank == 0 and grid.clock == 30:
+                        committed.append(commits_of_two())
         return grid.report()
 
+    def commits_of_two() -> bool:
+        """Return True when those who are left have committed a checkpoint, though one before it never will be."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while not any(read_manifest(path).workers == (0, 1) for path in Folder(tmp_path).all()):
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.02)
+        return True
+
+    committed: list[bool] = []
     lose = (Fault(at_s=0.6, kind="lose", worker=3),)
     begun_s = time.monotonic()
     ended = simulate(work, num_workers=4, cluster=Cluster.one_host(4), faults=lose).outcomes
     assert time.monotonic() - begun_s < AWAIT_S / 4
+    assert committed == [True]
     for rank in (0, 1):
         assert ended[rank].error is None, ended[rank].error
         assert ended[rank].value.lost_workers == (2, 3)

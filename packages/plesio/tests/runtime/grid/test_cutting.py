@@ -1,4 +1,4 @@
-"""Where networks are cut."""
+"""Cuts of networks."""
 
 import itertools
 

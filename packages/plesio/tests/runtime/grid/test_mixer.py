@@ -1,4 +1,4 @@
-"""What replicas' mixers come to together: by themselves on links in memory, in any order that the schedule allows."""
+"""Replicas' mixers together: by themselves on links in memory, in any order that the schedule allows."""
 
 import itertools
 from collections import defaultdict, deque
@@ -261,7 +261,7 @@ def test_a_loss_that_cuts_the_graph_in_two_ends_the_run_in_one_line():
 
 
 def test_a_group_that_only_lost_ones_have_heard_of_counts_as_cut_off():
-    """Of 0, 1 and 2 on a ring nobody is left who would notice that 1 is gone."""
+    """On a ring of 0, 1 and 2 no group is left that would notice that 1 is gone."""
     with pytest.raises(WorkerLostError, match="groups 0, 2 of the grid are lost, and group 3 has no way to the others"):
         _mix_without([0, 1, 2], GridSetting(groups=5, mixing=Mixing.on("ring", 5)))
 

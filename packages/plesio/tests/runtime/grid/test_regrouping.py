@@ -46,7 +46,7 @@ class Run:
     ) -> None:
         self.setting = GridSetting.parse(spec)
         self.given: dict[int, list[list[int]]] = {}
-        """Of each group, the samples of its micro-batches."""
+        """Samples of each group's micro-batches."""
 
         def work(job: Any) -> Any:
             pacer = Pacer(step_time=Constant(mean_s=STEP_S * self.setting.stages), seed=0, worker=0, clock=job.clock)

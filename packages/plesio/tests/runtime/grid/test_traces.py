@@ -1,4 +1,4 @@
-"""What a grid takes down of its stages: how stale gradients are, what is kept for them, and what memory holds."""
+"""Traces of a grid's stages: how stale gradients are, what is kept for them, and what memory holds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a grid: every worker hears why, and other groups go on."""
+"""Trouble in a grid: every worker is told why, and other groups go on."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -117,9 +117,9 @@ class StageMachine:
         self._given, self._returned = state.given, state.returned
         self._version, self._gathered = state.version, state.gathered
         self._skipped = state.skipped
-        """Of those gathered, micro-batches that this machine was not given."""
+        """Micro-batches among those gathered that this machine was not given."""
         self._under_way = dict(under_way)
-        """Of each micro-batch that has gone forward only, the weights it went with."""
+        """Version of the weights that each micro-batch went forward with, of those that have not gone backward."""
         self._mixing = list(state.mixing)
 
     @property

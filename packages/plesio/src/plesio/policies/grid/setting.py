@@ -1,4 +1,4 @@
-"""What a grid is: S groups of K stages each, how far gradients may lag, and how groups come to agree.
+"""The setting of a grid: S groups of K stages each, how far gradients may lag, and how groups come to agree.
 
 As text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,every=4``.
 """
@@ -55,7 +55,7 @@ _MOST = 1024
 
 
 def is_grid(spec: str) -> bool:
-    """Whether a policy's text is that of a grid.
+    """Return True if a policy's text is that of a grid.
 
     >>> is_grid("grid:2x2,delay=1"), is_grid("ssp:4")
     (True, False)
@@ -204,7 +204,7 @@ class GridSetting:
 
     @property
     def delays(self) -> tuple[int, ...]:
-        """Of each stage, the micro-batches that it has gone forward with and not backward, beside the present one."""
+        """Micro-batches that each stage has gone forward with and not backward, beside the present one."""
         per_stage = {"decoupled": self.delay, "gpipe": self.micro_batches, "1f1b": 1, "2bw": 1}[self.schedule]
         if self.schedule == "gpipe":
             return (self.micro_batches - 1,) * self.stages
@@ -212,7 +212,7 @@ class GridSetting:
 
     @property
     def flushes(self) -> bool:
-        """Whether all micro-batches under way go back before an update."""
+        """True if all micro-batches under way go back before an update."""
         return self.schedule in ("gpipe", "1f1b")
 
     def with_shape(self, *, groups: int, stages: int) -> "GridSetting":

@@ -20,12 +20,12 @@ from plesio.runtime.worker.standstill import Standstill
 __all__ = ["Checkpoints"]
 
 PAGE_CHARACTERS = 2**20
-"""Of the books in one message."""
+"""Characters of the books in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Of one worker in one run.
+    """Checkpoints of one worker in one run.
 
     Attributes:
         saver: Takes them.
@@ -106,7 +106,7 @@ class Checkpoints:
         return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, stand=stand)
 
     def past(self) -> Past:
-        """What the training loop has done already."""
+        """Return what the training loop has done already."""
         if self.resumed is None:
             return Past()
         optimizer = self.saver.replica.optimizer
@@ -116,7 +116,7 @@ class Checkpoints:
         return Past(self.stand, values=self.resumed.own["session"], go_on=go_on)
 
     def _go_on(self, resumed: Resumed, options: list[dict[str, Any]]) -> None:
-        """Whatever the program has done since `begin`, in loops that were over, it had done before the checkpoint."""
+        """Go on from the checkpoint: since `begin` the program has come through loops that were over."""
         if resumed.is_own:
             set_random_states(resumed.own["random"])
         for group, saved in zip(self.saver.replica.optimizer.param_groups, options, strict=True):

@@ -1,4 +1,4 @@
-"""What a run that is resumed begins with, on one worker."""
+"""The checkpoint that a resumed run begins with, on one worker."""
 
 import json
 import logging
@@ -38,7 +38,7 @@ class Resumed:
 
     @classmethod
     def find(cls, setting: CheckpointSetting, *, policy: str, seed: int, rank: int) -> "Resumed | None":
-        """What the worker with this rank goes on from; None to begin afresh.
+        """Find what the worker with this rank goes on from; None to begin afresh.
 
         Args:
             setting: What the user has said. Its ``resume`` is ``"auto"``: the latest that is whole, if there is any;
@@ -77,7 +77,7 @@ class Resumed:
         return told
 
     def stand(self, *, same_workers: bool) -> Standstill:
-        """Where the run stood.
+        """Return where the run stood.
 
         Args:
             same_workers: Whether those that wrote it are those that go on; what else an exchange remembers is theirs.
@@ -99,7 +99,7 @@ class Resumed:
         )
 
     def report(self, rank: int) -> Report:
-        """What the worker with this rank had done by then: itself, or one that was lost and whose rank it has now."""
+        """Return the totals of the worker with this rank: its own, or those of a lost one whose rank it has now."""
         if self.is_own:
             return Report(**self.own["report"])
         reports = json.loads(self.books())["ledger"]["reports"]

@@ -25,7 +25,7 @@ __all__ = ["CheckpointSaver"]
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointSaver:
-    """Of one worker in one run.
+    """Takes the checkpoints of one worker in one run.
 
     Args:
         writer: Writes what is copied.
@@ -156,11 +156,11 @@ class CheckpointSaver:
 class _Pending(NamedTuple):
     stand: Standstill
     books: Books | None
-    """Where this worker leads."""
+    """None on a worker that does not lead."""
 
 
 def _plain(stand: Standstill) -> dict[str, Any]:
-    """What the manifest has not of it."""
+    """Return what the manifest has not of it."""
     return {
         "policy": stand.policy,
         "next_review": stand.next_review,

@@ -33,7 +33,7 @@ from plesio.runtime.checkpoints.tensors import Share
 __all__ = ["Part", "Writer"]
 
 NICENESS = 5
-"""Of the thread that writes."""
+"""Niceness of the thread that writes."""
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""
 

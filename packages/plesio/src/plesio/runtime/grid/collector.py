@@ -55,7 +55,7 @@ class Collector:
 
     @property
     def collects(self) -> bool:
-        """Whether this worker is the one."""
+        """True if this worker is the one."""
         return self.rank == self._one
 
     @property
@@ -86,7 +86,7 @@ class Collector:
         self.lost.add(group)
 
     def retried(self, action: Callable[[], T]) -> T:
-        """What ``action`` comes to, begun anew by all that are there if the one that collects turns out to be gone.
+        """Do ``action``, and begin it anew, as all that are there do, if the worker that collects turns out to be gone.
 
         Raises:
             PeerGoneError: It was of this worker's own group.

@@ -47,7 +47,7 @@ class Column:
         return column
 
     def state(self, *, gradients_on_way: int) -> dict[str, Any]:
-        """What is remembered, plain; waits for the gradients that the stage behind has sent and this one not read.
+        """Return what is remembered, plain; waits for gradients that the stage behind has sent and this one not read.
 
         Activations are not on their way where all stages have been given equally many micro-batches.
         """
@@ -94,7 +94,7 @@ class Column:
 
 
 def lost(error: PeerGoneError, place: GridPlace, setting: GridSetting) -> WorkerLostError:
-    """What it means for a worker that one of its column is gone."""
+    """Return the error of a worker that one of its column is gone."""
     others = setting.groups - 1
     rest = {0: "it is the only one", 1: "the other goes on"}.get(others, f"the other {others} go on")
     first = place.group * setting.stages

@@ -1,4 +1,4 @@
-"""Where a network is cut into stages: so that the slowest takes the least time, or the largest the least memory.
+"""Cuts a network into stages: so that the slowest takes the least time, or the largest the least memory.
 
 A list of layers is cut into K runs of neighbours that minimise the largest sum of costs; with n layers dynamic
 programming finds the best of all in O(n^2 K). Costs are seconds, measured, or bytes; in the virtual world operations
@@ -45,7 +45,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class NetworkCut:
-    """Where a network is cut.
+    """Places at which a network is cut.
 
     Attributes:
         ends: After how many layers each stage but the last one ends.
@@ -164,7 +164,7 @@ def balanced(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
 
 
 def units_of(layers: nn.Sequential) -> list[int]:
-    """Where the network may be cut, and its end: after so many layers, all parts of it have something to train.
+    """Return where the network may be cut, and its end: each part up to there has something to train.
 
     >>> units_of(nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
     [3, 4]

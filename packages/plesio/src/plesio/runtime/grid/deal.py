@@ -88,7 +88,7 @@ class Deal(RoundRecords):
             num_samples -= size
 
     def begin(self, plan: int, whole: Remainder) -> Remainder:
-        """What is left of a plan, which this group begins to take rounds of."""
+        """Begin to take rounds of a plan; returns what is left of it."""
         left = super().begin(plan, whole)
         self._whole = plan, left
         self._ahead_of_training.clear()

@@ -22,7 +22,7 @@ __all__ = ["Feed", "FeedState"]
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """Where a group is in its data.
+    """A group's place in its data.
 
     Attributes:
         plan: Which loop over the data, from 0.
@@ -47,7 +47,7 @@ class FeedState:
 
     @classmethod
     def from_values(cls, values: list[Any]) -> "FeedState":
-        """What `to_values` gave."""
+        """Make it again of what `to_values` gave."""
         plan, taken, upcoming, left = values
         return cls(plan, taken, upcoming, None if left is None else from_values(left, Remainder))
 
@@ -94,7 +94,7 @@ class Feed:
 
     @property
     def more(self) -> bool:
-        """Whether another micro-batch is known to follow the present one."""
+        """True if another micro-batch is known to follow the present one."""
         return self._state.upcoming is not None
 
     def take_samples(self, tick: int) -> int | None:
@@ -106,7 +106,7 @@ class Feed:
         return given.of_all
 
     def state(self) -> FeedState:
-        """Where this group is."""
+        """Return where this group is."""
         return self._state
 
     def missing(self, lost: Mapping[int, int]) -> dict[int, int]:

@@ -22,7 +22,7 @@ __all__ = ["Formation", "GridPlace", "GroupChange", "News"]
 
 @dataclass(frozen=True, slots=True)
 class GridPlace:
-    """Where a worker stands: rank ``s K + k`` is stage k of group s.
+    """A worker's place: rank ``s K + k`` is stage k of group s.
 
     >>> GridPlace.of(5, GridSetting(groups=2, stages=4))
     GridPlace(group=1, stage=1)
@@ -39,7 +39,7 @@ class GridPlace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupChange:
-    """Who goes on, from which tick on. The earliest of several holds; of equal ticks, the least.
+    """A change of the groups at a tick. The earliest of several holds; if ticks are equal, the least.
 
     Attributes:
         tick: After so many micro-batches.
@@ -94,7 +94,7 @@ class Formation:
         )
 
     def place(self, group: int) -> int:
-        """Where a group is among the others."""
+        """Return a group's place among the others."""
         return self.groups.index(group)
 
     def worker(self, group: int, stage: int) -> int:
@@ -123,7 +123,7 @@ class Formation:
 
     @property
     def hop_ticks(self) -> int:
-        """What is known to a worker is known to its group, and to a neighbour that is told by mixing, so much later."""
+        """Ticks until all of a worker's group know what it knows, and the neighbours that mix with it."""
         setting = self.setting
         return (setting.every + setting.bound + 1) * setting.micro_batches + max(setting.delays)
 
@@ -140,7 +140,7 @@ class Formation:
 
 @dataclass(slots=True)
 class News:
-    """What a worker has heard of ticks to come, and tells with all that it sends.
+    """Ticks to come, as far as a worker knows; it passes them on with all that it sends.
 
     Attributes:
         generation: Of the groups that are there.
@@ -158,7 +158,7 @@ class News:
         return self.saves[-1] if self.saves else None
 
     def told(self) -> dict[str, object]:
-        """What a message's header says of it; nothing if there is no news."""
+        """Return the entries of a message's header; none if there is no news."""
         said: dict[str, object] = {}
         if self.saves:
             said["save_at"] = self.save_at
@@ -168,7 +168,7 @@ class News:
         return said
 
     def hear(self, header: Mapping[str, Any]) -> None:
-        """Another worker has told what it knows."""
+        """Take in what another worker's message says."""
         if "save_at" in header:
             self.save(header["save_at"])
         if "regroup" in header:
@@ -177,18 +177,18 @@ class News:
                 self.propose(GroupChange(tick, tuple((group, first) for group, first in lost), tuple(joined)))
 
     def save(self, tick: int | None) -> None:
-        """A checkpoint is to be taken after ``tick``."""
+        """Have a checkpoint taken after ``tick``."""
         if tick is not None and tick > (self.save_at or 0):
             self.saves.append(tick)
 
     def propose(self, regrouping: GroupChange) -> None:
-        """The groups are to change so, unless they do earlier, otherwise."""
+        """Have the groups change so, unless they do earlier, otherwise."""
         self.regrouping = regrouping if self.regrouping is None else min(self.regrouping, regrouping)
 
     def passed(self, tick: int) -> None:
-        """What was before ``tick`` is over."""
+        """Drop what was before ``tick``."""
         self.saves = [save for save in self.saves if save >= tick]
 
     def regrouped(self, formation: Formation) -> None:
-        """The groups have changed."""
+        """Begin anew: the groups have changed."""
         self.generation, self.regrouping = formation.generation, None

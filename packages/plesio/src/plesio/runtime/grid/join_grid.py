@@ -298,7 +298,7 @@ class _Composer:
     def _saver(
         self, *, joined: dict[str, Any] | None, warn: Callable[[str], None]
     ) -> tuple[GridSaver | None, dict[str, Any] | None]:
-        """What takes checkpoints, and what this worker goes on from: as it joins, or from one of those."""
+        """Make what takes checkpoints; returns what this worker goes on from, too, as it joins or is resumed."""
         saving = self.saving
         if saving is None:
             return None, joined
@@ -393,7 +393,7 @@ class _Composer:
 
 
 def _nobody_hears(result: RunResult) -> None:
-    """Of a worker by itself, who has the result."""
+    """Do nothing: a worker by itself has the result."""
 
 
 @torch.no_grad()

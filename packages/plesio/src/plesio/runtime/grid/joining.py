@@ -49,7 +49,7 @@ _ANSWER_S = 5.0
 
 
 class Door:
-    """Where newcomers wait, seen from a worker of the grid.
+    """The door at which newcomers wait, seen from a worker of the grid.
 
     Args:
         job: The workers' job.
@@ -93,7 +93,7 @@ class Door:
         )
 
     def _decided(self, group: int) -> bool:
-        """Whether a group has been let in or refused, perhaps by a worker that collected before."""
+        """Return True if a group has been let in or refused, perhaps by a worker that collected before."""
         if group not in self._done and self._board.read(self._key("door", group)) is not None:
             self._done.add(group)
         return group in self._done
@@ -177,7 +177,7 @@ def _linked(
 def meet_all(
     links: Links, *, rank: int, workers: Sequence[int], decide: Callable[[], dict[str, Any] | None]
 ) -> dict[str, Any] | None:
-    """What the first of ``workers`` decides when all have come, on all of them; None if one of them is gone."""
+    """Let the first of ``workers`` decide when all have come; returns the decision on all, None if one is gone."""
     first, *others = workers
     if rank != first:
         try:
@@ -208,7 +208,7 @@ def hand_over(links: Links, values: Mapping[str, Any], *, to: int) -> None:
 
 
 def _of_newcomer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all that a worker remembers, what is not its own."""
+    """Return the part of what a worker remembers that is not its own."""
     stage = {**values["stage"], "gradients": {}, "kept": {}}
     state = StageState(**values["machine"])
     dealt, left_out, _, sizes, _ = values["tally"]

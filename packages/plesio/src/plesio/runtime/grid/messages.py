@@ -1,4 +1,4 @@
-"""What stages send each other: tensors of any shapes in messages of one size, so that room is there before they come.
+"""Messages of stages: tensors of any shapes in messages of one size, so that room is there before they come.
 
 A message is a header, which says what tensors it has, and their bytes. The first one in a direction settles its size,
 for those that follow too; before a larger one comes a message without tensors, which says how large they are from then
@@ -175,7 +175,7 @@ class Incoming:
         return tensors, header
 
     def state(self) -> dict[str, Any]:
-        """What is remembered: the size of messages, and those that were taken off and not read; plain."""
+        """Return the size of messages, and those that were taken off and not read; plain."""
         return {"num_bytes": self.num_bytes, "pending": [message.clone() for message in self.pending]}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -149,7 +149,7 @@ class Mixer:
         )
 
     def meet(self) -> None:
-        """Where weights are sent compressed, learn the neighbours' in full; all replicas call it at one tick."""
+        """Learn the neighbours' weights in full, if they are sent compressed; all replicas call it at one tick."""
         if self._choco is None:
             return
         own = flat_of(self._parameters).float()

@@ -73,7 +73,7 @@ class WholeNetwork:
         return state, distance
 
     def as_state_dict(self, state: State) -> State:
-        """What the network's own `state_dict` names: shared weights under each name, no buffers that are not kept."""
+        """Return the network's own `state_dict`: shared weights under each name, no buffers that are not kept."""
         names = {id(tensor): name for name, tensor in _named(self.layers).items()}
         own = self.layers.state_dict(keep_vars=True)
         return {name: state[names[id(tensor)]] for name, tensor in own.items() if id(tensor) in names}

@@ -36,7 +36,7 @@ __all__ = ["GridRecords", "GridRun"]
 
 
 class Figures(Record, frozen=True, kw_only=True):
-    """What one worker tells the collector.
+    """One worker's figures, for the collector.
 
     Attributes:
         rank: Whose.
@@ -70,7 +70,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRun:
-    """What the result says of a run, beside figures.
+    """A run, as its result names it.
 
     Attributes:
         setting: The grid that it began with.

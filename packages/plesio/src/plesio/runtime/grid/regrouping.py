@@ -1,4 +1,4 @@
-"""What a worker does when its grid's groups change: at one tick all go on with those that are there from then on.
+"""Brings a worker from one set of groups to the next: at one tick all go on with those that are there from then on.
 
 At the tick that `plesio.runtime.grid.formation` has agreed on, every worker adds what the mixings under way come to,
 deals the samples anew that nobody was given or that lost groups had not trained on, and mixes from then on with its new
@@ -85,9 +85,9 @@ class Regrouper:
         return {} if mixer is None else mixer.lost
 
     def _propose(self, tick: int) -> None:
-        """Of lost groups, by a first stage, which is the last that goes backward: what it knows of, a whole group did.
+        """Propose a change: for lost groups on a first stage, for newcomers on the worker that collects.
 
-        Of newcomers, by the worker that collects.
+        A first stage is the last that goes backward: its whole group has done what it has done.
         """
         if self._place.stage > 0:
             return
@@ -152,7 +152,7 @@ class Regrouper:
         )
 
     def _invitation(self, due: GroupChange) -> dict[str, Any] | None:
-        """What all are to know who go on with newcomers; None if it is to be without them, as somebody is missing."""
+        """Return what all must know to go on with newcomers; None if one is missing, and it is to be without them."""
         collector, door = self._collector, self._door
         assert collector.links is not None, "there are others"
         assert door is not None, "newcomers wait there"
@@ -186,7 +186,7 @@ class Regrouper:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """What is put together at the first step: a worker's own part, the whole network, and what brings it on."""
+    """Parts that are put together at the first step: a worker, the whole network, and what changes its groups."""
 
     worker: StageWorker
     network: WholeNetwork

@@ -33,7 +33,7 @@ __all__ = ["GridSaver", "found", "values_of", "whole_network"]
 
 @dataclass(slots=True, kw_only=True)
 class GridSaver:
-    """Of one worker.
+    """Takes one worker's part of checkpoints.
 
     Attributes:
         setting: What the user has said.
@@ -76,6 +76,7 @@ class GridSaver:
             layout="",
             seed=records.run.info.seed,
         )
+        self.writer.lost.update(records.collector.known.difference(there))  # they are not waited for
         self.writer.write(Part(clock=tick, workers=there, own=values, finish=lambda folder, said: manifest))
 
 
@@ -97,7 +98,7 @@ def values_of(composed: Composed, records: GridRecords, feed: Feed) -> dict[str,
 
 
 def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int) -> dict[str, Any] | None:
-    """What this worker goes on from; None to begin afresh.
+    """Return what this worker goes on from; None to begin afresh.
 
     Raises:
         ConfigError: The checkpoint is of another grid, or another order of samples, or of fewer workers.

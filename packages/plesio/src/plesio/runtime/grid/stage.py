@@ -42,7 +42,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept of a micro-batch that has gone forward."""
+    """A micro-batch that has gone forward."""
 
     version: int
     inputs: list[Tensor]
@@ -53,7 +53,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a stage keeps between passes; activations inside its layers are counted with the worker's memory.
+    """Sizes of what a stage keeps between passes; activations inside its layers are counted with the worker's memory.
 
     Attributes:
         micro_batches: That have gone forward and not backward.
@@ -70,14 +70,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """Where torch's random numbers are."""
+    """State of torch's random numbers."""
 
     cpu: Tensor
     cuda: Tensor | None
 
     @classmethod
     def of(cls, device: torch.device) -> "RandomState":
-        """Where they are now, for computing on a device."""
+        """Take it as it is now, for computing on a device."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
 
     def restore(self, device: torch.device) -> None:
@@ -109,7 +109,7 @@ class _MeanLoss:
 
     @torch.no_grad()
     def _check_mean(self, whole: float, output: Any, target: Any) -> None:
-        """Where a step's samples are spread over groups and micro-batches, the loss must be the mean of theirs."""
+        """Refuse a loss that is not the mean: a step's samples are spread over groups and micro-batches."""
         if not isinstance(output, Tensor) or not isinstance(target, Tensor) or len(output) != len(target):
             return
         half = len(output) // 2
@@ -157,7 +157,7 @@ class GridStage:
         self._loss = _MeanLoss(loss, unchecked=setting.groups * setting.micro_batches > 1)
         self._clip = clip
         self._at_once = setting.delays[number] == 0
-        """Whether every micro-batch goes back before the weights move."""
+        """True if every micro-batch goes back before the weights move."""
         self._device = next(iter(layers.parameters()), torch.empty(0)).device
         self._live: dict[str, Tensor] = {name: p for name, p in layers.named_parameters() if p.requires_grad}
         self.kept: dict[int, _Kept] = {}
@@ -223,7 +223,7 @@ class GridStage:
             raise TaskError(f"the stages do not chain: {_name(self.layers)} cannot take {shapes} ({reason})") from error
 
     def held(self) -> Held:
-        """What is kept now."""
+        """Return the sizes of what is kept now."""
         tensors = [tensor for kept in self.kept.values() for tensor in (*kept.inputs, *kept.outputs)]
         copies = [weight for weights in self.snapshots.values() for weight in weights.values()]
         return Held(
@@ -365,7 +365,7 @@ def _differentiable(tensor: Tensor) -> bool:
 
 
 def _given(tensors: Sequence[Tensor]) -> Any:
-    """What layers are called with: a tensor, or a tuple of them, as in a `torch.nn.Sequential`."""
+    """Return what layers are called with: a tensor, or a tuple of them, as in a `torch.nn.Sequential`."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 

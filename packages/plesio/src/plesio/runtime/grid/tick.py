@@ -1,4 +1,4 @@
-"""What a worker does with its schedule's actions: passes, messages, updates and mixings, and where the time goes."""
+"""Does a schedule's actions: passes, messages, updates and mixings; takes down where the time goes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from plesio.runtime.worker.timeline import Timeline
 __all__ = ["StageWorker", "Tally"]
 
 _BACKWARD_SHARE = 2 / 3
-"""Of a step's time: a backward pass has two products of matrices for each one of the forward pass."""
+"""Share of a step's time: a backward pass has two products of matrices for each one of the forward pass."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Size:
 
 @dataclass(slots=True)
 class Tally:
-    """What a worker counts.
+    """A worker's counts.
 
     Attributes:
         dealt: Samples of all groups in the micro-batches whose gradients have been applied here: alike on all workers
@@ -62,7 +62,7 @@ class Tally:
 
     @property
     def samples(self) -> int:
-        """Of all groups whose gradients have been applied here, as far as is known."""
+        """Samples of all groups whose gradients have been applied here, as far as is known."""
         return self.dealt - self.left_out
 
     def leave_out(self, missing: Mapping[int, int], *, given: int) -> None:
@@ -125,7 +125,7 @@ class StageWorker:
         self._most_held = 0
 
     def mark(self) -> None:
-        """What was done since the last mark is counted as nothing."""
+        """Count what was done since the last mark as nothing."""
         self._marked_s = self._timeline.now_s()
 
     def tick(self, inputs: Sequence[Tensor], target: Any, *, of_all: int, more: bool) -> float | None:
@@ -180,7 +180,7 @@ class StageWorker:
 
     @property
     def gradients_on_way(self) -> int:
-        """Those that the stage behind has sent when it has been given as many micro-batches, and this one not read."""
+        """Gradients on their way from the stage behind, once it has been given as many micro-batches as this one."""
         return max(0, self.machine.returned_behind - self.machine.returned)
 
     def load(self, state: dict[str, Any]) -> None:
@@ -313,13 +313,13 @@ class StageWorker:
         self._timeline.event("mix", at_s=at_s, clock=version, disagreement=self.mixer.disagreement)
 
     def _computed(self) -> None:
-        """What was done since the last mark was computing."""
+        """Count what was done since the last mark as computing."""
         now_s = self._timeline.now_s()
         self._timeline.compute(self._marked_s, now_s, clock=self.machine.version)
         self._marked_s = now_s
 
     def _waited(self) -> None:
-        """What was done since the last mark was waiting for a message."""
+        """Count what was done since the last mark as waiting for a message."""
         now_s = self._timeline.now_s()
         self._timeline.wait(self._marked_s, now_s, clock=self.machine.version)
         self._marked_s = now_s
