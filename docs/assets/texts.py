@@ -1,0 +1,35 @@
+"""Tables that pages take from the data files of `plesio_planning.texts`, so that no page repeats them by hand.
+
+A line ``<!-- texts: chapter proofs -->`` becomes the table of that part; ``statements A`` has the twenty of the text,
+and ``statements other`` the rest.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_TEXTS = Path(__file__).parents[2] / "packages" / "plesio-planning" / "src" / "plesio_planning" / "texts"
+_MARK = re.compile(r"^<!-- texts: (\w+) (\w+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each mark by its table."""
+    return _MARK.sub(lambda mark: _table(mark[1], mark[2]), markdown)
+
+
+def _table(file: str, part: str) -> str:
+    texts = tomllib.loads((_TEXTS / f"{file}.toml").read_text(encoding="utf-8"))
+    if file == "chapter":
+        head = ("where", "claim", "stands", "why", "command")
+        rows = [(e["place"], e["claim"], e["stand"], e["reason"], _code(e)) for e in texts[part]["entries"]]
+    else:
+        own = [each for each in texts["statements"] if each["place"].startswith("A.") == (part == "A")]
+        head = ("where", "statement", "verdict", "why", "the text", "more")
+        rows = [(e["place"], e["claim"], e["verdict"], e["reason"], e.get("answer", ""), _code(e)) for e in own]
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _code(entry: dict[str, str]) -> str:
+    return f"`{entry['command']}`" if entry.get("command") else ""
