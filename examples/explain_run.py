@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.cluster import parse_cluster
 from plesio.cost.step_time import Constant
-from plesio.report.explanation_page import render_explanation, render_explanation_page
-from plesio.report.explanation_runs import find_changing_runs
+from plesio.report.explanation import find_changing_runs, render_explanation, render_explanation_page
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
