@@ -43,7 +43,7 @@ class NearMedian:
     bound: int = 4
 
     def start(self) -> Machine:
-        """A fresh machine that has seen no event."""
+        """Start a fresh machine that has seen no event."""
         return NearMedianMachine(bound=self.bound)
 
 

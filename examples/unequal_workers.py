@@ -32,7 +32,7 @@ def train(policy: str) -> RunResult:
     data = task.train_set()
 
     def work(job: VirtualJob) -> None:
-        """What every worker does, in a thread of its own."""
+        """Train as one worker, in a thread of its own."""
         rank = job.place.rank
         pacer = Pacer(
             step_time=LogNormal(mean_s=0.02, cv=0.2), speed=SPEEDS[rank], seed=0, worker=rank, clock=job.clock

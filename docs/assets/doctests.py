@@ -14,6 +14,6 @@ class DoctestBlocks(griffe.Extension):
     """Fences every doctest of a docstring."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Called for each object when it has been read, its docstring as written."""
+        """Fence the doctests of an object's docstring, as soon as it has been read."""
         if obj.docstring is not None:
             obj.docstring.value = _BLOCK.sub(lambda block: f"```pycon\n{block[0]}\n```", obj.docstring.value)

@@ -23,7 +23,7 @@ from plesio.core.within import AT_LEAST_0
 __all__ = ["Advice", "Question", "Row", "advise"]
 
 WORTH = 0.02
-"""What a strategy must win over bsp to be named in its place."""
+"""The least gain over bsp with which a strategy is named in its place."""
 LEAST_DOUBT = 0.02
 """By how much, in logarithms, a time may be off however many seeds it is from: longer runs are not quite the same."""
 MOST_DOUBT = 0.05
@@ -36,7 +36,7 @@ How = Literal["measured", "priced", "too late", "does not fit", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """A question to the advisor.
 
     Attributes:
         name: Of the task or the script.
@@ -70,7 +70,7 @@ class Question:
         check_fields(self, "Question: ")
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """What is asked about there, ``bsp`` first."""
+        """Return the candidates of the question, ``bsp`` first."""
         return candidates(
             has_racks=self.at.has_racks,
             has_store=self.has_store,
@@ -80,20 +80,20 @@ class Question:
 
     @property
     def sign(self) -> float:
-        """Of the metric on curves, where more is better."""
+        """Sign of the metric on curves, where more is better."""
         return 1.0 if self.metric_goal == "max" else -1.0
 
     def shortfall(self, base: float, other: float) -> float:
-        """What ``other`` is worse than ``base``, as values on curves: in points of a share, else in percent.
+        """Return how much worse ``other`` is than ``base``, as values on curves: in points of a share, else in percent.
 
-        A metric between 0 and 1 of which more is better is a share.
+        A metric between 0 and 1 that is to be maximised is a share.
         """
         if self.is_share(base) and self.is_share(other):
             return 100 * (base - other)
         return 100 * (base - other) / max(abs(base), 1e-12)
 
     def is_share(self, value: float) -> bool:
-        """Whether the metric is a share, whose points are percent."""
+        """Return True if the metric is a share, whose points are percent."""
         return self.metric_goal == "max" and 0 <= value <= 1
 
 
@@ -141,7 +141,7 @@ class Row:
 
     @property
     def ranked(self) -> bool:
-        """Whether it has a time to be ranked by, and fits."""
+        """True if it fits and has a time to be ranked by."""
         return self.fits and math.isfinite(self.time_s)
 
 
@@ -173,11 +173,11 @@ class Advice:
 
     @property
     def level(self) -> float:
-        """Of the metric, that all are timed to."""
+        """The metric's level to which all are timed."""
         return self.question.sign * self.raced.goal.level
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
+        """Return a dictionary of JSON values."""
         question, goal = self.question, self.raced.goal
         values: dict[str, Any] = to_json(
             {
@@ -362,7 +362,7 @@ def _ends(centre_s: float, logs: list[float]) -> tuple[float, float]:
 
 
 def _choose(question: Question, rows: list[Row]) -> Row:
-    """The fastest that fits and is accurate enough; bsp where little is to be won, and of those alike the strictest."""
+    """Choose the fastest row that fits and is accurate enough; bsp for little gain, and the strictest among equals."""
     able = [row for row in rows if row.ranked and (row.lost is None or row.lost <= question.tolerance)]
     trusted = [row for row in able if row.how == "measured" or row.spec == SHARDED]
     base = next((row for row in trusted if row.spec == BASELINE), None)

@@ -18,9 +18,9 @@ from plesio.core.results import RunResult
 __all__ = ["Curve", "curve_of"]
 
 HALF_WIDTH = 1 / 12
-"""Of the samples of the whole run."""
+"""Half of the smoothing window, as a share of the whole run's samples."""
 LEVEL_HALF_WIDTH = 1 / 6
-"""Of the samples to the level."""
+"""Half of the smoothing window, as a share of the samples to the level."""
 REFITS = 3
 FEWEST = 2
 """Points of a curve that can be smoothed."""
@@ -57,7 +57,7 @@ class Curve:
         return [round(value, 12) for value in fit]
 
     def samples_to(self, level: float) -> float:
-        """Samples at which the curve first is at ``level`` or above; inf if it never is."""
+        """Return the samples at which the curve first is at ``level`` or above; inf if it never is."""
         if level not in self._reached:
             self._reached[level] = self._samples_to(level)
         return self._reached[level]
@@ -91,7 +91,7 @@ class Curve:
         return float(np.interp(reached, (0.0, *self.samples), (0.0, *self.seconds)))
 
     def value_at(self, samples: float) -> float:
-        """The value after so many samples; that of the last point beyond it."""
+        """Return the value after so many samples; that of the last point beyond it."""
         return float(np.interp(samples, self.samples, self.values))
 
     @property
@@ -101,7 +101,7 @@ class Curve:
 
 
 def curve_of(run: RunResult, *, by_loss: bool) -> Curve | None:
-    """The run's curve, of its evaluations or of its training loss; None where there are too few points.
+    """Make the run's curve from its evaluations or its training loss; None where there are too few points.
 
     Args:
         run: The run.

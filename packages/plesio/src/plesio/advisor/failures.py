@@ -1,4 +1,4 @@
-"""What failures cost: workers that go on without the one that is lost, and jobs that begin again.
+"""The costs of failures: workers that go on without the one that is lost, and jobs that begin again.
 
 *Elastic* is what Plesio does: when a worker is lost the others stand still for a moment and go on, and it comes back
 some time later, until when an n-th of the throughput is missing. With m failures a second of any worker a second of
@@ -60,14 +60,14 @@ class FailureModel:
         return self.gang() if spec == SHARDED else self.elastic(spec)
 
     def elastic(self, spec: str) -> float:
-        """Of workers that go on without the lost one."""
+        """Return the factor on time of workers that go on without the lost one."""
         on_store = not parse_policy(spec).has_collectives
         stall_s = (STORE_STALL_S if on_store else COLLECTIVE_STALL_S) + JOIN_STALL_S
         missing = self.num_workers / self.mtbf_s * (stall_s + self.restart_s / self.num_workers)
         return 1 / (1 - missing) if missing < 1 else float("inf")
 
     def gang(self) -> float:
-        """Of a job that begins again from its last state."""
+        """Return the factor on time of a job that begins again from its last state."""
         try:
             found = expected_goodput(
                 self.mtbf_s,  # longer than the interval between states, so that they are written

@@ -1,4 +1,4 @@
-"""Where another strategy would be the best: at another bandwidth, imbalance, model size or failure rate.
+"""The points at which another strategy is the best: another bandwidth, imbalance, model size or failure rate.
 
 What a run showed of a candidate is kept: the samples that it needs, and how far its price was off. Only its price is
 computed again. So this asks what the same learning costs elsewhere; what was not run counts as needing bsp's samples,
@@ -34,7 +34,7 @@ LARGEST_SLACK = 32.0
 
 
 class Ranked(Protocol):
-    """What is known of a candidate: fields of a row of the ranking."""
+    """The fields of a ranking's row that are used here."""
 
     @property
     def spec(self) -> str:
@@ -43,7 +43,7 @@ class Ranked(Protocol):
 
     @property
     def how(self) -> str:
-        """Where its time is from."""
+        """The source of its time."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class Ranked(Protocol):
 
     @property
     def price(self) -> Price:
-        """Of a step."""
+        """The price of a step."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class Flip:
 
     @property
     def turns(self) -> list[tuple[float, str, str]]:
-        """Where the winner changes: between which values (their geometric mean), from which to which."""
+        """The changes of the winner: between which values (their geometric mean), from which to which."""
         found = []
         for place in range(1, len(self.values)):
             before, after = self.winners[place - 1], self.winners[place]
@@ -115,7 +115,7 @@ Elsewhere = Callable[[float], Situation]
 
 
 def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: FailureModel | None) -> tuple[Flip, ...]:
-    """The four axes.
+    """Return the flips along all four axes.
 
     Args:
         at: Where the question is.
@@ -163,7 +163,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
 
 @dataclass(frozen=True, slots=True)
 class _Asks:
-    """What was learned, asked elsewhere."""
+    """A question about other settings, answered with the learning that was measured."""
 
     at: Situation
     known: Sequence[Ranked]
@@ -192,7 +192,7 @@ class _Asks:
 
 
 def _with_here(values: Sequence[float], here: float) -> list[float]:
-    """The values, and among them that of the question, if there is one."""
+    """Return the values, and among them that of the question, if there is one."""
     apart = [value for value in values if not math.isclose(value, here)]
     return sorted([*apart, here]) if math.isfinite(here) else list(values)
 
@@ -206,7 +206,7 @@ def _over_failures(
     failures: FailureModel | None,
     state_bytes: float,
 ) -> Flip:
-    """A gang start of bsp is what a job without Plesio has."""
+    """Flip along the failure rate; a gang start of bsp represents a job without Plesio."""
     rows = [row for row in known if row.how == "measured" or row.spec == SHARDED]
     times: dict[str, list[float]] = {spec: [] for spec in (*(row.spec for row in rows), GANG)}
     here = math.nan if failures is None else failures.mtbf_s

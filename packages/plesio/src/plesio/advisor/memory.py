@@ -46,7 +46,7 @@ class MemoryNeed:
 
 
 def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> MemoryNeed:
-    """What a worker needs under a candidate.
+    """Return a worker's need under a candidate.
 
     Args:
         spec: A policy's text, or the name of the sharded replica.

@@ -1,4 +1,4 @@
-"""What a step costs under each candidate, by the cost models alone: nothing is trained for it.
+"""The price of a step under each candidate, by the cost models alone: nothing is trained for it.
 
 The workers' steps, drawn from what step times are, run again in thought under the candidate's period, delay or bound
 (`plesio.policies.adaptive.system.what_if`, which the adaptive policy decides by). What an exchange takes is
@@ -44,7 +44,7 @@ _TRIED_BY_RACKS = ("hier:bsp/local_sgd:8,delay=4",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a candidate takes by the cost models.
+    """The time that a candidate takes by the cost models.
 
     Attributes:
         step_s: Seconds in which each worker makes a step, on average; with unequal numbers of steps, n over all rates.
@@ -65,7 +65,7 @@ class Price:
 
 
 def price(spec: str, at: Situation) -> Price:
-    """What a step takes under a candidate.
+    """Return the price of a step under a candidate.
 
     Args:
         spec: A policy's text, or the name of the sharded replica.
@@ -99,13 +99,13 @@ def _priced(setting: Setting, compute_s: NDArray[np.float64], transfer_s: float,
 
 
 def _sharded(at: Situation) -> Price:
-    """Steps together; what is gathered is not hidden behind computing, as for the all-reduce."""
+    """Price steps together; gathering is not hidden behind computing, and neither is the all-reduce."""
     transfer_s = 1.5 * _ring_s(at.num_bytes, at, range(at.num_workers))
     return _priced(Setting.of(period=1, delay=0), at.compute_s, transfer_s)
 
 
 def _adaptive(at: Situation) -> Price:
-    """The cheapest of what it tries, if all workers had shares of the batch by their pace."""
+    """Price the cheapest of the policies that it tries, if all workers had shares of the batch by their pace."""
     pace = np.array(paces(at.compute_s))
     even = replace(at, compute_s=at.compute_s / pace[:, None] / (1 / pace).mean())
     specs = _TRIED_BY_ADAPTIVE + (_TRIED_BY_RACKS if _has_racks(at) else ())
@@ -117,7 +117,7 @@ def _has_racks(at: Situation) -> bool:
 
 
 def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int]) -> float:
-    """Of an update of all, compressed or in full."""
+    """Return the seconds to exchange an update of all workers, compressed or in full."""
     shapes = at.sizes.shapes
     total = 0.0
     for one in compression.collectives(shapes, num_ranks=len(ranks)):
@@ -132,7 +132,7 @@ def _ring_s(num_bytes: float, at: Situation, ranks: Sequence[int]) -> float:
 
 
 def _with_backup(policy: BSP, at: Situation) -> Price:
-    """Steps on the store that wait for all but the slowest; what these computed is dropped, so others do it again."""
+    """Price steps on the store that wait for all but the slowest, whose dropped work is done again by others."""
     transfer_s, servers = _store_s(at, servers=usual_servers(at), workers=at.num_workers), usual_servers(at)
     counted = max(1, at.num_workers - policy.backup)
     waited_s = float(np.sort(at.compute_s, axis=0)[counted - 1].mean())
@@ -160,7 +160,7 @@ def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
 
 
 def _store_s(at: Situation, *, servers: int, workers: int) -> float:
-    """Of a push and a pull, while all others are under way with theirs."""
+    """Return the seconds of a push and a pull, while all other workers' are under way."""
     num_bytes, costs = at.num_bytes, at.costs
     link = at.cluster.local if at.num_hosts == 1 else at.cluster.nic
     slowest = link.bytes_per_s

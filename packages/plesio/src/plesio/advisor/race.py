@@ -29,7 +29,7 @@ from plesio.core.errors import ConfigError
 __all__ = ["Race"]
 
 BASELINE_SHARE = 0.12
-"""Of the budget, for the first run."""
+"""Share of the budget for the first run."""
 EXPLORING = ((0.45, 0.02), (0.75, 0.0))
 """Shares of the budget at which candidates give way to rounds, and what those that are no scouts must promise to save
 of bsp's step, by their price, were every sample worth as much."""
@@ -39,11 +39,11 @@ DEAREST = 3.0
 LEAST_SHARE = 0.25
 """That a run is given at least, lest the last one end in vain."""
 LEVEL_SHARE = 0.85
-"""Of bsp's samples, after which its curve gives the level where there is no target."""
+"""Share of bsp's samples after which its curve gives the level where there is no target."""
 NEXT_TO_NOTHING = 0.02
-"""Of a step of bsp."""
+"""Negligible share of a step of bsp."""
 ROUND_SHARE, MOST_SEEDS = 0.4, 10
-"""Of the budget that is left, for a round; and rounds at most, the first one included."""
+"""Share of the remaining budget for a round; and the most rounds, the first one included."""
 FEWEST_CONTENDERS, FEWEST_SEEDS = 3, 3
 ERRORS = 1.5
 """Standard errors that a candidate may be behind the best, and may be the best all the same."""
@@ -110,7 +110,7 @@ class Race:
         self._lost: dict[str, float] = {}
 
     def run(self) -> Raced:
-        """The whole race.
+        """Run the whole race.
 
         Raises:
             ConfigError: Nobody comes to the target, or `bsp` cannot be run.
@@ -160,7 +160,7 @@ class Race:
         return Goal(level=level, target=None, samples=samples, complete=run.whole)
 
     def _reached(self, goal: Goal) -> Goal:
-        """The goal, if anybody came to it."""
+        """Return the goal, if any run reached it."""
         if any(math.isfinite(one) for entry in self._entries for one in entry.seconds(goal.level).values()):
             return goal
         best = max(run.curve.best for entry in self._entries for run in entry.runs.values() if run.curve is not None)
@@ -172,7 +172,7 @@ class Race:
     # --- 2. best first
 
     def _disputed(self, goal: Goal) -> bool:
-        """Whether there is more to win: not where bsp's exchange and its waiting are next to nothing."""
+        """Return True if there is more to win: not where bsp's exchange and its waiting are next to nothing."""
         base = self._baseline.price
         return base.waits_s > NEXT_TO_NOTHING * base.step_s or math.isinf(goal.samples)
 
@@ -200,7 +200,7 @@ class Race:
         return num_runs
 
     def _hope(self, goal: Goal) -> Entry | None:
-        """As long as only bsp has come to the level: who of those whose runs were too short would be there first."""
+        """Pick the too short run that would be the first at the level; None unless bsp alone has reached it."""
         others = [entry for entry in self._entries if entry.runs and entry is not self._baseline]
         if math.isinf(goal.samples) or any(self._is_timed(entry, goal) for entry in others):
             return None
@@ -212,7 +212,7 @@ class Race:
         return min(sooner, key=lambda entry: self._expected_s(entry, goal), default=None)
 
     def _next(self, goal: Goal, *, gain: float, dearest: float) -> Entry | None:
-        """A scout, or the most promising one that has not come to the level; None if no other could win."""
+        """Pick a scout, or the most promising entry that has not reached the level; None if no other could win."""
         if not self._disputed(goal):
             return next((entry for entry in self._entries if entry.spec == ADAPTIVE and not entry.runs), None)
         base_s, limit_s = self._baseline.price.step_s, self._limit_s(goal)
@@ -229,7 +229,7 @@ class Race:
         return min(hopeful, key=lambda one: one[:2])[2] if hopeful else None
 
     def _is_open(self, entry: Entry, goal: Goal) -> bool:
-        """Whether it has not been run, or could be run longer and come to the level."""
+        """Return True if the entry has not been run, or could be run longer and reach the level."""
         run = entry.runs.get(0)
         if run is None:
             return True
@@ -246,7 +246,7 @@ class Race:
         return samples * self._seconds_per_sample(entry)
 
     def _expected_samples(self, entry: Entry, goal: Goal) -> float:
-        """Samples to the level of one that was run: extrapolated by bsp's curve if it did not come to it."""
+        """Return the samples to the level of one that was run: extrapolated by bsp's curve if it did not reach it."""
         samples, run, base = entry.samples(goal.level), entry.runs[0], self._baseline.runs[0]
         if math.isfinite(samples):
             return samples
@@ -260,7 +260,7 @@ class Race:
         return goal.samples if math.isfinite(goal.samples) else self._rehearsal.most_samples
 
     def _cost_of_slack(self, entry: Entry, goal: Goal) -> float:
-        """Samples more per step of slack: the mean of those of the family that were run, or of its like, or a guess."""
+        """Estimate the samples more per step of slack: the mean of the family's runs, or of its like, or a guess."""
         family = entry.candidate.family
         found: dict[str, list[float]] = {}
         for other in self._entries:
@@ -282,7 +282,7 @@ class Race:
         return base.virtual_s / base.samples * entry.price.step_s / self._baseline.price.step_s
 
     def _allowed(self, entry: Entry, goal: Goal) -> float:
-        """Some more samples than it is expected to need, and none that it could not make in time to win."""
+        """Allow more samples than the entry is expected to need, and none beyond the time in which it could win."""
         most, reference = self._rehearsal.most_samples, self._reference(goal)
         limit_s = self._limit_s(goal)
         if math.isinf(limit_s):
@@ -349,7 +349,7 @@ class Race:
         return math.isfinite(entry.mean_s(goal.level))
 
     def _contenders(self, goal: Goal) -> list[Entry]:
-        """Those that may be the best, the best one first."""
+        """Return the entries that may be the best, the best one first."""
         timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
         if not timed:
             return []
@@ -365,12 +365,12 @@ class Race:
         return [entry for entry in ranked if may_be_best(entry)]
 
     def _log_ratio(self, entry: Entry, goal: Goal) -> float:
-        """Of its time to bsp's, seed by seed."""
+        """Return the log ratio of its time to bsp's, seed by seed."""
         ratios = entry.log_ratios(self._baseline, goal.level)
         return statistics.fmean(ratios) if ratios else math.log(entry.mean_s(goal.level))
 
     def _decided(self, goal: Goal, contenders: Sequence[Entry]) -> bool:
-        """Whether more seeds would change nothing: nobody else is near, or those who are, are surely as good."""
+        """Check if more seeds would change nothing: no other is near, or those that are near are surely as good."""
         if not contenders:
             return True
         best, *others = contenders

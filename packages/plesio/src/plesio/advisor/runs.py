@@ -1,4 +1,4 @@
-"""What a race is about: runs, candidates with their prices and runs, the goal, the budget; and who does the runs."""
+"""The terms of a race: runs, candidates with their prices and runs, the goal, the budget; and the rehearsal."""
 
 import math
 import statistics
@@ -14,12 +14,12 @@ from plesio.core.results import RunResult
 __all__ = ["Budget", "Entry", "Goal", "Raced", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
 
 USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
-"""Of the log ratio of two candidates' times with one seed, as a guess; and the seeds that the guess counts as."""
+"""Guess of the scatter of two candidates' log time ratio with one seed; and the seeds that the guess counts as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run showed.
+    """The outcome of a run.
 
     Attributes:
         curve: Its progress; None if it was cut off or failed.
@@ -41,7 +41,7 @@ class Run:
 
     @classmethod
     def of(cls, rehearsed: "Rehearsed", *, by_loss: bool) -> "Run":
-        """What a rehearsal showed."""
+        """Sum up a rehearsal."""
         result = rehearsed.result
         usable = result is not None and rehearsed.problem is None
         return cls(
@@ -90,7 +90,7 @@ class Rehearsed(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether its schedule was over."""
+        """True if its schedule was over."""
         ...
 
 
@@ -99,12 +99,12 @@ class Rehearsal(Protocol):
 
     @property
     def by_loss(self) -> bool:
-        """Whether the training loss is what counts, and not a metric."""
+        """True if the training loss counts, and not a metric."""
         ...
 
     @property
     def most_samples(self) -> float:
-        """Of a whole run; inf is not known."""
+        """The samples of a whole run; inf if unknown."""
         ...
 
     @property
@@ -150,13 +150,13 @@ class Budget:
         return self.now_s() - self.began_s
 
     def left_s(self, share: float = 1.0) -> float:
-        """Of this share of the whole."""
+        """Return the seconds that are left of this share of the whole."""
         return max(0.0, share * self.measure_s - self.spent_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is timed.
+    """The goal that runs are timed to.
 
     Attributes:
         level: On the curves, where larger is better.
@@ -189,7 +189,7 @@ class Entry:
         return {seed: math.inf if run.curve is None else run.curve.seconds_to(level) for seed, run in self.runs.items()}
 
     def samples(self, level: float) -> float:
-        """Samples to the level, in the mean over the seeds that came to it; inf if none did."""
+        """Return the mean samples to the level over the seeds that reached it; inf if none did."""
         found = [run.curve.samples_to(level) for run in self.runs.values() if run.curve is not None]
         finite = [one for one in found if math.isfinite(one)]
         return statistics.fmean(finite) if finite else math.inf
@@ -202,7 +202,7 @@ class Entry:
         return math.exp(statistics.fmean(map(math.log, seconds)))
 
     def log_ratios(self, other: "Entry", level: float) -> list[float]:
-        """Of the seconds to the level to another's, over the seeds in which both came to it."""
+        """Return the log ratios of the seconds to the level to another's, over the seeds in which both reached it."""
         own, theirs = self.seconds(level), other.seconds(level)
         return [
             math.log(own[seed] / theirs[seed])

@@ -1,4 +1,4 @@
-"""What is known before anything is run: the model's sizes, the workers' steps, the cluster."""
+"""Facts that are known before anything is run: the model's sizes, the workers' steps, the cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Where and with what a model is trained.
+    """The place of a training and its model.
 
     Attributes:
         cluster: Hosts and links.
@@ -69,7 +69,7 @@ class Situation:
 
     @property
     def num_bytes(self) -> float:
-        """Of the parameters."""
+        """Bytes of the parameters."""
         return self.scale * self.sizes.parameter_bytes
 
     @property
@@ -87,7 +87,7 @@ class Situation:
 
     @property
     def is_unequal(self) -> bool:
-        """Whether a step that waits for all takes much longer than one of a worker: some are slow, or stall."""
+        """True if a step that waits for all takes much longer than one worker's: some are slow, or stall."""
         return float(self.compute_s.max(axis=0).mean()) > UNEQUAL * float(np.median(self.compute_s))
 
     @property
@@ -121,7 +121,7 @@ class Situation:
         return self.cluster.memory_bytes
 
     def with_slowest(self, factor: float) -> "Situation":
-        """The last worker takes ``factor`` times what the others take, all else as it is."""
+        """Return the situation in which the last worker takes ``factor`` times the others' time, all else the same."""
         others = self.compute_s[:-1].mean() if len(self.compute_s) > 1 else self.compute_s.mean()
         steps = self.compute_s.copy()
         steps[-1] *= factor * others / steps[-1].mean()

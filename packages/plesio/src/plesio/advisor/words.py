@@ -17,7 +17,7 @@ CLEAR = 0.02
 
 
 def sentences_of(advice: Advice) -> list[str]:
-    """The sentences, the verdict first."""
+    """Return the sentences, the verdict first."""
     return [
         _verdict(advice),
         *_why(advice),

@@ -1,4 +1,4 @@
-"""What `plesio advise` runs: a user's task or script under one policy after another, in the virtual world.
+"""Rehearsals of `plesio advise`: a user's task or script under one policy after another, in the virtual world.
 
 Nothing here decides: `plesio.advisor` says what is run and what follows from it. A rehearsal knows how to run
 one thing; what cannot be known without training (sizes, a step's time here) a probe has found, in
@@ -41,12 +41,12 @@ __all__ = [
 DRAWN_STEPS = 64
 MOST_EVALUATIONS, FEWEST_EVALUATIONS = 96, 24
 EVALUATING_SHARE = 0.2
-"""Of a run's time on this machine, at most, for evaluating it."""
+"""Largest share of a run's time on this machine for its evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where workers are, and how long their steps take.
+    """The workers' place, and the durations of their steps.
 
     Attributes:
         cluster: Hosts and links.
@@ -60,7 +60,7 @@ class Place:
 
 
 def situation_of(workers: WorkersSection, calibration: Calibration | None, *, batch_size: int) -> Place:
-    """Where workers are, and a stretch of their steps.
+    """Return the workers' place, and a stretch of their steps.
 
     Args:
         workers: How many, how fast, where.
@@ -144,7 +144,7 @@ class TaskRehearsal:
         return self._recipe.workers
 
     def _every(self, measure_s: float) -> int:
-        """Samples between two evaluations: many of them in what is run, which must not take longer than training."""
+        """Return the samples between two evaluations: many in a run, but not so many that they outlast the training."""
         run = min(self.most_samples, 0.2 * measure_s / self.sample_s)
         affordable = EVALUATING_SHARE * run * self.sample_s / max(self._probed.metric_s, 1e-6)
         number = min(MOST_EVALUATIONS, max(FEWEST_EVALUATIONS, affordable))
@@ -253,7 +253,7 @@ class _Watch:
         self.latest = progress
 
     def stop(self, progress: Progress) -> bool:
-        """Whether it has had enough."""
+        """Return True if the run should stop."""
         self.latest = progress
         self.cut = (
             progress.samples >= self.until_samples
@@ -263,7 +263,7 @@ class _Watch:
         return self.cut
 
     def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> Rehearsed:
-        """The run as far as it came."""
+        """Sum up the run as far as it came."""
         real_s = self.now_s() - self.began_s
         if result is None:
             samples, virtual_s = (0, 0.0) if self.latest is None else (self.latest.samples, self.latest.virtual_s)

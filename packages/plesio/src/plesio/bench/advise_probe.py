@@ -28,12 +28,12 @@ PROBE_S = 1.0
 """Seconds in which a step's time is measured."""
 FEWEST_STEPS = 5
 SIMULATED_STEP_S = 1e-3
-"""What a worker's step takes this machine besides its gradient, as a first guess."""
+"""Overhead of a worker's step on this machine besides its gradient, as a first guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What a short probe on this machine has found.
+    """Findings of a short probe on this machine.
 
     Attributes:
         name: Of the task or script.
@@ -194,6 +194,6 @@ def _shares_moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What a script prints, many times over, is not shown."""
+    """Hide a script's output, which it prints many times over."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -32,7 +32,7 @@ class Assignment:
     until_samples: int | None = None
 
     def samples(self, budget: int) -> int:
-        """Where it ends, if the recipe's length is ``budget`` samples."""
+        """Return the samples at which it ends, if the recipe's length is ``budget`` samples."""
         return budget if self.until_samples is None else min(budget, self.until_samples)
 
 
@@ -56,7 +56,7 @@ def info_of(task: Task, *, seed: int) -> RunInfo:
 
 
 def checkpoints_of(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
-    """What a session is told of them: each run has a folder of its own, which is named as that of its traces."""
+    """Return a session's options for checkpoints: each run has a folder of its own, named like that of its traces."""
     if recipe.checkpoint is None or assignment.folder is None:
         return {}
     told = recipe.checkpoint.model_dump()

@@ -120,7 +120,7 @@ class CharacteriseRecipe(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be run.
+    """A plan of comparisons.
 
     Attributes:
         parts: What is crossed in each.
@@ -132,7 +132,7 @@ class Plan:
 
 
 def load_characterise_recipe(path: Path) -> CharacteriseRecipe:
-    """The recipe in a TOML file.
+    """Read the recipe in a TOML file.
 
     Raises:
         ConfigError: The file is missing or is no TOML, or a key or value in it cannot be used. Two lines at most.
@@ -152,7 +152,7 @@ def plan_of(
     world: World | None = None,
     seeds: Sequence[int] | None = None,
 ) -> Plan:
-    """The comparisons of a recipe; a combination that is in several parts is one.
+    """Plan the comparisons of a recipe; a combination that is in several parts is one.
 
     Args:
         recipe: What is varied.
@@ -188,7 +188,7 @@ def plan_of(
 
 
 def _quick(recipe: CharacteriseRecipe, quick: QuickSection) -> tuple[dict[str, Any], tuple[PartSection, ...]]:
-    """The run's table and the parts that are left."""
+    """Return the run's table and the parts that are left."""
     run = dict(recipe.run)
     if quick.epochs is not None:
         run.pop("samples", None)
@@ -233,7 +233,7 @@ def _part(section: PartSection, recipe: CharacteriseRecipe, *, path: Path) -> Pa
 
 
 def _without_what_is_base(combination: Combination, recipe: CharacteriseRecipe, *, path: Path) -> Combination:
-    """The combination with levels that are the base point's left out: the same comparison is not made twice."""
+    """Leave out levels that are the base point's: the same comparison is not made twice."""
     if combination.batch == recipe.models[combination.model].get("batch_size"):
         combination = replace(combination, batch=None)
     base = recipe.workers.get("cluster")
@@ -254,7 +254,7 @@ def _base_count(workers: Mapping[str, Any], *, where: str) -> int:
 
 
 def _comparison(recipe: CharacteriseRecipe, combination: Combination, run: Mapping[str, Any], *, path: Path) -> Recipe:
-    """The recipe of `plesio compare` for one combination."""
+    """Make the recipe of `plesio compare` for one combination."""
     task = dict(recipe.models[combination.model])
     workers = dict(recipe.workers) | {"count": combination.workers}
     if "step_time" in task:

@@ -31,7 +31,7 @@ RECENT_S = 2.0
 
 
 class Workers(Protocol):
-    """Those who do the runs, in whichever world."""
+    """The workers that do the runs, in any world."""
 
     samples_per_epoch: int
 
@@ -125,7 +125,7 @@ def _labels(recipe: Recipe) -> Iterator[RunLabel]:
 
 
 def _ordered(recipe: Recipe, results: dict[tuple[str, int], RunResult]) -> list[RunResult]:
-    """The recipe's runs first, then what an earlier comparison in the same folder has beyond them."""
+    """Return the recipe's runs first, then other runs of an earlier comparison in the same folder."""
     wanted = [(policy, seed) for policy in recipe.run.policies for seed in recipe.run.seeds]
     keys = [key for key in wanted if key in results] + [key for key in results if key not in wanted]
     return [results[key] for key in keys]
@@ -171,7 +171,7 @@ def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
 
 
 def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, world: World, folder: Path) -> RunResult:
-    """The run's result: a worker's, or what the server wrote when none could give one."""
+    """Return the run's result: a worker's, or the server's where no worker could give one."""
     problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:
         result = RunResult.from_json(done.result)
@@ -199,7 +199,7 @@ def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, world: World, fol
 
 
 def _slug(policy: str) -> str:
-    """The policy's spec as a folder name.
+    """Write the policy's spec as a folder name.
 
     >>> _slug("local_sgd:8,delay=4")
     'local_sgd-8-delay-4'

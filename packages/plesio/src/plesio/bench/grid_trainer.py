@@ -1,4 +1,4 @@
-"""What one worker of a comparison does under a grid: train a stage of the recipe's task."""
+"""A worker of a comparison under a grid: it trains a stage of the recipe's task."""
 
 import inspect
 import math
@@ -46,7 +46,7 @@ def check_for_grids(recipe: Recipe, task: Task) -> None:
 
 
 def optimizer_of_stage(whole: Optimizer, weights: Iterable[nn.Parameter]) -> Optimizer:
-    """An optimizer of the same kind, with the same options for each of these weights.
+    """Make an optimizer of the same kind, with the same options for each of these weights.
 
     Args:
         whole: The optimizer of the whole network.

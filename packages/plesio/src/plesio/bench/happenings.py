@@ -1,4 +1,4 @@
-"""What is planned for moments of a run of real workers: at a time since it began, or once it has done so many steps."""
+"""Plans for moments of a run of real workers: at a time since it began, or once it has done so many steps."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Happenings:
         self._timers: list[threading.Timer] = []
 
     def look(self, figures: RunFigures) -> None:
-        """The run stands here; to be told a few times a second."""
+        """Act on the figures of the run; called a few times a second."""
         by_time, self._by_time = self._by_time, []
         for one in by_time:
             assert one.at_s is not None, "sorted so"

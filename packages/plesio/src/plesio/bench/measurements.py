@@ -1,4 +1,4 @@
-"""What `plesio calibrate` measures, in the processes that it measures in.
+"""The measurements of `plesio calibrate`, in the processes in which they are taken.
 
 Each measurement is a function of a `Bench`: the task, as this worker has it, and its membership in a job. Durations
 are taken one by one, so that whoever asked can take medians; between two the worker pauses, as it does between the
@@ -39,7 +39,7 @@ WARM_UP = 5
 
 @dataclass(slots=True)
 class Bench:
-    """What a measurement has to work with."""
+    """The tools of a measurement."""
 
     task: Task
     job: Job
@@ -127,7 +127,7 @@ def exchange(bench: Bench, *, scale: float, repeats: int, num_servers: int = 1) 
 
 
 def steps(bench: Bench, *, repeats: int) -> dict[str, Any]:
-    """Steps of the task in a synchronous session of this worker alone.
+    """Time steps of the task in a synchronous session of this worker alone.
 
     Returns:
         ``step_s``: the durations of `Session.step`: the optimizer, the check for what is not finite, the records.
@@ -156,9 +156,9 @@ def _compute_gradient(task: Task, model: nn.Module) -> None:
 
 
 def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer, str]:
-    """As many tensors as the task's model has, each ``scale`` times as large, with an optimizer like the task's.
+    """Make as many tensors as the task's model has, each ``scale`` times as large, with an optimizer like the task's.
 
-    And the policy to exchange with: a server adds deltas where it cannot run the task's optimizer.
+    The last value is the policy to exchange with: a server adds deltas where it cannot run the task's optimizer.
     """
     model, optimizer = task.build(0)
     sizes = [max(1, round(scale * parameter.numel())) for parameter in model.parameters() if parameter.requires_grad]
@@ -174,7 +174,7 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
 
 
 def _server_processes() -> list[psutil.Process]:
-    """The servers that this worker's job has started."""
+    """Return the servers that this worker's job has started."""
     return [child for child in psutil.Process().children() if "plesio.runtime.server.process" in child.cmdline()]
 
 

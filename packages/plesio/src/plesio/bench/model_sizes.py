@@ -1,4 +1,4 @@
-"""What a replica keeps in memory, counted tensor by tensor: it does not depend on what else is in the process."""
+"""A replica's memory, counted tensor by tensor: it does not depend on the rest of the process."""
 
 import itertools
 import weakref
@@ -33,7 +33,7 @@ class SavedTensors:
     _known: set[int] = field(default_factory=set)
 
     def leave_out(self, model: nn.Module) -> None:
-        """The model's parameters and buffers are counted elsewhere."""
+        """Leave out the model's parameters and buffers, which are counted elsewhere."""
         self._known |= {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
 
     @contextmanager
@@ -56,12 +56,12 @@ class SavedTensors:
 
 
 def trained_shapes(model: nn.Module) -> tuple[tuple[int, ...], ...]:
-    """Of the parameters that are trained."""
+    """Return the shapes of the parameters that are trained."""
     return tuple(tuple(one.shape) for one in model.parameters() if one.requires_grad)
 
 
 def optimizer_bytes(optimizer: Optimizer) -> int:
-    """What the optimizer keeps, after a step.
+    """Count the bytes that the optimizer keeps after a step.
 
     >>> linear = nn.Linear(3, 1, bias=False)
     >>> adam = torch.optim.SGD(linear.parameters(), lr=0.1, momentum=0.9)

@@ -201,7 +201,7 @@ class _Prober:
         return tuple(f"worker {rank}" for rank in range(self._count))
 
     def _agreed(self, find: Callable[[], Racks]) -> Racks:
-        """What rank 0 finds: on another machine, a distance may differ in its last digit."""
+        """Return the findings of rank 0 everywhere: on another machine, a distance may differ in its last digit."""
         racks = find() if self._rank == 0 else (0,) * self._count
         return tuple(self._link.gathered(torch.tensor(racks)).tolist())
 
@@ -249,7 +249,7 @@ class _Prober:
         return self._link.gathered(latencies), self._link.gathered(rates)
 
     def _measure(self, pairs: Sequence[Pair], rates: torch.Tensor) -> None:
-        """The bandwidth of these pairs, from the first to the second of each, all at the same time."""
+        """Measure the bandwidth of these pairs, from the first to the second of each, all at the same time."""
         self._link.meet()
         for source, target in pairs:
             if self._rank == source:
@@ -322,14 +322,14 @@ def _slow_ways(rates: torch.Tensor) -> list[Pair]:
 
 
 def _regrouped(shared: PairMatrix, racks: Racks) -> Racks:
-    """The racks with what pairs have at once; one if the ways between are not slower."""
+    """Find the racks by the bandwidth of pairs at once; one rack if the ways between are not slower."""
     return racks_of(shared) if slower_between(shared, racks) else (0,) * len(racks)
 
 
 def _shared(
     rates: torch.Tensor, racks: Sequence[int], uplinks: Sequence[float], at_once: Sequence[int]
 ) -> torch.Tensor:
-    """What pairs have while as many as possible are on the way to other racks."""
+    """Return the bandwidth of pairs while as many as possible are on the way to other racks."""
     shared = rates.clone()
     for one, other in _between(racks):
         rack = racks[one]
@@ -353,7 +353,7 @@ def _sample(racks: Sequence[int]) -> list[Pair]:
 
 
 def _at_once(racks: Sequence[int], rack: int) -> list[Pair]:
-    """As many pairs from the rack to others as there can be with no host in two, spread over the other racks."""
+    """Return as many pairs from the rack to others as possible, no host in two, spread over the other racks."""
     sources = [host for host, own in enumerate(racks) if own == rack]
     others = [[host for host, own in enumerate(racks) if own == one] for one in range(max(racks) + 1) if one != rack]
     targets = [host for host in chain.from_iterable(zip_longest(*others)) if host is not None]

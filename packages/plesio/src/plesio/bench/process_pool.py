@@ -31,7 +31,7 @@ FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.
 """Modules to preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes
 almost as long as torch itself."""
 _LONGEST_FOLDER_BYTES = 60
-"""What is left of the 107 bytes of a socket's path by multiprocessing and by servers."""
+"""The remainder of a socket path's 107 bytes after the parts of multiprocessing and of servers."""
 STOP_S = 15.0
 """How long workers get to close their sessions before they are killed."""
 
@@ -106,7 +106,7 @@ class ProcessPool:
             raise
 
     def await_ready(self) -> list[Any]:
-        """What the workers say when they are ready, by rank.
+        """Return the values that the workers send when they are ready, by rank.
 
         Raises:
             ConfigError: A worker ended, or cannot be used.
@@ -123,7 +123,7 @@ class ProcessPool:
         return values
 
     def kill(self, rank: int) -> None:
-        """As if the process had crashed."""
+        """Kill the worker as a crash would."""
         self._processes[rank].kill()
 
     def status(self, rank: int) -> str:
@@ -157,7 +157,7 @@ class ProcessPool:
         self.store = None  # its sockets go with it, whoever still refers to this processes (a traceback, say)
 
     def _idle(self) -> bool:
-        """Whether all workers end by themselves soon, because they were waiting to be told what to do."""
+        """Return True if all workers end by themselves soon, because they were waiting for an assignment."""
         for process in self._processes:
             process.join(1.0)
         return not any(process.is_alive() for process in self._processes)

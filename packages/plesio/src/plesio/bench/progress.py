@@ -1,4 +1,4 @@
-"""What a comparison tells while it runs: the interface between `plesio.bench.compare` and whoever shows it."""
+"""The progress of a comparison: the interface between `plesio.bench.compare` and its displays."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -27,7 +27,7 @@ class RunLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Where a run stands.
+    """The state of a run at one moment.
 
     Attributes:
         samples: Samples trained on so far, over all workers.
@@ -51,23 +51,23 @@ class ProgressSink(Protocol):
     """
 
     def run_kept(self, label: RunLabel) -> None:
-        """The run was finished by an earlier comparison and is not repeated."""
+        """Note that an earlier comparison finished the run, so that it is not repeated."""
         ...
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """The run begins; it ends after ``num_samples`` samples, or when a script does (None)."""
+        """Begin a run that ends after ``num_samples`` samples, or with its script (None)."""
         ...
 
     def run_advanced(self, snapshot: Snapshot) -> None:
-        """The started run stands at ``snapshot``; called a few times a second."""
+        """Show the started run's progress; called a few times a second."""
         ...
 
     def run_finished(self, result: RunResult) -> None:
-        """The started run met its budget."""
+        """End the started run, which met its budget."""
         ...
 
     def run_failed(self, result: RunResult) -> None:
-        """The started run ended early; ``result.status`` and ``result.error`` say how and why."""
+        """End the started run, which failed; ``result.status`` and ``result.error`` tell how and why."""
         ...
 
 

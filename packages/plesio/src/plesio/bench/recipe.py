@@ -151,7 +151,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
-        """Nobody comes into racks that share the store, replicas in parts, or a collective that forms no new group."""
+        """Refuse joins of racks that share the store, of replicas in parts, and of a collective that cannot regroup."""
         first = min(self.workers.faults, key=lambda fault: fault.order_s, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
@@ -174,7 +174,7 @@ class Recipe(Section):
         return tuple(GridSetting.parse(spec) for spec in self.run.policies if is_grid(spec))
 
     def budget_samples(self, samples_per_epoch: int) -> int:
-        """Samples of a run, over all workers, when an epoch has ``samples_per_epoch``."""
+        """Return a run's samples, over all workers, when an epoch has ``samples_per_epoch``."""
         if self.run.samples is not None:
             return self.run.samples
         assert self.run.epochs is not None, "checked when the recipe was read"
@@ -190,7 +190,7 @@ def load_recipe(
     cluster: Cluster | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """The recipe in a TOML file.
+    """Read the recipe in a TOML file.
 
     Args:
         path: The file; paths in it are relative to its folder.
@@ -221,7 +221,7 @@ def load_recipe(
 def make_recipe(
     data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
 ) -> Recipe:
-    """The recipe that a TOML file with these values would be.
+    """Make the recipe that a TOML file with these values would be.
 
     Args:
         data: Tables and values.
@@ -244,7 +244,7 @@ class _WorkersOnly(Section):
 
 
 def make_task_section(name: str, *, batch_size: int | None = None) -> TaskSection:
-    """The ``[task]`` of a recipe with this name and batch size; a file is relative to the working directory.
+    """Make the ``[task]`` of a recipe with this name and batch size; a file is relative to the working directory.
 
     Raises:
         ConfigError: There is no such task, or no such batch size.
@@ -256,7 +256,7 @@ def make_task_section(name: str, *, batch_size: int | None = None) -> TaskSectio
 def make_workers(
     data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
 ) -> WorkersSection:
-    """The workers of a TOML file whose ``[workers]`` has these values; arguments and errors are `make_recipe`'s."""
+    """Make the workers of a recipe whose ``[workers]`` has these values; arguments and errors are `make_recipe`'s."""
     return _validated(_WorkersOnly, {"workers": data}, folder=folder, where=where, flags=flags).workers
 
 
@@ -270,7 +270,7 @@ def _validated(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a recipe's file.
+    """Read the tables of a recipe's file.
 
     Raises:
         ConfigError: It is missing, or is no TOML.

@@ -1,4 +1,4 @@
-"""What every table of a recipe has in common: how values are written, and what is refused."""
+"""The common rules of a recipe's tables: how values are written, and which are refused."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class Section(BaseModel):
 
 @contextmanager
 def as_finding() -> Iterator[None]:
-    """What a value object refuses is a finding about the table that describes it."""
+    """Turn a value object's refusal into a finding about the table that describes it."""
     try:
         yield
     except (ConfigError, DataError) as error:
@@ -37,7 +37,7 @@ def as_finding() -> Iterator[None]:
 
 
 def recipe_folder(info: ValidationInfo) -> Path:
-    """The recipe's folder: paths in a recipe are relative to it."""
+    """Return the recipe's folder: paths in a recipe are relative to it."""
     assert info.context is not None, "load_recipe gives the folder"
     folder: Path = info.context["folder"]
     return folder

@@ -30,7 +30,7 @@ class _Distribution(Section, ABC):
 
     @abstractmethod
     def distribution(self) -> StepTime:
-        """The distribution that the table describes."""
+        """Return the distribution that the table describes."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -58,7 +58,7 @@ class LogNormalSection(_Distribution):
     cv: float
 
     def distribution(self) -> StepTime:
-        """Steps vary around the mean."""
+        """Return the distribution of steps that vary around the mean."""
         return LogNormal(mean_s=self.mean, cv=self.cv)
 
 
@@ -70,7 +70,7 @@ class GammaSection(_Distribution):
     cv: float
 
     def distribution(self) -> StepTime:
-        """Steps vary around the mean."""
+        """Return the distribution of steps that vary around the mean."""
         return Gamma(mean_s=self.mean, cv=self.cv)
 
 
@@ -115,7 +115,7 @@ class StallsSection(Section):
         return self
 
     def on(self, steps: StepTime) -> StepTime:
-        """Steps of which some stall."""
+        """Return steps of which some stall."""
         return Stalls(steps=steps, probability=self.probability, factor=self.factor)
 
 

@@ -71,11 +71,11 @@ class FaultSection(Section):
 
     @property
     def for_testbed_alone(self) -> bool:
-        """Whether the virtual world cannot do it."""
+        """True if the virtual world cannot do it."""
         return self.kind == "cut" or self.at is None
 
     def fault(self) -> Fault:
-        """What befalls the job in the virtual world; one at a step is at its beginning here."""
+        """Return the fault in the virtual world; one at a step is at the run's beginning here."""
         assert self.kind != "cut", "for the testbed"
         return Fault(at_s=self.at or 0.0, kind=self.kind, worker=-1 if self.worker is None else self.worker)
 
@@ -198,11 +198,11 @@ class WorkersSection(Section):
 
     @property
     def any_faults(self) -> bool:
-        """Whether workers are lost or join; only the virtual world can do that to them."""
+        """True if workers are lost or join; only the virtual world can do that to them."""
         return bool(self.faults) or self.failures is not None
 
     def faults_in_order(self, *, seed: int) -> Iterator[Fault]:
-        """What befalls the workers in the virtual run of ``seed``, in the order of time; perhaps without end.
+        """Yield the faults of the virtual run of ``seed``, in the order of time; perhaps without end.
 
         Raises:
             ConfigError: Something that only a testbed can do.
@@ -217,7 +217,7 @@ class WorkersSection(Section):
         )
 
     def check_joins_of(self, grid: GridSetting) -> None:
-        """Groups join a grid, and not workers.
+        """Check that whole groups join a grid, and not single workers.
 
         Raises:
             ConfigError: Those that join make no whole groups, or the grid takes none.
@@ -236,7 +236,7 @@ class WorkersSection(Section):
             )
 
     def step_time_of(self, worker: int) -> "StepTimeSection | None":
-        """The step times of a worker, its own or everybody's."""
+        """Return the step times of a worker, its own or the common ones."""
         own = self._own(worker)
         return own.step_time if own is not None and own.step_time is not None else self.step_time
 
@@ -244,7 +244,7 @@ class WorkersSection(Section):
         return next((unequal for unequal in self.unequal if unequal.rank == worker), None)
 
     def pacer(self, worker: int, *, seed: int, clock: Clock, began_s: float | None = None) -> Pacer | None:
-        """What paces a worker's steps in the run of ``seed``; None lets it go as fast as the machine does.
+        """Return the pacer of a worker's steps in the run of ``seed``; None lets it go as fast as the machine does.
 
         Args:
             worker: Its rank. One that joined has the common step time and speed 1, in the rack of the worker whose

@@ -1,4 +1,4 @@
-"""What the runs in a folder have in common: a comparison resumed with another setting is not mixed with them."""
+"""The common setting of the runs in a folder: a comparison resumed with another setting is not mixed with them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ def keep_setting(out: Path, recipe: Recipe, *, world: str, calibration: Calibrat
 
 
 def timed_to(run: RunResult, target: float | None) -> RunResult:
-    """The run with its time to ``target``, from its evaluations, if it was timed to another."""
+    """Return the run with its time to ``target``, from its evaluations, if it was timed to another."""
     if run.target == target or target is None:
         return run
     sign = 1 if run.metric_goal == "max" else -1
@@ -55,7 +55,7 @@ def timed_to(run: RunResult, target: float | None) -> RunResult:
 
 
 def _setting(recipe: Recipe, *, world: str, calibration: Calibration | None) -> dict[str, Any]:
-    """As JSON values."""
+    """Return the setting as JSON values."""
     values = recipe.model_dump(mode="json", exclude={"run": {"policies", "seeds", "target"}, "checkpoint": True})
     values["world"] = world
     values["calibration"] = None if calibration is None else calibration.to_json()

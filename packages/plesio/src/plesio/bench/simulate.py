@@ -127,13 +127,13 @@ def _compiled(script: Path) -> types.CodeType:
 
 
 def _interrupted(run: RunResult) -> RunResult:
-    """Whatever its workers made of the interruption, each at its next turn."""
+    """Mark the run as interrupted, whichever error the interruption caused in its workers."""
     return replace(run, status="interrupted", error="interrupted")
 
 
 @contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """The script's own arguments and import path."""
+    """Set the script's own arguments and import path."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent.resolve()))

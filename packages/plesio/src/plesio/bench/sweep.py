@@ -65,7 +65,7 @@ def run_sweep(
 
 
 def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) -> Recipe:
-    """The recipe on another cluster, with checkpoints in a folder of its own."""
+    """Return the recipe on another cluster, with checkpoints in a folder of its own."""
     update: dict[str, Any] = {"workers": recipe.workers.model_copy(update={"cluster": cluster})}
     if recipe.checkpoint is not None:
         apart = {"folder": recipe.checkpoint.folder / part, **({} if resume else {"resume": "no"})}
@@ -103,7 +103,7 @@ def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibr
 
 
 def describe_network(cluster: Cluster) -> str:
-    """What the bandwidth is given to, and what goes with it.
+    """Describe the network whose bandwidth is swept, and the links that are scaled with it.
 
     >>> from plesio.cost.cluster import parse_cluster
     >>> describe_network(parse_cluster("2-racks"))
@@ -116,7 +116,7 @@ def describe_network(cluster: Cluster) -> str:
 
 
 def _slug(bandwidth: str) -> str:
-    """A bandwidth as a folder name.
+    """Write a bandwidth as a folder name.
 
     >>> _slug("2.5 Gbit/s")
     '2.5-Gbit-s'

@@ -19,7 +19,7 @@ __all__ = ["TestbedPool", "check_for_testbed"]
 
 
 def check_for_testbed(recipe: Recipe) -> Cluster:
-    """The recipe's cluster, if a testbed can be all that the recipe says.
+    """Return the recipe's cluster, if a testbed can do all that the recipe asks for.
 
     Raises:
         ConfigError: It has no cluster, or what befalls it only the virtual world can do.
@@ -82,7 +82,7 @@ class TestbedPool:
 
     @contextmanager
     def _plan(self) -> Iterator[Happenings]:
-        """What is planned happens at its moment; afterwards all links are as they were."""
+        """Carry out each planned happening at its moment; afterwards restore all links."""
         changes = [change for change in self._cluster.changes if change.at_s > 0]
         faults = self._recipe.workers.faults
         planned = [Happening(at_s=change.at_s, happen=partial(self._change, change)) for change in changes]

@@ -1,4 +1,4 @@
-"""What one worker of a comparison does: train the recipe's task, run after run, in one process."""
+"""A worker of a comparison: it trains the recipe's task, run after run, in one process."""
 
 import math
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ __all__ = ["recipe_task", "section_task", "serve_runs", "train"]
 
 
 def recipe_task(recipe: Recipe) -> Task:
-    """The recipe's task, with the recipe's batch size and target."""
+    """Return the recipe's task, with the recipe's batch size and target."""
     task = section_task(recipe.task)
     return task if recipe.run.target is None else replace(task, target=recipe.run.target)
 
 
 def section_task(section: TaskSection) -> Task:
-    """The task that a recipe's ``[task]`` names."""
+    """Return the task that a recipe's ``[task]`` names."""
     task = load_task(section.name, **section.options)
     return task if section.batch_size is None else replace(task, batch_size=section.batch_size)
 

@@ -32,7 +32,7 @@ STEP_TIMES = ("30 ms", "60 ms")
 NUM_ROUNDS = 60
 """Steps of each worker, if they shared the samples evenly."""
 FLAGS: Mapping[tuple[str, ...], str] = {("run", "policies"): "--policies", ("run", "seeds"): "--seeds"}
-"""What a mistake in a setting is called."""
+"""The options that set a key, for messages about mistakes in a setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def matrix(
     step_times: Sequence[str] = STEP_TIMES,
     num_rounds: int = NUM_ROUNDS,
 ) -> list[Setting]:
-    """What is run in both worlds, each workload's settings one after the other.
+    """Return the settings that run in both worlds, each workload's one after the other.
 
     Args:
         policies: Specs.
@@ -114,7 +114,7 @@ def matrix_on_hosts(
     latencies: Sequence[str] = LATENCIES,
     num_rounds: int = NUM_TESTBED_ROUNDS,
 ) -> list[Setting]:
-    """What is run on testbeds and in the virtual world: one workload, on four hosts behind links of every kind.
+    """Return the settings for testbeds and the virtual world: one workload, four hosts behind links of every kind.
 
     Args:
         policies: Specs.
@@ -248,7 +248,7 @@ def _made(folder: Path) -> Path:
 def _compared(
     setting: Setting, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
 ) -> Iterator[Prediction]:
-    """The quantities of each policy, as medians over its seeds."""
+    """Yield the quantities of each policy, as medians over its seeds."""
     recipe = setting.recipe
     cluster = recipe.workers.cluster
     where = {"step_time": setting.step_time} if cluster is None else {"links": cluster.name}
@@ -315,7 +315,7 @@ def _paces_s(setting: Setting) -> list[float]:
 def _trivial(
     policy: Policy, *, paces_s: Sequence[float], batch_size: int, steps: float, num_bytes: int
 ) -> dict[str, float]:
-    """What one would say without a simulation: steps take their time, and exchanging takes none."""
+    """Predict without a simulation: steps take their time, and exchanging takes none."""
     count = len(paces_s)
     free = policy.spec.startswith(("asp", "ssp:inf"))
     rates = [1 / pace_s if free else 1 / max(paces_s) for pace_s in paces_s]

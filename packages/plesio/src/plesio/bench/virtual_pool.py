@@ -26,7 +26,7 @@ __all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
 def machine_of(
     workers: WorkersSection, calibration: Calibration | None, *, batch_size: int, on_testbed: bool = False
 ) -> tuple[Cluster, HostCosts]:
-    """Where virtual workers are, and what training costs the processors there.
+    """Return the virtual workers' cluster, and the costs of training on its processors.
 
     Args:
         workers: Workers; without a cluster they are on the calibrated machine, or on one host with a core for each.
@@ -42,7 +42,7 @@ def machine_of(
 
 
 def pacer_of_machine(job: VirtualJob, costs: HostCosts) -> Pacer:
-    """Steps that take as long as their gradient was measured to."""
+    """Return a pacer whose steps take as long as their gradient was measured to take."""
     return Pacer(step_time=Constant(mean_s=costs.gradient_s), seed=0, worker=job.place.rank, clock=job.clock)
 
 

@@ -97,7 +97,7 @@ def advise() -> Any:
 
 
 def _inputs() -> "tuple[Input, ...]":
-    """The options that are keys of a recipe."""
+    """Return the options that are keys of a recipe."""
     from plesio.bench.recipe import RunSection, TaskSection
     from plesio.bench.recipe_workers import WorkersSection
     from plesio.cli.recipe_options import key_option
@@ -199,7 +199,7 @@ def _place(given: Mapping[str, Any]) -> "tuple[Cluster, int]":
 
 
 class _Case:
-    """What the command line says, and the objects that follow from it."""
+    """The command line's values, and the objects that follow from them."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class _Case:
         self._epochs: float | None = None
 
     def task(self, options: Table) -> "tuple[TaskRehearsal, Probed]":
-        """A rehearsal of a task."""
+        """Make a rehearsal of a task."""
         from plesio.bench.advise import TaskRehearsal
         from plesio.bench.advise_probe import probe_task
         from plesio.bench.recipe import make_recipe
@@ -243,7 +243,7 @@ class _Case:
         )
 
     def script(self) -> "tuple[ScriptRehearsal, Probed]":
-        """A rehearsal of a script."""
+        """Make a rehearsal of a script."""
         from plesio.bench.advise import ScriptRehearsal
         from plesio.bench.advise_probe import probe_script
         from plesio.bench.recipe import make_workers
@@ -258,7 +258,7 @@ class _Case:
         return rehearsal, probed
 
     def _time(self, probed: "Probed") -> None:
-        """Steps take as long as here, where nobody says how long they take."""
+        """Let steps take as long as here, unless their duration is given."""
         unequal = bool(self._workers["unequal"])
         if "step_time" not in self._workers and (self._calibration is None or unequal):
             gradient_s = probed.gradient_s
@@ -276,7 +276,7 @@ class _Case:
         price_per_hour: float | None,
         is_script: bool,
     ) -> "Question":
-        """What is asked of the advisor."""
+        """Make the question to the advisor."""
         from plesio.advisor import FailureModel, ModelSizes, Question, Situation
         from plesio.bench.advise import situation_of
 
@@ -347,14 +347,14 @@ class _Case:
 
 
 def _absolute(name: str) -> str:
-    """A file's name as it can be written in another folder; all else as it is."""
+    """Make a file's name absolute; leave all else."""
     path, colon, attribute = name.partition(":")
     return f"{Path(path).resolve()}{colon}{attribute}" if path.endswith((".py", ".toml")) else name
 
 
 @contextmanager
 def _progress(measure_s: float) -> Iterator[Callable[[str], None]]:
-    """A bar of the seconds in a terminal; elsewhere a line for each run, on stderr."""
+    """Show a bar of the seconds in a terminal; elsewhere a line for each run, on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -92,7 +92,7 @@ def _folders(out: Path) -> list[str]:
 
 
 def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, seeds: str | None) -> str:
-    """The command that goes on."""
+    """Return the command that continues."""
     words = ["plesio", "characterise", str(recipe), "--out", str(out)]
     words += ["--quick"] if quick else []
     words += [] if world is None else ["--world", world.value]

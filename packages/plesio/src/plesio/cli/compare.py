@@ -49,11 +49,11 @@ Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on,
 checkpoints also in the midst of a run."""
 
 OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
-"""What a comparison writes into its folder, and all that ``--overwrite`` removes from it."""
+"""The output of a comparison in its folder, and all that ``--overwrite`` removes from it."""
 
 
 class WorldChoice(StrEnum):
-    """Where the workers are."""
+    """The workers' world."""
 
     PROCESS = "process"
     VIRTUAL = "virtual"
@@ -155,7 +155,7 @@ def _compare(
 
 
 def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | None = None) -> "Recipe":
-    """The recipe, with what the options for its keys say instead, and with other ``policies``.
+    """Load the recipe, with the values of options for its keys, and with other ``policies``.
 
     Raises:
         ConfigError: The file or an option cannot be used.

@@ -23,7 +23,7 @@ def command_of(
     more: Mapping[str, tuple[Any, Any]],
     examples: str = "",
 ) -> Any:
-    """A command with an option for each input, which calls ``act`` with what was given.
+    """Make a command with an option for each input, which calls ``act`` with the given values.
 
     Args:
         words: The command as it is typed, without its options: ``plesio study pipeline``.
@@ -62,7 +62,7 @@ class DerivedCommand(typer.core.TyperCommand):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the command that the function makes."""
+        """Return the context of the command that the function makes."""
         assert self.callback is not None
         return self.callback().make_context(info_name, args, parent, **extra)
 

@@ -109,7 +109,7 @@ def _measure(place: "Place | None", workers: int | None) -> "Probe":
 
 
 def _check_file(option: str, path: Path | None) -> None:
-    """What is wrong with a file's name is said before anything is measured."""
+    """Refuse a wrong file name before anything is measured."""
     check_output_file(option, path)
     if path is not None and option == "--out" and path.suffix != ".toml":
         raise ConfigError(f"{option} {path}: a cluster file's name ends in .toml, or --cluster would not read it")

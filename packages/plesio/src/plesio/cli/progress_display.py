@@ -25,7 +25,7 @@ LEFT_AFTER_RUNS = 3
 
 @contextmanager
 def progress_display() -> Iterator[ProgressSink]:
-    """The display that suits stderr, shown while inside."""
+    """Show the display that suits stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainDisplay(sys.stderr, clock=MonotonicClock())

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["RECIPES", "checkpoint_options", "checkpoint_table", "key_option", "table_option"]
 
 RECIPES = "the recipe's"
-"""What holds where an option that replaces a key of a recipe file is not given."""
+"""The default of an option that replaces a key of a recipe file."""
 
 
 def key_option(section: "type[Section]", key: str, *, default: Any = None, **written: str) -> Input:
-    """The option for a key, whose explanation is the table's.
+    """Make the option for a key, whose explanation is the table's.
 
     Args:
         section: The table.
@@ -29,13 +29,16 @@ def key_option(section: "type[Section]", key: str, *, default: Any = None, **wri
 
 
 def table_option(section: "type[Section]", key: str, *, table: "type[Section]") -> Input:
-    """The option for a key that is a table itself, ``--stalls probability=0.01,factor=10``; its help lists the keys."""
+    """Make the option for a key that is a table, ``--stalls probability=0.01,factor=10``; its help lists the keys."""
     found = key_option(section, key, metavar="KEY=VALUE,...", instead="none")
     return replace(found, help=f"{found.help.rstrip('.')}. Keys: {', '.join(table.model_fields)}.")
 
 
 def checkpoint_options(section: "type[Section]", *keys: str, instead: str = "") -> tuple[Input, ...]:
-    """The options for ``[checkpoint]``: ``--checkpoint`` for its folder, ``--every``, ``--keep``, and more ``keys``."""
+    """Make the options of ``[checkpoint]``.
+
+    They are ``--checkpoint`` for its folder, ``--every``, ``--keep``, and more ``keys``.
+    """
     return (
         key_option(section, "folder", option="checkpoint", metavar="DIR", instead="none"),
         key_option(section, "every", metavar="TIME|STEPS", instead=instead or "10 min"),

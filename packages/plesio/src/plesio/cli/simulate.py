@@ -45,7 +45,7 @@ Table = dict[str, object]
 """A table of a recipe."""
 
 STEP_TIME = "20 ms"
-"""What a step takes on a machine that was not measured."""
+"""The duration of a step on a machine that was not measured."""
 
 STEP_TIMES = {"constant": "mean", "lognormal": "mean", "gamma": "mean", "pareto": "min", "trace": "path"}
 """The key whose name need not be written, for each kind of step time."""
@@ -119,7 +119,7 @@ def simulate() -> Any:
 
 
 def _inputs() -> "tuple[Input, ...]":
-    """The options that are keys of a recipe."""
+    """Return the options that are keys of a recipe."""
     from plesio.bench.recipe import RunSection, TaskSection
     from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection
@@ -300,7 +300,7 @@ def _run_script(
 
 
 def step_time_table(text: str) -> Table:
-    """A recipe's ``step_time``.
+    """Parse a recipe's ``step_time``.
 
     >>> step_time_table("20 ms")
     {'kind': 'constant', 'mean': '20 ms'}
@@ -318,7 +318,7 @@ def step_time_table(text: str) -> Table:
 
 
 def options_table(texts: Sequence[str]) -> Table:
-    """A recipe's ``[task.options]``: values are written as there, and a text may be without its quotes.
+    """Parse a recipe's ``[task.options]``: values are written as there, and a text may be without its quotes.
 
     >>> options_table(["learning_rate=0.1", "hidden=[32, 32]", "folder=~/data"])
     {'learning_rate': 0.1, 'hidden': [32, 32], 'folder': '~/data'}
@@ -349,7 +349,7 @@ def refuse_for_script(script: str, given: Mapping[str, object]) -> None:
 
 
 def _pairs(flag: str, text: str, *, example: str) -> Table:
-    """A table of a recipe in one text.
+    """Parse a table of a recipe in one text.
 
     >>> _pairs("--stalls", "probability=0.01, factor=10", example="")
     {'probability': 0.01, 'factor': 10.0}
@@ -373,7 +373,7 @@ def _number_or_text(text: str) -> float | str:
 
 
 def slow_table(text: str, *, num_workers: int) -> Table:
-    """An entry of a recipe's ``[[workers.unequal]]``, from a rank and its speed.
+    """Make an entry of a recipe's ``[[workers.unequal]]``, from a rank and its speed.
 
     >>> slow_table("3:0.33", num_workers=4)
     {'rank': 3, 'speed': 0.33}

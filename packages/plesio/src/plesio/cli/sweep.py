@@ -53,7 +53,7 @@ Bandwidths = Annotated[
 
 
 class SweptWorld(StrEnum):
-    """Where a sweep's runs can be."""
+    """The world of a sweep's runs."""
 
     VIRTUAL = "virtual"
     TESTBED = "testbed"
@@ -159,7 +159,7 @@ def _sweep(
 
 
 def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:
-    """The command that goes on with a sweep."""
+    """Return the command that continues a sweep."""
     given = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
     return shlex.join(["plesio", "sweep", str(recipe), "--out", str(out), *given, "--resume"])
 
@@ -222,7 +222,7 @@ def _check_all_different(values: Sequence[str], *, what: str) -> None:
 
 
 def _policies(bounds: str | None, *, period: int | None, policies: str | None) -> list[str] | None:
-    """The specs of the command line, those of the bounds first; None leaves the recipe's."""
+    """Return the specs of the command line, those of the bounds first; None leaves the recipe's."""
     from plesio.policies import parse_policy
 
     if bounds is None:
@@ -240,5 +240,5 @@ def _policies(bounds: str | None, *, period: int | None, policies: str | None) -
 
 
 def _output_names(out: Path) -> list[str]:
-    """What a sweep has written to ``out``, at whichever bandwidths."""
+    """Return the names of a sweep's output in ``out``, at whichever bandwidths."""
     return ["report.html", *(path.name for path in out.glob("[0-9]*bit-s"))]

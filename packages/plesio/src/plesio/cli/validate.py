@@ -26,7 +26,7 @@ WORLDS = "worlds"
 
 
 class MeasuredWorld(StrEnum):
-    """Where the runs are that predictions are held against."""
+    """The world of the runs that predictions are compared with."""
 
     PROCESS = "process"
     TESTBED = "testbed"
@@ -113,7 +113,7 @@ def validate(
 
 
 def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[Setting]":
-    """What is run."""
+    """Return the settings to run."""
     if world is MeasuredWorld.TESTBED:
         prepare_for_hosts()
     from plesio.bench.validate import matrix, matrix_on_hosts

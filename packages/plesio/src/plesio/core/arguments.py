@@ -40,7 +40,7 @@ _NOUNS = {
 
 
 def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
-    """``function``, which refuses what the types of its parameters do not take before it begins.
+    """Wrap ``function`` so that it refuses, before it begins, arguments that its parameters' types do not take.
 
     >>> @checked
     ... def keep(num: Annotated[int, Within(1)], where: Path | str | None = None): pass
@@ -83,7 +83,7 @@ def check_fields(thing: Any, owner: str, *, error: type[ConfigError] = ConfigErr
 
 
 def shown(value: Any) -> str:
-    """A value that was refused, on part of a line."""
+    """Write a refused value as part of a line."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LONG:
@@ -118,7 +118,7 @@ class _UnfitError(Exception):
 
 
 def _fit(hint: Any, within: Within = ANY) -> Fit:
-    """Makes of a value what a type has of it, or raises."""
+    """Return the function that converts a value to a type, or raises."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fit(parts[0], next((note for note in parts[1:] if isinstance(note, Within)), within))
@@ -143,7 +143,7 @@ def _one_of(fits: Sequence[Fit], value: Any) -> Any:
 
 
 def _items(hint: Any, fits: list[Fit], several: bool, value: Any) -> Any:
-    """A list stays one but where a tuple is wanted."""
+    """Convert each item; a list stays a list unless a tuple is wanted."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return _itself(hint, get_origin(hint), value)
     if not several and len(fits) != len(value):

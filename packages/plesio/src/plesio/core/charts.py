@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What is along an axis.
+    """An axis of a chart.
 
     Attributes:
         title: What is measured, with its unit in brackets: ``time (s)``.
@@ -69,7 +69,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What all charts have.
+    """The fields that all charts have.
 
     Attributes:
         slug: Name in a page's address and in a file's name; no two charts of one page share it. Panels need none.
@@ -237,7 +237,7 @@ class TimelineBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline(Chart):
-    """Who does what when.
+    """A timeline of spans, one row for each name.
 
     Attributes:
         rows: Names, from top to bottom.

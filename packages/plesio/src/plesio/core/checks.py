@@ -1,4 +1,4 @@
-"""What the arguments of theorems must be before any theorem is asked."""
+"""Checks of theorems' arguments."""
 
 import math
 

@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
     def unix_s(self) -> float:
-        """The same moment for everybody who writes one down: Unix time, or a virtual world's own."""
+        """Return the moment that every process writes down: Unix time, or a virtual world's own."""
         ...
 
     def sleep_s(self, duration_s: float) -> None:

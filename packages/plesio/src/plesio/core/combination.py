@@ -1,4 +1,4 @@
-"""What was varied in a characterisation: the setting of one comparison, and which settings belong together.
+"""The factors of a characterisation: the setting of one comparison, and which settings belong together.
 
 A combination names a level of every factor. None is what the model or the cluster has by itself.
 """
@@ -13,11 +13,11 @@ from typing import Any, Literal
 __all__ = ["FACTORS", "Combination", "Part", "level_text"]
 
 FACTORS = ("model", "workers", "batch", "link", "imbalance", "topology")
-"""What can be varied besides the policy, as attributes of `Combination`."""
+"""The factors that can be varied besides the policy, as attributes of `Combination`."""
 
 
 def level_text(factor: str, level: Any) -> str:
-    """The level of a factor, for people.
+    """Write the level of a factor.
 
     >>> level_text("imbalance", 0.5), level_text("topology", "clusters/2x2x1gbe.toml")
     ('last at 0.5', '2x2x1gbe')
@@ -50,7 +50,7 @@ class Combination:
 
     @property
     def text(self) -> str:
-        """What is set, in words; the world is named where it is not this machine's processes.
+        """The setting in words; the world is named where it is not this machine's processes.
 
         >>> Combination(world="virtual", model="vgg", workers=4, link="1 Gbit/s", imbalance=0.5).text
         'vgg, 4 workers, 1 Gbit/s, last worker at 0.5, virtual'
@@ -97,7 +97,7 @@ class Part:
     combinations: Sequence[Combination]
 
     def along(self, factor: str) -> dict[str, Combination]:
-        """Combinations by the factor's level, with the first level of all others.
+        """Return combinations by the factor's level, with the first level of all others.
 
         >>> few, many = (Combination(world="virtual", model="vgg", workers=workers) for workers in (1, 4))
         >>> part = Part(name="scaling", policies=["bsp"], levels={"workers": (1, 4)}, combinations=[few, many])

@@ -53,16 +53,16 @@ class ArgumentError(ConfigError):
 
     @classmethod
     def about(cls, parameter: str, error: ConfigError) -> Self:
-        """The error that the value of this parameter causes."""
+        """Make the error that the value of this parameter causes."""
         return cls(f"`{parameter}`: {error.args[0]}")
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Those that the message names, each once; the first is what it is about."""
+        """The parameters that the message names, each once; the first is its subject."""
         return tuple(dict.fromkeys(found[1] for found in self._PARAMETER.finditer(self.args[0])))
 
     def worded(self, options: Mapping[str, str]) -> str:
-        """The message with the option of each parameter that has one."""
+        """Return the message with the option of each parameter that has one."""
 
         def option(found: re.Match[str]) -> str:
             if found[1] not in options:
@@ -108,7 +108,7 @@ class WorkerLostError(PlesioError):
 
     @classmethod
     def of(cls, ranks: Sequence[int], *, error: str | None = None) -> "WorkerLostError":
-        """The error for a collective without these ranks; ``error`` is what they ended with, where that is known."""
+        """Make the error for a collective without these ranks; ``error`` is how they ended, where that is known."""
         names = ", ".join(map(str, ranks))
         text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
         if error is not None:
@@ -121,7 +121,7 @@ class WorkerLostError(PlesioError):
 
     @classmethod
     def expelled(cls, rank: int, *, over: bool = False) -> "WorkerLostError":
-        """The error on the lost worker itself, when it wakes up and hears of it; ``over``: the run has ended since."""
+        """Make the error on the lost worker itself, when it wakes up and is told; ``over``: the run has ended since."""
         silent = "was silent for longer than its lease and was counted lost"
         text = f"this worker (rank {rank}) {silent}; it comes back as a new process: plesio run --join"
         if over:
@@ -130,7 +130,7 @@ class WorkerLostError(PlesioError):
 
     @classmethod
     def unanswered(cls, rank: int) -> "WorkerLostError":
-        """The error on a worker that wakes up after its lease, and that the job's server does not answer any more."""
+        """Make the error on a worker that wakes up after its lease and that the job's server no longer answers."""
         text = (
             f"this worker (rank {rank}) was silent for longer than its lease, and the job's server does not answer it: "
             "the run has ended without this worker, or goes on without it"
@@ -139,7 +139,7 @@ class WorkerLostError(PlesioError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence that suggests the nearest known word, or lists them all.
+    """Suggest the nearest known word in a half-sentence, or list them all.
 
     >>> nearest("sps", ["bsp", "ssp", "asp"])
     'did you mean "ssp"?'

@@ -1,4 +1,4 @@
-"""What a function can be asked with, read off it: names, units, defaults, explanations; and what a class's fields are.
+"""A function's inputs, read off it: names, units, defaults, explanations; and the fields of a class in the same form.
 
 A parameter's name ends in its unit, and that is how its text is read: ``gradient_bytes`` is ``--gradient "700 MB"``,
 ``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
@@ -125,7 +125,7 @@ class Input:
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """True if there is no default."""
         return self.default is inspect.Parameter.empty
 
     @property
@@ -145,14 +145,14 @@ class Input:
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in the help."""
+        """The placeholder of its value in the help."""
         if self.written.metavar:
             return self.written.metavar
         one = "|".join(self.choices) or _METAVARS[self.kind]
         return f"{one},..." if self.many else one
 
     def parse(self, text: str) -> Any:
-        """The value that ``text`` stands for; `check` knows whether the function has an answer for it.
+        """Parse a value; `check` tests if the function has an answer for it.
 
         Raises:
             ConfigError: It stands for none.
@@ -249,7 +249,7 @@ class FieldsOf:
 
 
 def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
-    """``function``, which refuses what its inputs may not be before it begins.
+    """Wrap ``function`` so that it refuses, before it begins, values that its inputs do not take.
 
     >>> checked(_example)(num_workers=2.5)
     Traceback (most recent call last):
@@ -281,7 +281,7 @@ def _check_effect(one: Input, *, given: Mapping[str, Any], known: Mapping[str, I
 
 @functools.cache
 def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
-    """The inputs of a function, in the order of its parameters.
+    """Return the inputs of a function, in the order of its parameters.
 
     >>> [(one.name, one.kind, one.default) for one in inputs_of(_example)][1]
     ('gradient_bytes', 'size', 700000000.0)
@@ -302,7 +302,7 @@ def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
 
 
 def input_of(owner: type, name: str, *, default: Any = None, written: Written = Written()) -> Input:
-    """The input that stands for a field of a class, such as a key of a recipe's table; whoever has it checks the value.
+    """Make an input from a field of a class, such as a key of a recipe's table; the class checks the value.
 
     Its explanation is in the ``Attributes:`` of the class. A field that is neither a number nor a switch is a text.
 
@@ -316,7 +316,7 @@ def input_of(owner: type, name: str, *, default: Any = None, written: Written = 
 
 
 def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "") -> tuple[Input, ...]:
-    """The inputs that stand for fields of a dataclass, in the order of ``written``; each may be left out.
+    """Make inputs from the fields of a dataclass, in the order of ``written``; each may be left out.
 
     >>> [(one.option, one.help) for one in fields_of(Written, {"metavar": Written(option="placeholder")})]
     [('--placeholder', 'What stands for its value in the help.')]
@@ -338,7 +338,7 @@ def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "")
 
 
 def _plain(hint: Any) -> Any:
-    """A type without None."""
+    """Return a type without None."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(each for each in typing.get_args(hint) if each is not type(None))
     return hint
@@ -382,7 +382,7 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
 
 
 def _explanations(thing: Any, heading: str) -> dict[str, str]:
-    """What a docstring says of each name under a heading, on one line."""
+    """Return a docstring's explanation of each name under a heading, on one line."""
     text = inspect.cleandoc(thing.__doc__ or "").partition(f"\n{heading}:\n")[2]
     block = re.split(r"\n(?=\S)", text, maxsplit=1)[0]
     items = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", block, flags=re.MULTILINE)

@@ -27,7 +27,7 @@ def name_of_pipe(fd: int) -> str:
 
 
 def say_joined() -> None:
-    """This worker has met the others of its job."""
+    """Record that this worker has met the others of its job."""
     _say(joined=True)
 
 

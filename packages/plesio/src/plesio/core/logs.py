@@ -41,7 +41,7 @@ def introduce(worker: int) -> None:
 
 
 def at_clock(clock: int) -> None:
-    """This thread's worker has finished ``clock`` steps."""
+    """Set the clock of this thread's worker for its log lines."""
     _clock.set(clock)
 
 

@@ -68,7 +68,7 @@ class Mixing:
 
     @classmethod
     def given(cls, matrix: Sequence[Sequence[float]]) -> "Mixing":
-        """A matrix of the user's.
+        """Check a matrix of the user's and mix by it.
 
         >>> Mixing.given([[0.5, 0.5], [0.5, 0.5]]).spectral_gap
         1.0
@@ -108,10 +108,11 @@ class Mixing:
         return mixing
 
     def among(self, places: Sequence[int], *, num_joined: int = 0) -> "Mixing":
-        """The mixing of the replicas at ``places``, and of others after them: on the same graph, made for as many.
+        """Return the mixing of the replicas at ``places``, and of others after them: the same graph at the new size.
 
-        A given matrix is that of those who are left: what they gave others they keep, so that it stays symmetric and
-        doubly stochastic, and no mode of it shrinks more slowly for being late (Cauchy's interlacing).
+        A given matrix is restricted to the replicas that are left: each keeps the weight that it gave to the lost ones,
+        so that the matrix stays symmetric and doubly stochastic, and no mode of it shrinks more slowly than before
+        (Cauchy's interlacing).
 
         >>> Mixing.given([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]]).among([0, 1]).matrix
         ((0.5, 0.5), (0.5, 0.5))
@@ -143,7 +144,7 @@ class Mixing:
         return 1.0 - self.rho
 
     def neighbours(self, place: int) -> dict[int, float]:
-        """Who a replica talks to, and the weight of each."""
+        """Return the weight of each replica with which this one mixes."""
         return {other: weight for other, weight in enumerate(self.matrix[place]) if other != place and weight > 0}
 
     def unreached(self, *, lost: Sequence[int]) -> list[int]:

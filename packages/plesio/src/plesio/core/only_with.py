@@ -8,7 +8,7 @@ __all__ = ["OnlyWith"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class OnlyWith:
-    """What an input has an effect with: ``shape: Annotated[float, OnlyWith("distribution", "pareto")]``.
+    """The condition of an input's effect: ``shape: Annotated[float, OnlyWith("distribution", "pareto")]``.
 
     Who gives it with another value of that input is told so, because it would change nothing.
 
@@ -29,7 +29,7 @@ class OnlyWith:
         object.__setattr__(self, "above", above)
 
     def refusal(self, name: str, value: Any) -> str:
-        """The sentence for who gives ``name`` where the other one has this value; empty where it has an effect.
+        """Explain why ``name`` has no effect where the other input has this value; empty where it has one.
 
         >>> OnlyWith("distribution", "pareto").refusal("shape", "uniform")
         '`shape` has no effect with a `distribution` of uniform; leave it out, or write `distribution = pareto`'

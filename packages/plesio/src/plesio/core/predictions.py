@@ -55,7 +55,7 @@ class Prediction:
         return value / self.measured - 1
 
     def to_json(self) -> dict[str, Any]:
-        """A flat dictionary of JSON values, errors included."""
+        """Return a flat dictionary of JSON values, errors included."""
         values = asdict(self)
         setting = values.pop("setting")
         return {**setting, **values, "error": self.error, "baseline_error": self.baseline_error}

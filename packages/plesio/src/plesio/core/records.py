@@ -139,7 +139,7 @@ def _defaults(kind: type[Record]) -> dict[str, Any]:
 
 @cache
 def _inner(kind: type[Record]) -> dict[str, str | None]:
-    """The fields that hold records, and the tag that goes without saying there."""
+    """Return the fields that hold records, and the tag that is implied there."""
     found: dict[str, str | None] = {}
     hints = get_type_hints(kind)
     for name in kind.__struct_fields__:

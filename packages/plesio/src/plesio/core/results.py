@@ -120,7 +120,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySplit:
-    """What a worker's memory held in the step that took most. With `rest_bytes` the parts add up to ``peak_bytes``.
+    """A worker's memory in the step that took most. With `rest_bytes` the parts add up to ``peak_bytes``.
 
     Attributes:
         device: ``cpu`` is the worker's process; ``cuda`` is what torch has reserved on the GPU.
@@ -153,7 +153,7 @@ class MemorySplit:
 
     @property
     def rest_bytes(self) -> int:
-        """What no part accounts for: code that was loaded later, stacks of threads."""
+        """Memory outside all parts: code that was loaded later, stacks of threads."""
         of_model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
         measured = (self.activations_bytes or 0) + (self.other_bytes or 0) + (self.cached_bytes or 0)
         outside = self.before_bytes + self.shared_bytes + self.evaluation_bytes
@@ -170,7 +170,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """What one worker used, from its first step to its last, evaluation included.
+    """The resources that one worker used, from its first step to its last, evaluation included.
 
     Attributes:
         cpu: Processor seconds of its process a second: 1 is one core.
@@ -193,7 +193,7 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTimes:
-    """Where one worker's training time went, in seconds, what it did, and what it used.
+    """A worker's training time by its uses in seconds, its counts, and the resources that it used.
 
     Attributes:
         memory: None in the virtual world, where all workers share one process, and where no step was measured.
@@ -215,7 +215,7 @@ class WorkerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Where a run took place."""
+    """The environment of a run."""
 
     plesio: str
     python: str
@@ -324,7 +324,7 @@ def write_results(path: Path, runs: Iterable[RunResult]) -> None:
 
 
 def read_results(path: Path) -> list[RunResult]:
-    """The runs in a file written by `write_results`.
+    """Read the runs in a file written by `write_results`.
 
     Raises:
         DataError: The file is missing, is not JSON, has another schema version, or holds something that is no run.

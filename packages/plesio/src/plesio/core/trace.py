@@ -58,7 +58,7 @@ _OF_STEPS = frozenset({"push", "pull", "apply", "refuse", "backward", "mix"})
 
 
 def sampled_every(clock: int) -> int:
-    """Of how many blocks of `BLOCK_STEPS` steps one is recorded, where the step that ends at ``clock`` is.
+    """Return n where one of n blocks of `BLOCK_STEPS` steps is recorded, at the step that ends at ``clock``.
 
     >>> [sampled_every(clock) for clock in (1, WHOLE_STEPS - 1, WHOLE_STEPS, 2 * WHOLE_STEPS, 100 * WHOLE_STEPS)]
     [1, 1, 2, 4, 128]
@@ -108,7 +108,7 @@ class TraceWriter:
         self._pending: list[tuple[str, float, float | None, int, Mapping[str, Any] | None]] = []
         self._on_failure = on_failure
         self._every = 1
-        """Of so many blocks of steps one is recorded at present."""
+        """One of so many blocks of steps is recorded at present."""
         self.origin_s = clock.now_s()
         self._next_flush_s = self.origin_s + FLUSH_S
         if path is None:
@@ -124,7 +124,7 @@ class TraceWriter:
 
     @property
     def recording(self) -> bool:
-        """Whether records still reach the file."""
+        """True if records still reach the file."""
         return self._file is not None
 
     def span(self, kind: str, *, start_s: float, end_s: float, clock: int) -> None:
@@ -149,7 +149,7 @@ class TraceWriter:
             self.flush()
 
     def _samples(self, clock: int, *, at_s: float) -> bool:
-        """Whether this step is one of those that are recorded; says so where that changes."""
+        """Return True if this step is recorded; note in the file where the sampling changes."""
         every = sampled_every(clock)
         if every > self._every:
             self._every = every

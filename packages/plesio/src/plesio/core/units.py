@@ -82,7 +82,7 @@ def parse_seconds(text: str) -> float:
 
 
 def byte_unit(most: float) -> tuple[str, float]:
-    """The unit for an axis that goes up to ``most`` bytes, and its bytes.
+    """Return the unit for an axis that goes up to ``most`` bytes, and its bytes.
 
     >>> byte_unit(2.5e6), byte_unit(0)
     (('MB', 1000000.0), ('B', 1.0))
@@ -130,7 +130,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_count(text: str) -> float:
-    """A large number with its letter: k, M, B (10^9) or T (10^12), or without any.
+    """Parse a large number with its letter: k, M, B (10^9) or T (10^12), or without any.
 
     >>> parse_count("1.4T"), parse_count("300B"), parse_count("1e6")
     (1400000000000.0, 300000000000.0, 1000000.0)
@@ -147,7 +147,7 @@ def parse_count(text: str) -> float:
 
 
 def format_count(value: float) -> str:
-    """A large number for people, with three significant digits.
+    """Write a large number with three significant digits.
 
     >>> format_count(2e12), format_count(68.98e9), format_count(512)
     ('2T', '69B', '512')
@@ -159,7 +159,7 @@ def format_count(value: float) -> str:
 
 
 def format_seconds(value_s: float) -> str:
-    """A duration for people, with three significant digits.
+    """Write a duration with three significant digits.
 
     >>> format_seconds(0.0123), format_seconds(7.5), format_seconds(125), format_seconds(2e6)
     ('12.3 ms', '7.5 s', '2 min 5 s', '23 d 3 h')
@@ -180,7 +180,7 @@ def format_seconds(value_s: float) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """A size for people, in decimal units with three significant digits.
+    """Write a size in decimal units with three significant digits.
 
     >>> format_bytes(20_000_000), format_bytes(512)
     ('20 MB', '512 B')
@@ -192,7 +192,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
-    """A bandwidth for people, in decimal bytes per second with three significant digits.
+    """Write a bandwidth in decimal bytes per second with three significant digits.
 
     >>> format_bandwidth(12.5e9), format_bandwidth(parse_bandwidth("1 Gbit/s"))
     ('12.5 GB/s', '125 MB/s')
@@ -201,7 +201,7 @@ def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, for people.
+    """Write a number of things.
 
     >>> counted(1, "worker"), counted(1200, "worker"), counted(2, "batch")
     ('1 worker', '1,200 workers', '2 batches')
@@ -211,7 +211,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_percent(share: float, *, digits: int = 1) -> str:
-    """A share of 1 as a percentage for people.
+    """Write a share of 1 as a percentage.
 
     >>> format_percent(0.6724), format_percent(0.00051, digits=2)
     ('67.2 %', '0.05 %')

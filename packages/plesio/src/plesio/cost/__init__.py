@@ -1,1 +1,1 @@
-"""What things cost: clusters, collectives, computing. Formulas with their sources; no torch."""
+"""The costs of training: clusters, collectives, computing. Formulas with their sources; no torch."""

@@ -1,4 +1,4 @@
-"""What `plesio calibrate` has measured on a machine, and what follows from it for predictions.
+"""The measurements of `plesio calibrate` on a machine, and the predictions that follow from them.
 
 Theory. A worker's exchange with a server (a push and the pull that follows) takes the processor of the worker and that
 of the server, one after the other, and two messages' way between them. All three are lines in the size S of the
@@ -56,7 +56,7 @@ class Curve:
 
     @classmethod
     def of(cls, points: Mapping[float, float]) -> Self:
-        """The curve through these values by size.
+        """Fit the curve through these values by size.
 
         Raises:
             ConfigError: Fewer than three sizes, or a value that is not positive.
@@ -140,7 +140,7 @@ class Calibration:
             )
 
     def costs(self, batch_size: int, *, where: Where = "here") -> HostCosts:
-        """What workers take from their hosts' processors.
+        """Return the time that workers take from their hosts' processors.
 
         Args:
             batch_size: Samples in a worker's step.
@@ -174,7 +174,10 @@ class Calibration:
         )
 
     def _on_path(self, fit: LineFit) -> tuple[float, float]:
-        """What the exchange waits for of a processor's time: threads that send while others compute overlap."""
+        """Return the part of a processor's time that an exchange waits for.
+
+        Threads that send while others compute overlap.
+        """
         work_s, took_s = self._work_s(), self._took_s()
         share = min(1.0, took_s / work_s)
         return share * fit.intercept, share * fit.slope
@@ -189,7 +192,7 @@ class Calibration:
         return self.exchange.fit.at(self._size())
 
     def cluster(self, num_workers: int | None = None) -> Cluster:
-        """This machine as a cluster of one host; its steps are paced, so each worker has a core for them."""
+        """Describe this machine as a cluster of one host; its steps are paced, so each worker has a core for them."""
         count = num_workers or self.num_workers
         way_s = max(0.0, self._took_s() - self._work_s())
         return Cluster(
@@ -201,7 +204,7 @@ class Calibration:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
+        """Return a dictionary of JSON values."""
         return {"schema": CALIBRATION_SCHEMA_VERSION, **to_values(self)}
 
     def write(self, path: Path) -> None:
@@ -218,7 +221,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The calibration in a file that `write` wrote.
+        """Read a calibration that `write` wrote.
 
         Raises:
             DataError: The file is missing, no JSON, or no calibration.

@@ -170,7 +170,7 @@ class Cluster:
             )
 
     def host_of(self, rank: int) -> int:
-        """The host of a worker.
+        """Return the host of a worker.
 
         Raises:
             ConfigError: There is no room for a worker of this rank.
@@ -180,7 +180,7 @@ class Cluster:
         return rank // self.workers_per_host
 
     def rack_of_host(self, host: int) -> int:
-        """The rack of a host.
+        """Return the rack of a host.
 
         Raises:
             ConfigError: There is no such host.
@@ -190,7 +190,7 @@ class Cluster:
         return host // self.hosts_per_rack
 
     def rack_of(self, rank: int) -> int:
-        """The rack of a worker.
+        """Return the rack of a worker.
 
         Raises:
             ConfigError: There is no room for a worker of this rank.
@@ -198,7 +198,7 @@ class Cluster:
         return self.rack_of_host(self.host_of(rank))
 
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
-        """The links from host ``source`` to host ``target``; the interfaces' latency counts once.
+        """Return the links from host ``source`` to host ``target``; the interfaces' latency counts once.
 
         Raises:
             ConfigError: There is no such host.
@@ -221,11 +221,11 @@ class Cluster:
         )
 
     def link(self, name: LinkName, number: int) -> Link:
-        """The link of a host (local, nic) or a rack (uplink) at the beginning."""
+        """Return the link of a host (local, nic) or a rack (uplink) at the beginning."""
         return self._link(name, number, self.changes)
 
     def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> Link:
-        """The link of a host or a rack at the beginning, with those of the changes that happen then."""
+        """Return the link of a host or a rack at the beginning, after the changes that happen at that moment."""
         kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]
         assert kind is not None, f"a path over {name} in {self.name}"
         for change in changes:
@@ -238,7 +238,7 @@ class Cluster:
         return kind
 
     def at(self, at_s: float) -> "Cluster":
-        """The cluster that begins ``at_s`` later: what has changed by then is so from its beginning.
+        """Return the cluster that begins ``at_s`` later: changes before that moment hold from its beginning.
 
         >>> slower = LinkChange(at_s=30.0, link="nic", bytes_per_s=1e6)
         >>> two = Cluster(name="two", hosts=2, workers_per_host=1, cores_per_host=1, changes=(slower,))
@@ -249,9 +249,9 @@ class Cluster:
         return replace(self, changes=changes) if changes else self
 
     def with_bandwidth(self, bytes_per_s: float) -> "Cluster":
-        """The cluster with interfaces of this bandwidth; latencies stay, and uplinks are as oversubscribed as before.
+        """Return the cluster with interfaces of this bandwidth; latencies and the oversubscription of uplinks stay.
 
-        Links that change while a run goes on change to as much more or less. A single host's own link gets it.
+        Links that change during a run are scaled by the same factor. A cluster of one host changes the host's own link.
 
         >>> parse_cluster("2-racks").with_bandwidth(125e6).uplink.bytes_per_s
         250000000.0
@@ -271,7 +271,7 @@ class Cluster:
         return replace(self, nic=replace(self.nic, bytes_per_s=bytes_per_s), uplink=uplink, changes=changes)
 
     def for_workers(self, num_workers: int) -> "Cluster":
-        """As many of its hosts as ``num_workers`` fill; a single host is given room for all."""
+        """Return the cluster of as many of its hosts as ``num_workers`` fill; a single host is given room for all."""
         if self.hosts == 1:
             most = max(num_workers, self.workers_per_host)
             return replace(self, workers_per_host=most)
@@ -285,7 +285,7 @@ class Cluster:
 
     @classmethod
     def read(cls, path: Path) -> "Cluster":
-        """The cluster that a TOML file describes.
+        """Read the cluster that a TOML file describes.
 
         Raises:
             ConfigError: The file cannot be read, or describes no possible cluster.
@@ -300,7 +300,7 @@ class Cluster:
 
     @classmethod
     def from_toml(cls, text: str, *, name: str, where: str = "cluster") -> "Cluster":
-        """The cluster that a TOML text describes, as in docs/cost.md.
+        """Parse the TOML of a cluster, as in docs/cost.md.
 
         Args:
             text: TOML.
@@ -347,7 +347,7 @@ def _hop(name: str, link: Link, *, latency_s: float | None = None) -> Hop:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """A cluster by its name, by its TOML file (``mine.toml``), or by the TOML itself.
+    """Find a cluster by its name, by its TOML file (``mine.toml``), or by the TOML itself.
 
     >>> parse_cluster("8xa100").num_slots
     8

@@ -76,7 +76,7 @@ _CHANGE: Keys = {
     "rack": ("rack", _whole),
     **_LINK,
 }
-"""What becomes of a link while a run goes on, ``[[changes]]``; a number is of a host or of a rack, as the link is."""
+"""Keys of ``[[changes]]``, the changes of a link during a run; a number is a host's or a rack's, as the link is."""
 
 
 def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:

@@ -81,14 +81,14 @@ class Plan:
         return 1 - self.times_s[self.way] / self.given_ring_s if self.given_ring_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values, without the topology."""
+        """Return a dictionary of JSON values, without the topology."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["topology"]
         return {**values, "way": self.way, "saving": self.saving}
 
 
 def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
-    """The plan for these hosts.
+    """Plan the exchanges of these hosts.
 
     Args:
         found: The topology, or the pairs that it follows from (`Topology.of`).
@@ -135,7 +135,7 @@ def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
 
 
 def _leaders(topology: Topology) -> tuple[int, ...]:
-    """The host of each rack whose ways to and from all other racks take the least time in all."""
+    """Return the host of each rack whose ways to and from all other racks take the least time in all."""
     rates = topology.matrix.bytes_per_s
 
     def way_s_per_byte(host: int) -> float:
@@ -146,7 +146,7 @@ def _leaders(topology: Topology) -> tuple[int, ...]:
 
 
 def _worst_way(topology: Topology, rack: int) -> Link:
-    """The largest latency and the least bandwidth in a rack of two hosts or more."""
+    """Return the largest latency and the least bandwidth in a rack of two hosts or more."""
     pairs = list(permutations(topology.members(rack), 2))
     matrix = topology.matrix
     return Link(
@@ -156,7 +156,7 @@ def _worst_way(topology: Topology, rack: int) -> Link:
 
 
 def _leaders_s(topology: Topology, leaders: Sequence[int], num_bytes: float) -> float:
-    """A ring all-reduce in each rack, one among the leaders, and a broadcast down a tree in each rack."""
+    """Return the seconds of a ring all-reduce in each rack, one among the leaders, and a broadcast in each rack."""
     inside_s = 0.0
     for rack in range(topology.num_racks):
         size = len(topology.members(rack))
@@ -172,9 +172,10 @@ def _leaders_s(topology: Topology, leaders: Sequence[int], num_bytes: float) -> 
 
 
 def _sharded_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float | None:
-    """A reduce-scatter in each rack; each part all-reduced by the hosts that hold it; an all-gather in each rack.
+    """Return the seconds of a reduce-scatter in each rack, all-reduces of the parts, and an all-gather in each rack.
 
-    `plesio.cost.all_reduce.hierarchical_all_reduce_s` where all ways are alike.
+    Each part is all-reduced by the hosts that hold it. The result is `plesio.cost.all_reduce.hierarchical_all_reduce_s`
+    where all ways are alike.
     """
     count = topology.num_racks
     racks = [[host for host in order if topology.racks[host] == rack] for rack in range(count)]
@@ -216,7 +217,7 @@ def _store_loads(topology: Topology) -> "tuple[NDArray[np.float64], NDArray[np.f
 
 
 def _shard_shares(topology: Topology) -> tuple[float, ...]:
-    """The shares with which a push and a pull take least, and of those the most even: two linear programs."""
+    """Return the shares for the fastest push and pull, and among those the most even: two linear programs."""
     require("sim", "A plan of exchanges")
     from scipy.optimize import linprog
 

@@ -1,4 +1,4 @@
-"""Who is lost or joins, and when: as written down, and as chance has it.
+"""The losses and joins of workers, and their times: as written down, and as chance has it.
 
 Every worker has a lifetime from the moment it is there, exponentially distributed or Weibull's. Hosts of large systems
 fail with a Weibull shape of 0.7 to 0.8, more often soon after they began than later (Schroeder & Gibson 2006); a shape

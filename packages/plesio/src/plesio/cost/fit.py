@@ -47,7 +47,7 @@ class LineFit:
     num_points: int
 
     def at(self, x: float) -> float:
-        """What the line predicts there."""
+        """Return the line's prediction at ``x``."""
         return self.intercept + self.slope * x
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class AlphaBeta:
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
-    """The line with non-negative coefficients and the least squares of relative errors.
+    """Fit the line with non-negative coefficients and the least squares of relative errors.
 
     >>> fit = fit_line([1e3, 1e6, 1e9], [20e-6, 30e-6, 10.1e-3])
     >>> f"{fit.intercept * 1e6:.1f} µs, {1 / fit.slope / 1e9:.0f} GB/s, {fit.residuals[-1]:+.2%}"
@@ -125,7 +125,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
 
 
 def alpha_beta_of_all_reduce(fit: LineFit, *, num_ranks: int) -> AlphaBeta:
-    """The latency and bandwidth with which a ring all-reduce takes these times.
+    """Return the latency and bandwidth with which a ring all-reduce takes these times.
 
     ``a + b S = 2(n-1) α + 2(n-1)/n S/B`` (`plesio.cost.all_reduce.ring_all_reduce_s`), so ``α = a / (2(n-1))`` and
     ``B = 2(n-1) / (n b)``. With another algorithm than a ring, B is still the bus bandwidth of large messages, and α is

@@ -39,7 +39,7 @@ class Goodput:
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What is not work."""
+        """Seconds that are not work, by their cause."""
         return {"checkpoints": self.checkpoints_s, "lost work": self.lost_s, "restarts": self.restarts_s}
 
     @property
@@ -78,7 +78,7 @@ def expected_goodput(
     interval_s: float | None = None,
     remedy: str = "a longer `cluster_mtbf_s`, or a shorter `checkpoint_s` or `restart_s`",
 ) -> Goodput:
-    """Expected total of ``work_s``, with the best interval between states if none is given.
+    """Return the expected total of ``work_s``, with the best interval between states if none is given.
 
     >>> run = expected_goodput(30 * 86400, checkpoint_s=60, restart_s=600, mtbf_s=3 * 3600)
     >>> round(run.interval_s / 60), round(run.share, 3), round(run.num_failures)

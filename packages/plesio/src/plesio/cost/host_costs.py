@@ -1,4 +1,4 @@
-"""What training costs a host's processors beside the steps that a recipe or a distribution gives."""
+"""The costs of training on a host's processors, besides the steps that a recipe or a distribution gives."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -69,7 +69,7 @@ class TracedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinetoTrace:
-    """What one rank's trace says.
+    """The contents of one rank's trace.
 
     Attributes:
         durations_s: Seconds of each step, in order. One or more.
@@ -99,7 +99,7 @@ class KinetoTrace:
 
 
 def read_kineto(path: Path) -> KinetoTrace:
-    """What is in this trace.
+    """Read a trace.
 
     Args:
         path: JSON as ``export_chrome_trace`` writes it, plain or compressed (``.gz``).
@@ -232,7 +232,7 @@ def _group_ranks(info: Any) -> int | None:
 
 
 def _overlap(spans: Iterable[_Span]) -> float | None:
-    """As `KinetoTrace.overlap`; GPUs are looked at one by one."""
+    """Return `KinetoTrace.overlap`, from the spans of each GPU by itself."""
     edges: dict[Any, list[tuple[float, int, str]]] = {}
     for span in spans:
         if span.kind in ("nccl", "compute"):

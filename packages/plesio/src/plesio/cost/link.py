@@ -10,7 +10,7 @@ __all__ = ["Link"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a link can do, in one direction.
+    """The capacity of a link, in one direction.
 
     Attributes:
         latency_s: α, seconds that the first byte of a message takes.

@@ -44,7 +44,7 @@ class LinkChange:
             raise ConfigError(f"the change at {self.at_s:g} s changes nothing; write a bandwidth, a latency or both")
 
     def befalls(self, link: LinkName, number: int) -> bool:
-        """Whether it changes the link of this host or rack."""
+        """Return True if it changes the link of this host or rack."""
         return link == self.link and self.number in (None, number)
 
 

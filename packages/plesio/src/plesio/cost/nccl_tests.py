@@ -72,7 +72,7 @@ class NcclTests:
 
 
 def read_nccl_tests(path: Path) -> NcclTests:
-    """What is in this file of a test's output.
+    """Read a file of a test's output.
 
     Args:
         path: Text, as the test prints it.
@@ -90,7 +90,7 @@ def read_nccl_tests(path: Path) -> NcclTests:
 
 
 def parse_nccl_tests(text: str, *, where: str) -> NcclTests:
-    r"""What a test printed.
+    r"""Parse the output of a test.
 
     >>> tests = parse_nccl_tests(
     ...     "# nThread 1 nGpus 8 minBytes 1024 maxBytes 1024 step: 2(factor)\n"

@@ -40,7 +40,7 @@ class _Round:
 
 
 def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> Choice:
-    """The fastest of ring, halving-doubling, tree and hierarchical all-reduce of these workers, and its seconds.
+    """Return the fastest of ring, halving-doubling, tree and hierarchical all-reduce of these workers, and its seconds.
 
     >>> from plesio.cost.cluster import parse_cluster
     >>> choice = select_all_reduce_on(parse_cluster("16x8h100"), range(128), 700e6)
@@ -119,7 +119,7 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
 
 
 def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int]:
-    """Where the ranks are, host by host."""
+    """Return the hosts of the ranks, host by host."""
     check_message(num_bytes)
     if not ranks or len(set(ranks)) < len(ranks):
         raise ConfigError(f"a collective of the ranks {list(ranks)}; write one or more, each once")
@@ -138,7 +138,7 @@ def _rounds_beside_s(
     num_bytes: float,
     beside: Iterable[Sequence[int]],
 ) -> float:
-    """As `_rounds_s`; others do their rounds in the same step with these workers."""
+    """Return the seconds of these workers' rounds while others do theirs in the same steps."""
     all_hosts = [_hosts(cluster, group, num_bytes) for group in (ranks, *beside)]
     duration_s = 0.0
     for own, *others in zip_longest(*(rounds(len(hosts), num_bytes) for hosts in all_hosts)):

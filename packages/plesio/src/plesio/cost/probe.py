@@ -1,4 +1,4 @@
-"""What `plesio probe` has measured between hosts, as data; `plesio.bench.probe` measures it."""
+"""Measurements of `plesio probe` between hosts, as data; `plesio.bench.probe` measures them."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ PROBE_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What was measured.
+    """The measurements between all pairs of hosts.
 
     Attributes:
         topology: Every pair alone, the racks, and what they have between them with all pairs at once.
@@ -37,7 +37,7 @@ class Probe:
         return sum(best[host] for host in self.topology.members(rack)) / self.topology.uplink_bytes_per_s[rack]
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values; an uplink that a single rack does not have is null."""
+        """Return a dictionary of JSON values; an uplink that a single rack does not have is null."""
         values = {"schema": PROBE_SCHEMA_VERSION, **dataclasses.asdict(self)}
         uplinks = self.topology.uplink_bytes_per_s
         values["topology"]["uplink_bytes_per_s"] = [rate if math.isfinite(rate) else None for rate in uplinks]

@@ -145,7 +145,7 @@ def expected_slowdown(*, interval_s: float, checkpoint_s: float, mtbf_s: float, 
 def slowdown_parts(
     *, interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float = 0.0, lag_s: float = 0.0
 ) -> dict[str, float]:
-    """What the seconds that a second of work takes go into, besides that second.
+    """Split the seconds that a second of work takes, besides that second, by their cause.
 
     >>> parts = slowdown_parts(interval_s=6000, checkpoint_s=60, mtbf_s=60_000, restart_s=600)
     >>> {name: round(share, 4) for name, share in parts.items()}

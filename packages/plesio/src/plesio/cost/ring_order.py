@@ -36,7 +36,7 @@ def ring_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float:
 
 
 def ring_messages(order: Sequence[int]) -> list[tuple[int, int]]:
-    """Who sends to whom in a ring of this order."""
+    """Return the sender and the receiver of each message in a ring of this order."""
     return [*pairwise(order), (order[-1], order[0])]
 
 
@@ -93,7 +93,7 @@ def best_order(topology: Topology, num_bytes: float) -> tuple[int, ...]:
 
 
 def _racks_in_order(topology: Topology) -> list[list[int]]:
-    """As given, but the smallest rack last, as in a `plesio.cost.cluster.Cluster`."""
+    """Return the racks in the given order, but with the smallest one last, as in a `plesio.cost.cluster.Cluster`."""
     racks = [list(topology.members(rack)) for rack in range(topology.num_racks)]
     sizes = [len(rack) for rack in racks]
     start = sizes.index(min(sizes)) + 1 if len(set(sizes)) > 1 else 0

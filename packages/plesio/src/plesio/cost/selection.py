@@ -75,7 +75,7 @@ class Crossover:
 
 
 def fastest(times: Mapping[str, float]) -> Choice:
-    """The algorithm with the least time; of those that are equal but for rounding, the first."""
+    """Return the algorithm with the least time; of those that are equal but for rounding, the first."""
     least = min(times.values())
     name = next(name for name, duration_s in times.items() if duration_s <= least * (1 + _ROUNDING))
     return Choice(name, times[name])
@@ -88,7 +88,7 @@ def select_all_reduce(
     link: Link,
     algorithms: Sequence[str] = tuple(ALL_REDUCES),
 ) -> Choice:
-    """The fastest algorithm for this size, and its time.
+    """Return the fastest algorithm for this size, and its time.
 
     >>> select_all_reduce(
     ...     1e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9), algorithms=["ring", "double tree"]

@@ -59,7 +59,7 @@ class Constant:
         _require(0 < self.mean_s < math.inf, what="the mean step time", value=self.mean_s, instead="write more than 0")
 
     def sample_s(self, generator: np.random.Generator) -> float:
-        """The mean."""
+        """Return the mean."""
         return self.mean_s
 
 
@@ -142,10 +142,10 @@ class EmpiricalTrace:
 
     @classmethod
     def read(cls, path: Path) -> "EmpiricalTrace":
-        """The durations in a text file, one a line with its unit (``18.3 ms``).
+        """Read the durations in a text file, one a line with its unit (``18.3 ms``).
 
         A CSV file works as well: its first line names the columns, and the column ``seconds`` is read. Empty lines and
-        what follows a ``#`` are skipped.
+        comments after a ``#`` are skipped.
 
         Raises:
             DataError: The file is missing or empty, or a line is not a duration.

@@ -44,7 +44,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairMatrix:
-    """What was measured between every two hosts, in both directions.
+    """Measurements between every two hosts, in both directions.
 
     Attributes:
         hosts: Their names.
@@ -83,7 +83,10 @@ class PairMatrix:
         return len(self.hosts)
 
     def best_bytes_per_s(self) -> tuple[float, ...]:
-        """What each host has with anyone, in the slower direction: of its interface, if some way is no slower."""
+        """Return each host's best bandwidth to any other, in the slower direction.
+
+        It is the bandwidth of its interface, if some way is no slower.
+        """
         best = np.where(np.eye(self.num_hosts, dtype=bool), 0.0, _slower_direction(self)).max(axis=1)
         return tuple(map(float, best))
 
@@ -115,7 +118,7 @@ class Topology:
 
     @classmethod
     def of(cls, matrix: PairMatrix, *, racks: Sequence[int] | None = None) -> "Topology":
-        """The topology as far as pairs that were measured alone tell: an uplink has what its best pair had.
+        """Derive the topology from pairs that were measured alone: an uplink has the bandwidth of its best pair.
 
         Args:
             matrix: Each pair alone.
@@ -134,12 +137,12 @@ class Topology:
         return len(self.uplink_bytes_per_s)
 
     def members(self, rack: int) -> tuple[int, ...]:
-        """The hosts of a rack, in the order given."""
+        """Return the hosts of a rack, in the order given."""
         return tuple(host for host, own in enumerate(self.racks) if own == rack)
 
 
 def racks_of(matrix: PairMatrix, *, factor: float = RACK_FACTOR) -> tuple[int, ...]:
-    """The rack of each host, counted in the order in which they appear; all 0 if the hosts are in one.
+    """Return the rack of each host, counted in the order in which they appear; all 0 if the hosts are in one.
 
     Args:
         matrix: What was measured.
@@ -188,7 +191,7 @@ def _average_linkage(distances: "NDArray[np.float64]") -> tuple[list[tuple[int, 
 
 
 def slower_between(matrix: PairMatrix, racks: Sequence[int], *, factor: float = RACK_FACTOR) -> bool:
-    """Whether ways between these racks are slower than those within, by the criterion of `racks_of`, in the median."""
+    """Check if ways between these racks are slower than those within, by the criterion of `racks_of`, in the median."""
     distances = _distances(matrix)
     same = np.equal.outer(racks, racks)
     inside = distances[same & ~np.eye(len(racks), dtype=bool)]

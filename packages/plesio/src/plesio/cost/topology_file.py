@@ -22,7 +22,7 @@ __all__ = ["alike", "cluster_text", "read_topology", "reordered"]
 
 
 def reordered(topology: Topology, order: Sequence[int]) -> Topology:
-    """The same hosts in another order; racks are counted anew in the order in which they appear."""
+    """Return the same hosts in another order; racks are counted anew in the order in which they appear."""
     matrix = topology.matrix
     numbers: dict[int, int] = {}
     racks = tuple(numbers.setdefault(topology.racks[host], len(numbers)) for host in order)
@@ -42,7 +42,7 @@ def reordered(topology: Topology, order: Sequence[int]) -> Topology:
 
 
 def alike(topology: Topology) -> bool:
-    """Whether a cluster file says exactly which hosts are in a rack: equally many in each, fewer in the last."""
+    """Return True if a cluster file can describe these racks: equally many hosts in each, fewer in the last."""
     sizes = [len(topology.members(rack)) for rack in range(topology.num_racks)]
     full = -(-sum(sizes) // len(sizes))
     return all(size == full for size in sizes[:-1])
@@ -99,7 +99,7 @@ def _probe_table(topology: Topology) -> list[str]:
 
 
 def read_topology(path: Path) -> Topology:
-    """The topology in a cluster file that `plesio probe` wrote.
+    """Read the topology in a cluster file that `plesio probe` wrote.
 
     Raises:
         ConfigError: The file cannot be read, or has no measurement in it.

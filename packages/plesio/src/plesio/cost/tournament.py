@@ -1,4 +1,4 @@
-"""Who meets whom in which round, so that all pairs meet and nobody is in two places (round-robin tournaments)."""
+"""Pairings of hosts in rounds, so that all pairs meet and no host is in two pairs at once (round-robin tournaments)."""
 
 import random
 
@@ -8,7 +8,7 @@ Pair = tuple[int, int]
 
 
 def tournament(num_hosts: int, *, seed: int | None = None) -> list[list[Pair]]:
-    """Rounds in which every host meets one other at most, and in all of them every other once (the circle method).
+    """Return rounds in which every host meets at most one other, and in all every other once (the circle method).
 
     Args:
         num_hosts: How many.

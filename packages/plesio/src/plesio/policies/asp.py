@@ -66,7 +66,7 @@ class ASP(PeriodicSchedule):
         return write_spec("asp", options=options)
 
     def start(self, *, clock: int = 0) -> Machine:
-        """Updates as they arrive, without a bound; workers begin at ``clock``."""
+        """Start a machine that applies updates as they arrive, without a bound; workers begin at ``clock``."""
         return AsynchronousMachine(
             bound=math.inf, update=self.update, weighting=self.weighting, rate=self.rate, clock=clock
         )

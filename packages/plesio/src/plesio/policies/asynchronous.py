@@ -64,7 +64,7 @@ __all__ = ["RATES", "UNLIMITED", "AsynchronousMachine", "RateKind"]
 
 RateKind = Literal["divided", "undivided"]
 RATES: tuple[RateKind, ...] = ("divided", "undivided")
-"""What becomes of the learning rate of the synchronous step: divided by N among the workers' updates, or not."""
+"""Treatment of the synchronous step's learning rate: divided by N among the workers' updates, or not."""
 
 UNLIMITED = 2**62
 """Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
@@ -102,10 +102,10 @@ class AsynchronousMachine:
         self._weighting = weighting
         self._divides = rate == "divided"
         self._clocks: dict[int, int] = {}
-        """Of each live worker, the clock it was last heard at."""
+        """The last reported clock of each live worker."""
         self._resting: set[int] = set()
         self._num_workers: dict[int, int] = {}
-        """Of each that is live or rests, how many workers' work its updates are."""
+        """For each live or resting worker, the number of workers whose work its updates contain."""
         self._floor = clock
         self._version = 0
 

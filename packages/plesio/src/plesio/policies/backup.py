@@ -49,11 +49,11 @@ class BackupMachine(RoundMachine):
         self._version = 0
         self._floor = clock
         self._clocks: dict[int, int] = {}
-        """Of each live worker, the clock it was last heard at."""
+        """The last reported clock of each live worker."""
         self._contributed: set[int] = set()
         """Workers, also departed ones, that have contributed to the open round."""
         self._finite: list[tuple[int, int]] = []
-        """Of these contributions the finite ones, by worker and clock, in the order of arrival."""
+        """The finite ones among these contributions, by worker and clock, in the order of arrival."""
 
     def _is_live(self, worker: int) -> bool:
         return worker in self._clocks

@@ -85,7 +85,7 @@ class BSP(PeriodicSchedule):
 
     @property
     def synchronous(self) -> bool:
-        """Whether every exchange waits for all live workers."""
+        """True if every exchange waits for all live workers."""
         return not self.backup
 
     @property
@@ -94,5 +94,5 @@ class BSP(PeriodicSchedule):
         return self.exchange == "collective"
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier at every step, or one that waits for all but the slowest; workers begin at ``clock``."""
+        """Start with a barrier at every step, or one that waits for all but the slowest; workers begin at ``clock``."""
         return BackupMachine(backup=self.backup, clock=clock) if self.backup else BarrierMachine(period=1, clock=clock)

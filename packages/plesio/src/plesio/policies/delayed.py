@@ -81,7 +81,7 @@ class Delayed(PeriodicSchedule):
         return write_spec("delayed", argument=str(self.delay), options={"compress": compress})
 
     def start(self, *, clock: int = 0) -> Machine:
-        """Rounds of one step, d of them open behind the first; workers begin at ``clock``."""
+        """Start rounds of one step, d of them open behind the first; workers begin at ``clock``."""
         return DelayedMachine(delay=self.delay, clock=clock)
 
 
@@ -103,7 +103,7 @@ class DelayedMachine(BarrierMachine):
         super().__init__(period=1, clock=clock)
         self._delay = delay
         self._made: deque[bool] = deque(maxlen=delay)
-        """Whether each of the last d rounds made a version."""
+        """For each of the last d rounds, True if it made a version."""
 
     def _complete_round(self) -> list[Action]:
         actions = super()._complete_round()

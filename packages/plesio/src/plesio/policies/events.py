@@ -1,4 +1,4 @@
-"""What a policy hears and what it answers: the whole interface between a policy and the world that runs it.
+"""Events that a policy receives and actions with which it answers: the whole interface between a policy and its world.
 
 A *machine* (see `plesio.policies.policy`) is handed one event at a time and returns actions. Both are frozen values, so
 a recorded log of events replays to the same actions anywhere (`plesio.policies.replay`).
@@ -111,7 +111,7 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
 
 
 class Reviewed(_Tagged, frozen=True, kw_only=True):
-    """What a worker saw since its last review; only under a policy that adapts.
+    """A worker's measurements since its last review; only under a policy that adapts.
 
     Attributes:
         worker: Who sent it.

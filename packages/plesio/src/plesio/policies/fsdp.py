@@ -61,12 +61,12 @@ class FSDP(PeriodicSchedule):
         return write_spec("fsdp", options={"blocks": "+".join(self.blocks) or None})
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier at every step; workers begin at ``clock``."""
+        """Start with a barrier at every step; workers begin at ``clock``."""
         return BarrierMachine(period=1, clock=clock)
 
 
 def parse_blocks(text: str) -> tuple[str, ...]:
-    """The names in ``text``.
+    """Split the names of a ``+``-separated text.
 
     >>> parse_blocks("encoderlayer+mlp")
     ('encoderlayer', 'mlp')

@@ -96,7 +96,7 @@ class Hierarchical(PeriodicSchedule):
 
     @property
     def update(self) -> UpdateKind:
-        """What a rack contributes."""
+        """A rack's contribution."""
         return self.outer.update
 
     @property
@@ -106,7 +106,7 @@ class Hierarchical(PeriodicSchedule):
 
     @property
     def synchronous(self) -> bool:
-        """Whether every exchange between racks waits for all racks."""
+        """True if every exchange between racks waits for all racks."""
         return self.outer.synchronous
 
     @property
@@ -121,12 +121,12 @@ class Hierarchical(PeriodicSchedule):
 
     @property
     def compression(self) -> Compression:
-        """What is sent of a rack's delta; within a rack, and to the store, everything is."""
+        """Compression of a rack's delta; within a rack, and to the store, everything is sent in full."""
         return self.outer.compression
 
     @property
     def moments(self) -> MomentsKind:
-        """Of whose gradients an optimizer that normalises remembers what it does: its rack's, or the mean of all."""
+        """The gradients in the memory of an optimizer that normalises: its rack's own, or the mean of all."""
         return self.outer.moments
 
     @property
@@ -140,5 +140,5 @@ class Hierarchical(PeriodicSchedule):
         return f"{self.name}:{self.inner.spec}/{self.outer.spec}"
 
     def start(self, *, clock: int = 0) -> Machine:
-        """The outer policy's: what holds between racks holds between any two workers, which begin at ``clock``."""
+        """Start the outer policy's machine: two racks keep the rules that two workers would, and begin at ``clock``."""
         return self.outer.start(clock=clock)

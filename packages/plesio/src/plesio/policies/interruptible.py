@@ -54,7 +54,7 @@ class Interruptible(PeriodicSchedule):
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """What the policy pushes."""
+        """The kind of update that the policy pushes."""
         return self.policy.pushes
 
     @property
@@ -64,17 +64,17 @@ class Interruptible(PeriodicSchedule):
 
     @property
     def synchronous(self) -> bool:
-        """Whether every exchange of the policy waits for all."""
+        """True if every exchange of the policy waits for all."""
         return self.policy.synchronous
 
     @property
     def goes_by_racks(self) -> bool:
-        """Whether the policy does."""
+        """True if the policy goes by racks."""
         return self.policy.goes_by_racks
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """Whether the policy does."""
+        """True if the policy needs an optimizer at the servers."""
         return self.policy.needs_server_optimizer
 
     @property
@@ -98,11 +98,11 @@ class Interruptible(PeriodicSchedule):
         return self.policy.title
 
     def start(self, *, clock: int = 0) -> Machine:
-        """The policy, with stops; workers begin at ``clock``."""
+        """Start the policy, with stops; workers begin at ``clock``."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 
     def director(self, *, clock: int = 0) -> Director:
-        """The policy's own, and moments to stop at."""
+        """Return the policy's own director, with moments to stop at."""
         return _Regular(self.policy.director(clock=clock))
 
 
@@ -121,13 +121,13 @@ class _Regular:
         return self._director.first
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """The other's answer where it has asked; else all go on as they were."""
+        """Return the other director's answer if it asked for this review; otherwise all continue unchanged."""
         if not self._due:
             return Course(policy=self._policy)
         return self._follow(self._director.review(reviews, metric=metric))
 
     def over(self, clock: int) -> Course | None:
-        """The other's answer."""
+        """Return the other director's answer."""
         course = self._director.over(clock)
         return None if course is None else self._follow(course)
 
@@ -136,7 +136,7 @@ class _Regular:
         return course
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """The other's, or the next of its own if that is sooner."""
+        """Return the other director's next review, or the next regular one if that is sooner."""
         asked = self._director.next_review(since)
         own = (NEVER, NEVER)
         if self._policy.exchange == "collective":

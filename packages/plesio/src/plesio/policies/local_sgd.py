@@ -114,5 +114,5 @@ class LocalSGD(PeriodicSchedule):
         return write_spec("local_sgd", argument=str(self.period), options=options)
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
+        """Start with a barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

@@ -21,7 +21,7 @@ from plesio.policies.replay import LEFT_OUT, Entry, encode_entry, header_of, res
 __all__ = ["LIMIT_BYTES", "PLAIN_BYTES", "LogWriter"]
 
 LIMIT_BYTES = 2**28
-"""Of a log on the disk: at some 20 bytes an update the log of 10 million of them is whole."""
+"""Limit for a log on the disk: at some 20 bytes an update, a log of 10 million updates is whole."""
 PLAIN_BYTES = 2**24
 BATCH = 512
 """Entries that are encoded and written together; what a crash loses at most."""
@@ -53,12 +53,12 @@ class LogWriter:
         self._pending: list[Entry] = []
         self._file: IO[bytes] | None = None
         self._compressor: Any = None
-        """Of the second file; None while the first is written."""
+        """The compressor of the second file; None while the first is written."""
         self._num_bytes = 0
         self._thins = False
 
     def begin(self, clock: int) -> None:
-        """The machine was started at this clock; what came before this does not count."""
+        """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         self._pending.clear()
         self.close()
         self._compressor, self._thins = None, False
@@ -75,7 +75,7 @@ class LogWriter:
             self._fail(error)
 
     def add(self, entry: Entry) -> None:
-        """The next entry."""
+        """Add the next entry."""
         if self._file is None or (self._thins and _is_update(entry)):
             return
         self._pending.append(entry)

@@ -1,4 +1,4 @@
-"""What every policy is: a frozen description that starts a fresh machine.
+"""The interface of every policy: a frozen description that starts a fresh machine.
 
 The description (`Policy`) is what users write, compare and store; the machine (`Machine`) is what a world runs. A
 machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
@@ -63,12 +63,15 @@ class Policy(Protocol):
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """What workers push to a store; None where there never is one. Gradients need an optimizer that it can run."""
+        """The kind of update that workers push to a store; None without a store.
+
+        Gradients need an optimizer that the store can run.
+        """
         ...
 
     @property
     def update(self) -> UpdateKind:
-        """What a worker contributes.
+        """The kind of update that a worker contributes.
 
         ``gradient``: the mean gradient of the steps since its last exchange; the shared optimizer steps with it.
         ``delta``: how far the worker's own optimizer has moved its parameters since; deltas are averaged or added.
@@ -97,12 +100,12 @@ class Policy(Protocol):
 
     @property
     def synchronous(self) -> bool:
-        """Whether every exchange waits for all live workers, so that data can be dealt in a fixed order."""
+        """True if every exchange waits for all live workers, so that data can be dealt in a fixed order."""
         ...
 
     @property
     def compression(self) -> Compression:
-        """What is sent of an update in a collective; everything where nothing else is said."""
+        """Compression of an update in a collective; none by default."""
         ...
 
     @property
@@ -112,7 +115,7 @@ class Policy(Protocol):
 
     @property
     def shards(self) -> bool:
-        """Whether each worker alone has a part of the parameters, so that nobody can be lost or come later."""
+        """True if each worker alone holds its part of the parameters, so that none can be lost or come later."""
         ...
 
     @property
@@ -127,17 +130,17 @@ class Policy(Protocol):
 
     @property
     def momentum(self) -> float:
-        """Of the steps that are made of what local steps come to."""
+        """Momentum of the outer steps, which are made of the results of local steps."""
         ...
 
     @property
     def moments(self) -> MomentsKind:
-        """Of whose gradients an optimizer that normalises remembers what it does, in local steps."""
+        """Gradients that a normalising optimizer remembers, in local steps: a worker's own, or the mean of all."""
         ...
 
     @property
     def has_outer_step(self) -> bool:
-        """Whether something else than the mean itself is made of what local steps come to."""
+        """True if the result of local steps is more than their plain mean."""
         ...
 
     @property
@@ -152,22 +155,22 @@ class Policy(Protocol):
 
     @property
     def racks_share_store(self) -> bool:
-        """Whether one worker speaks to the store for its rack."""
+        """True if one worker exchanges with the store for its whole rack."""
         ...
 
     @property
     def goes_by_racks(self) -> bool:
-        """Whether it must be known which workers are near to each other."""
+        """True if the policy needs to know which workers are near to each other."""
         ...
 
     @property
     def has_collectives(self) -> bool:
-        """Whether workers meet in collectives, if only in their rack: no worker can join while they do."""
+        """True if workers meet in collectives, if only in their rack: no worker can join while they do."""
         ...
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """Whether it can only be run if the servers can run the optimizer."""
+        """True if the policy can only be run with servers that can run the optimizer."""
         ...
 
     @property
@@ -177,12 +180,12 @@ class Policy(Protocol):
 
     @property
     def can_be_stage(self) -> bool:
-        """Whether other policies may come before and after it in one run."""
+        """True if other policies may come before and after it in one run."""
         ...
 
     @property
     def adapts(self) -> bool:
-        """Whether it changes while it runs: workers report and are steered."""
+        """True if the policy changes while it runs: workers report and are steered."""
         ...
 
     @property
@@ -192,7 +195,7 @@ class Policy(Protocol):
 
     @property
     def review(self) -> "ReviewConfig | None":
-        """What workers measure for their reports; None where nobody reads it."""
+        """The measurements that workers report; None where no report is read."""
         ...
 
     @property
@@ -202,12 +205,12 @@ class Policy(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """Whether what it decides follows from all that it has heard, and not from the clock alone."""
+        """True if decisions follow from all past events, and not from the clock alone."""
         ...
 
     @property
     def title(self) -> str:
-        """What results call it."""
+        """The policy's name in results."""
         ...
 
     @property
@@ -216,7 +219,7 @@ class Policy(Protocol):
         ...
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A fresh machine that has seen no event.
+        """Start a fresh machine that has seen no event.
 
         Args:
             clock: Where the workers begin.
@@ -224,13 +227,13 @@ class Policy(Protocol):
         ...
 
     def director(self, *, clock: int = 0) -> "Director":
-        """What says how all go on, where the policy is run as one that changes; workers begin at ``clock``."""
+        """Return a director of the policy as one stage of a changing run; workers begin at ``clock``."""
         ...
 
     def exchanges_at(self, clock: int) -> bool:
-        """Whether a worker contributes its update when it has finished step ``clock``."""
+        """Return True if a worker contributes its update when it has finished step ``clock``."""
         ...
 
     def merges_at(self, clock: int) -> int | None:
-        """The clock of the exchange whose result is merged after step ``clock``, or None."""
+        """Return the clock of the exchange whose result is merged after step ``clock``, or None."""
         ...

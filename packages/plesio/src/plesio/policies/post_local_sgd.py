@@ -61,7 +61,7 @@ class PostLocalSGD(PeriodicSchedule):
 
     @property
     def hook(self) -> TorchHook:
-        """What DDP does with gradients."""
+        """DDP's treatment of gradients."""
         return TorchHook(form="post_local_sgd", start=self.warmup)
 
     @property
@@ -71,11 +71,11 @@ class PostLocalSGD(PeriodicSchedule):
         return write_spec("post_local_sgd", argument=str(self.period), options={"warmup": warmup})
 
     def exchanges_at(self, clock: int) -> bool:
-        """Whether something is averaged in or after step ``clock``."""
+        """Return True if something is averaged in or after step ``clock``."""
         if clock <= self.warmup:
             return clock > 0
         return (clock - 1 - self.warmup) % self.period == 0  # as torch's averager counts, which begins at 0
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier every ``period`` steps; workers begin at ``clock``."""
+        """Start with a barrier every ``period`` steps; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, clock=clock)

@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLog:
-    """What one machine of ``policy``, started at ``clock``, heard and answered, in order.
+    """The events and answers of one machine of ``policy``, started at ``clock``, in order.
 
     Attributes:
         policy: Whose.
@@ -74,7 +74,7 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a replay first departs from its record; ``index`` counts entries from 0."""
+    """The first departure of a replay from its record; ``index`` counts entries from 0."""
 
     index: int
     event: Event
@@ -86,11 +86,11 @@ class Entries(Protocol):
     """Takes a log as it comes."""
 
     def begin(self, clock: int) -> None:
-        """The machine was started at this clock; what came before this does not count."""
+        """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         ...
 
     def add(self, entry: Entry) -> None:
-        """The next entry."""
+        """Add the next entry."""
         ...
 
 
@@ -98,11 +98,11 @@ class KeptEntries(list[Entry]):
     """A log in memory."""
 
     def begin(self, clock: int) -> None:
-        """The machine was started at this clock; what came before this does not count."""
+        """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         self.clear()
 
     def add(self, entry: Entry) -> None:
-        """The next entry."""
+        """Add the next entry."""
         self.append(entry)
 
 
@@ -174,7 +174,7 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """What was heard up to now, where it keeps that."""
+        """The events up to now, if the recorder keeps them."""
         assert self._heard is not None, "not kept"
         return self._heard
 
@@ -184,21 +184,21 @@ class Recorder:
 
     @property
     def log(self) -> EventLog:
-        """What was heard and answered up to now, where that is kept."""
+        """The events and answers up to now, if the recorder keeps them."""
         assert isinstance(self._entries, KeptEntries), "it goes elsewhere"
         return EventLog(policy=self._policy, entries=tuple(self._entries), clock=self.began)
 
 
 def replay(policy: Policy, events: Iterable[Event]) -> list[tuple[Action, ...]]:
-    """The actions with which a fresh machine of ``policy`` answers each of ``events``."""
+    """Return the actions with which a fresh machine of ``policy`` answers each of ``events``."""
     machine = policy.start()
     return [machine.handle(event) for event in events]
 
 
 def verify(log: EventLog) -> Difference | None:
-    """The first entry that a fresh machine answers otherwise, or None when it answers all as recorded.
+    """Return the first entry that a fresh machine answers otherwise, or None when it answers all as recorded.
 
-    Of a log that has a gap the entries before it are looked at.
+    In a log with a gap, only the entries before the gap are compared.
 
     Raises:
         DataError: An event that no world sends at its place, such as an update of a worker that has not joined.
@@ -215,7 +215,7 @@ def verify(log: EventLog) -> Difference | None:
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """The event as a dictionary of JSON values.
+    """Encode the event as a dictionary of JSON values.
 
     >>> from plesio.policies import Joined
     >>> encode_event(Joined(worker=3))
@@ -225,12 +225,12 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 
 def encode_action(action: Action) -> dict[str, Any]:
-    """The action as a dictionary of JSON values."""
+    """Encode the action as a dictionary of JSON values."""
     return to_values(action)
 
 
 def decode_event(data: object) -> Event:
-    """The event that `encode_event` wrote.
+    """Decode an event that `encode_event` wrote.
 
     Raises:
         DataError: It is no event, or a field is missing, unknown or of another type.
@@ -240,7 +240,7 @@ def decode_event(data: object) -> Event:
 
 
 def decode_action(data: object) -> Action:
-    """The action that `encode_action` wrote.
+    """Decode an action that `encode_action` wrote.
 
     Raises:
         DataError: It is no action, or a field is missing, unknown or of another type.
@@ -258,7 +258,7 @@ def write_log(path: Path, log: EventLog) -> None:
 
 
 def header_of(policy: Policy, *, clock: int) -> dict[str, Any]:
-    """The first line of the log of a machine that was started at ``clock``."""
+    """Return the first line of the log of a machine that was started at ``clock``."""
     header: dict[str, Any] = {"schema": LOG_SCHEMA_VERSION, "policy": policy.spec}
     if clock:
         header["clock"] = clock
@@ -266,12 +266,12 @@ def header_of(policy: Policy, *, clock: int) -> dict[str, Any]:
 
 
 def rest_of(path: Path) -> Path:
-    """Where a long log that begins in the file ``path`` goes on, compressed."""
+    """Return the path of the compressed file in which the long log at ``path`` continues."""
     return path.with_name(path.name + ".gz")
 
 
 def read_log(path: Path) -> EventLog:
-    """The log in a file written by `write_log`, or as a run writes it (`plesio.policies.log_writer`).
+    """Read a log that `write_log` or a run (`plesio.policies.log_writer`) wrote.
 
     Raises:
         DataError: The file is missing, broken, or of another schema version; the message names the line.
@@ -301,7 +301,7 @@ def read_log(path: Path) -> EventLog:
 
 
 def _unpacked(path: Path) -> str:
-    """The whole lines of a compressed file, which may end early where its writer was killed."""
+    """Return the whole lines of a compressed file, which may end early where its writer was killed."""
     text = zlib.decompressobj(wbits=31).decompress(path.read_bytes()).decode("utf-8", errors="ignore")
     return text[: text.rfind("\n") + 1]
 
@@ -321,7 +321,7 @@ def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
 
 
 def encode_entry(entry: Entry) -> dict[str, Any]:
-    """The entry as a dictionary of JSON values."""
+    """Encode the entry as a dictionary of JSON values."""
     return {"event": encode_event(entry.event), "actions": [encode_action(action) for action in entry.actions]}
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in rounds: what the machines whose workers contribute to rounds have in common.
+"""The admission of workers to rounds, which all machines share whose workers contribute to rounds.
 
 A worker that left after contributing and is back before that round completes would count twice in one mean, if it were
 let in at once. So it is admitted when the round completes; everybody else at once.
@@ -32,23 +32,23 @@ class RoundMachine:
         self._resting: set[int] = set()
 
     def _is_live(self, worker: int) -> bool:
-        """Whether it takes part now."""
+        """Return True if the worker takes part now."""
         raise NotImplementedError
 
     def _has_contributed(self, worker: int) -> bool:
-        """Whether a round that is not complete holds its update."""
+        """Return True if an incomplete round holds the worker's update."""
         raise NotImplementedError
 
     def _admit(self, worker: int) -> tuple[Action, ...]:
-        """It takes part from now on."""
+        """Let the worker take part from now on."""
         raise NotImplementedError
 
     def _depart(self, worker: int) -> tuple[Action, ...]:
-        """It takes part no more; what follows from that."""
+        """Remove the worker and return the actions that follow."""
         raise NotImplementedError
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:
-        """An update is complete at the exchange."""
+        """Count an update that is complete at the exchange."""
         raise NotImplementedError
 
     def handle(self, event: Event) -> tuple[Action, ...]:

@@ -40,7 +40,7 @@ class PeriodicSchedule:
 
     @property
     def update(self) -> UpdateKind:
-        """What a worker contributes."""
+        """The kind of update that a worker contributes."""
         raise NotImplementedError
 
     @property
@@ -50,7 +50,7 @@ class PeriodicSchedule:
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """What is pushed to a store, if there is one."""
+        """The kind of update that is pushed to a store, if there is one."""
         return self.update if self.exchange == "store" else None
 
     @property
@@ -80,17 +80,17 @@ class PeriodicSchedule:
 
     @property
     def momentum(self) -> float:
-        """What local steps come to has none."""
+        """The momentum of outer steps: none."""
         return 0.0
 
     @property
     def moments(self) -> MomentsKind:
-        """What workers' optimizers remember is their own."""
+        """The owner of the moments: each worker's optimizer keeps its own."""
         return "own"
 
     @property
     def has_outer_step(self) -> bool:
-        """Whether something else than the mean itself is made of what local steps come to."""
+        """True if the result of local steps is more than their plain mean."""
         return self.inner_rate != 1 or self.momentum != 0
 
     @property
@@ -113,22 +113,22 @@ class PeriodicSchedule:
 
     @property
     def racks_share_store(self) -> bool:
-        """Whether one worker speaks to the store for its rack."""
+        """True if one worker exchanges with the store for its whole rack."""
         return self.inner is not None and self.exchange == "store"
 
     @property
     def goes_by_racks(self) -> bool:
-        """Whether it must be known which workers are near to each other."""
+        """True if the policy needs to know which workers are near to each other."""
         return self.inner is not None
 
     @property
     def has_collectives(self) -> bool:
-        """Whether workers meet in collectives, if only in their rack."""
+        """True if workers meet in collectives, if only in their rack."""
         return self.exchange == "collective" or self.inner is not None
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """Whether it can only be run if the servers can run the optimizer: where gradients are pushed."""
+        """True if gradients are pushed: the servers must be able to run the optimizer."""
         return self.pushes == "gradient"
 
     @property
@@ -138,7 +138,7 @@ class PeriodicSchedule:
 
     @property
     def can_be_stage(self) -> bool:
-        """Whether other policies may come before and after it in one run."""
+        """True if other policies may come before and after it in one run."""
         return False
 
     @property
@@ -153,7 +153,7 @@ class PeriodicSchedule:
 
     @property
     def guard(self) -> "GuardConfig | None":
-        """Nobody watches for divergence."""
+        """None: divergence is not watched."""
         return None
 
     @property
@@ -186,10 +186,10 @@ class PeriodicSchedule:
         raise NotImplementedError
 
     def exchanges_at(self, clock: int) -> bool:
-        """Whether a worker contributes its update when it has finished step ``clock``."""
+        """Return True if a worker contributes its update when it has finished step ``clock``."""
         return clock > 0 and clock % self.period == 0
 
     def merges_at(self, clock: int) -> int | None:
-        """The clock of the exchange whose result is merged after step ``clock``, or None."""
+        """Return the clock of the exchange whose result is merged after step ``clock``, or None."""
         started = clock - self.delay
         return started if self.exchanges_at(started) else None

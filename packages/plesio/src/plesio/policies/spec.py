@@ -161,7 +161,7 @@ POLICY_HELP: Mapping[str, str] = {name: f"{form.help}, as in {form.example}" for
 
 @checked
 def parse_policy(text: str) -> Policy:
-    """The policy that ``text`` describes.
+    """Parse a policy.
 
     >>> parse_policy("delayed:2")
     Delayed(delay=2, compression=NoCompression())
@@ -215,7 +215,7 @@ def _stages(text: str, *, example: str) -> Policy:
 
 
 def _parts_of_stages(text: str) -> list[str]:
-    """The texts of a schedule's stages, which a "/" parts; that of a `Hierarchical` has one of its own."""
+    """Split a schedule's text at each "/" between stages; a `Hierarchical` stage has one of its own."""
     stages: list[str] = []
     levels = False
     for part in text.split("/"):

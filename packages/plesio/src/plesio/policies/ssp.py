@@ -94,7 +94,7 @@ class SSP(PeriodicSchedule):
         return write_spec("ssp", argument=str(self.bound), options=options)
 
     def start(self, *, clock: int = 0) -> Machine:
-        """A barrier for a bound of 0, else updates as they arrive; workers begin at ``clock``."""
+        """Start with a barrier for a bound of 0, else with updates as they arrive; workers begin at ``clock``."""
         if self.bound == 0:
             return BarrierMachine(period=self.period, clock=clock)
         return AsynchronousMachine(

@@ -94,11 +94,11 @@ class Director(Protocol):
         ...
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """The answer to the reviews of all workers; the policy in force if nothing changes."""
+        """Answer the reviews of all workers; the course keeps the policy in force if nothing changes."""
         ...
 
     def over(self, clock: int) -> Course | None:
-        """What follows a stage on the store in which a worker has got to ``clock``, if it is over; asked once each."""
+        """Return the course after a stage on the store that is over at ``clock``, or None; called once a clock."""
         ...
 
     def next_review(self, since: int) -> tuple[int, int]:
@@ -117,11 +117,11 @@ class Constant:
     first: Policy
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """As before."""
+        """Keep the policy."""
         return Course(policy=self.first)
 
     def over(self, clock: int) -> Course | None:
-        """It is never over."""
+        """Return None: it never ends."""
         return None
 
     def next_review(self, since: int) -> tuple[int, int]:
@@ -164,11 +164,11 @@ class SteeredMachine:
         self._director = director
         self._policy = first = director.first
         self._inner: Machine | None = None
-        """Of the stage on the store that is at work."""
+        """The machine of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
         """The policy in force is on the store, and not all workers have got there."""
         self._coming: Course | None = None
-        """What follows the stage on the store; its workers are being stopped."""
+        """The course after the stage on the store; its workers are being stopped."""
         self._halting = False
         """They will be when the round that is open completes."""
         self._live: set[int] = set()
@@ -178,7 +178,7 @@ class SteeredMachine:
         self._ready: dict[int, int] = {}
         """Clock of each worker that stands still."""
         self._speakers: dict[int, int] = {}
-        """Of each worker that another speaks for in this stage, that one."""
+        """For each worker that another represents in this stage, the other one."""
         self._stopped = False
         """A worker of the collective is gone: the others are stopped, and have not said from where they go on."""
         self._pausing = False
@@ -259,7 +259,7 @@ class SteeredMachine:
         return (self._steer(course, clock=clock, stand=False),)
 
     def _go_short(self, event: Left) -> tuple[Action, ...]:
-        """The stage goes on without the worker, and no collective follows."""
+        """Continue the stage without the worker, and call off the collective that was to follow."""
         first, self._short = not self._short, True
         called_off = self._coming is not None and self._coming.policy.exchange == "collective"
         reasons = []
@@ -295,7 +295,7 @@ class SteeredMachine:
         return () if self._halting else (Halt(),)
 
     def _with_halt(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-        """What the inner machine did, after the halt that waits for the end of its round if this was that end."""
+        """Prepend the delayed halt to the inner machine's actions, if these end the round that it waits for."""
         if not self._halting or (self._at_work and not any(isinstance(action, Grant) for action in actions)):
             return actions
         self._halting = False
@@ -303,7 +303,7 @@ class SteeredMachine:
 
     @property
     def _at_work(self) -> set[int]:
-        """Those who make steps on the store, or speak for a rack that does."""
+        """The workers that make steps on the store, or represent a rack that does."""
         return self._live - self._resting - self._speakers.keys()
 
     def _take(self, event: Reviewed) -> tuple[Action, ...]:

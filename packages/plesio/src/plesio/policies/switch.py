@@ -90,7 +90,7 @@ class Switch(PeriodicSchedule):
 
     @property
     def goes_by_racks(self) -> bool:
-        """Whether any of the stages goes by racks."""
+        """True if any of the stages goes by racks."""
         return any(policy.goes_by_racks for policy in self.policies)
 
     @property
@@ -116,16 +116,16 @@ class Switch(PeriodicSchedule):
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
 
     def start(self, *, clock: int = 0) -> Machine:
-        """The schedule, from ``clock`` on."""
+        """Start the schedule from ``clock`` on."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 
     def director(self, *, clock: int = 0) -> Director:
-        """The schedule, in the stage that ``clock`` is in."""
+        """Return a director in the stage that contains ``clock``."""
         return _Schedule(self, stage=sum(change <= clock for change in self.clocks))
 
 
 class _Schedule:
-    """Where in the schedule a run is."""
+    """A run's place in the schedule."""
 
     def __init__(self, policy: Switch, *, stage: int) -> None:
         self._policy = policy
@@ -142,11 +142,11 @@ class _Schedule:
         return self._policy.policies[self._stage]
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """The next stage: a collective one is only reviewed where it ends."""
+        """Go to the next stage: a collective one is only reviewed where it ends."""
         return self._turn()
 
     def over(self, clock: int) -> Course | None:
-        """The next stage, if a worker has got to where this one ends."""
+        """Go to the next stage, if a worker has reached the end of this one."""
         return self._turn() if clock >= self._ends else None
 
     def _turn(self) -> Course:

@@ -61,7 +61,7 @@ class TorchHook:
 
 
 def parse_torch_hook(text: str) -> TorchHook:
-    """The hook that ``text`` describes.
+    """Parse a hook.
 
     >>> parse_torch_hook("powersgd:2+start:20")
     TorchHook(form='powersgd', rank=2, start=20)

@@ -1,4 +1,4 @@
-"""What an update counts for by its staleness: pure functions τ -> weight, separate from the policies and composable.
+"""An update's weight by its staleness: pure functions τ -> weight, separate from the policies and composable.
 
 An update computed from old parameters points where the loss used to fall. Two remedies are known: count it less, or
 do not count it at all.
@@ -47,7 +47,7 @@ class Weighting(ABC):
 
     @abstractmethod
     def __call__(self, tau: int) -> float:
-        """The weight of an update of staleness ``tau``."""
+        """Return the weight of an update of staleness ``tau``."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class Weighting(ABC):
         """The text that `parse_weighting` turns into an equal weighting."""
 
     def discards(self, tau: int) -> bool:
-        """Whether an update of staleness ``tau`` is refused: it would count for nothing."""
+        """Return True if an update of staleness ``tau`` is refused, because it would count for nothing."""
         return self(tau) == 0.0
 
 
@@ -164,7 +164,7 @@ class Product(Weighting):
             )
 
     def __call__(self, tau: int) -> float:
-        """The product of the factors' weights."""
+        """Return the product of the factors' weights."""
         return math.prod(factor(tau) for factor in self.factors)
 
     @property
@@ -179,7 +179,7 @@ _NAMES = ("none", "inverse", "exp", "cap")
 
 
 def parse_weighting(text: str) -> Weighting:
-    """The weighting that ``text`` names.
+    """Parse a weighting.
 
     >>> parse_weighting("exp:0.1")
     Exponential(rate=0.1)

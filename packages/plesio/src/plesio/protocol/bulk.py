@@ -1,4 +1,4 @@
-"""What goes beside the tensors of bulk messages: the few JSON values of a push, a pull and their answers.
+"""The JSON values beside the tensors of bulk messages: a push, a pull and their answers.
 
 The message's head has the rest: worker, clock, version and the number of the request (`transport.Header`).
 """

@@ -1,4 +1,4 @@
-"""What the coordinator decides: orders, which every server carries out on its shard, and what workers are told."""
+"""The coordinator's decisions: orders, which every server carries out on its shard, and messages to workers."""
 
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ def _name(name: str) -> str:
 
 
 class _Order(Record, frozen=True, kw_only=True, tag_field="kind", tag=_name):
-    """What every server must do to its shard, in this order everywhere."""
+    """An order to every server about its shard; all servers carry orders out in the same sequence."""
 
 
 class AdmitOrder(_Order, frozen=True, kw_only=True):
@@ -116,16 +116,16 @@ class Orders(Message, frozen=True, kw_only=True, tag=21):
     """
 
     orders: tuple[tuple[str, dict[str, Any]], ...]
-    """Of each order its kind and its fields."""
+    """The kind and the fields of each order."""
 
     @classmethod
     def of(cls, orders: list[Order]) -> Self:
-        """The message with these orders."""
+        """Make the message with these orders."""
         fields = [to_values(order) for order in orders]
         return cls(orders=tuple((values.pop("kind"), values) for values in fields))
 
     def unpacked(self) -> list[Order]:
-        """The orders.
+        """Unpack the orders.
 
         Raises:
             DataError: One is none.
@@ -138,4 +138,4 @@ class EndRun(Message, frozen=True, kw_only=True, tag=32):
 
 
 FromFirst = Orders | EndRun
-"""What server 0 says to the other servers."""
+"""Messages from server 0 to the other servers."""

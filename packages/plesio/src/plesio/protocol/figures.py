@@ -19,7 +19,7 @@ Within = Literal["step", "evaluation", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What a run is called in its results.
+    """The names of a run in its results.
 
     Attributes:
         target: Metric to reach, for `time_to_target_s`.
@@ -81,7 +81,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Where the run stands, over all workers; ``loss`` is NaN before the first."""
+    """The figures of the run, over all workers; ``loss`` is NaN before the first."""
 
     policy: str
     steps: int

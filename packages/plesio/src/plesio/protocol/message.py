@@ -23,14 +23,14 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
     """It goes to the worker's heartbeat thread, which hears it in the middle of a step, and its answers."""
 
     def body(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         values = to_values(self)
         del values[_TAG]
         return values
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """The message with these fields.
+        """Make the message with these fields.
 
         Raises:
             DataError: A field is missing, unknown or of another type.
@@ -40,19 +40,19 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
 
 
 def kind_of(message: type[Message]) -> int:
-    """The kind of a message's type."""
+    """Return the kind of a message's type."""
     kind = message.__struct_config__.tag
     assert isinstance(kind, int), f"{message} has no kind"
     return kind
 
 
 def encode(message: Message) -> tuple[int, dict[str, Any]]:
-    """A message's kind and its fields as JSON values."""
+    """Return a message's kind and its fields as JSON values."""
     return kind_of(type(message)), message.body()
 
 
 def decode(kind: int, body: Any, expected: Any, *, peer: str) -> Any:
-    """The message of one of the types ``expected`` (a message type or a union of them) that `encode` was given.
+    """Decode a message of one of the types ``expected`` (a message type or a union of them).
 
     Args:
         kind: Its kind.

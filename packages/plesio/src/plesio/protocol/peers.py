@@ -4,22 +4,22 @@ __all__ = ["heartbeat_identity", "names_of", "observer_identity", "server_identi
 
 
 def worker_identity(rank: int) -> str:
-    """The name of a worker's connections."""
+    """Return the name of a worker's connections."""
     return f"worker-{rank}"
 
 
 def heartbeat_identity(rank: int) -> str:
-    """The name of the connection of a worker's heartbeat thread."""
+    """Return the name of the connection of a worker's heartbeat thread."""
     return f"heartbeat-{rank}"
 
 
 def server_identity(index: int) -> str:
-    """The name of a server's connection to server 0."""
+    """Return the name of a server's connection to server 0."""
     return f"server-{index}"
 
 
 def observer_identity() -> str:
-    """The name of the connection of the one who looks at a job from outside."""
+    """Return the name of an outside observer's connection."""
     return "observer-0"
 
 
@@ -33,7 +33,7 @@ def names_of(number: int) -> tuple[bytes, ...]:
 
 
 def worker_of(peer: bytes) -> int | None:
-    """The rank behind a peer, if it is a worker.
+    """Return the rank behind a peer, if it is a worker.
 
     >>> worker_of(b"worker-3"), worker_of(b"heartbeat-3"), worker_of(b"server-1")
     (3, 3, None)

@@ -70,7 +70,7 @@ class Remainder(Record, frozen=True, kw_only=True):
         return self.num_fresh + sum(map(len, self.spans))
 
     def after(self, num: int) -> "Remainder":
-        """What is left when the first ``num`` samples are done."""
+        """Return the rest when the first ``num`` samples are done."""
         spans = []
         for span in self.spans:
             done = min(num, len(span))
@@ -87,7 +87,7 @@ class Remainder(Record, frozen=True, kw_only=True):
         )
 
     def in_pieces_of(self, least: int) -> "Remainder":
-        """What is left of it without pieces of an epoch that have fewer than ``least`` samples.
+        """Return the rest without pieces of an epoch that have fewer than ``least`` samples.
 
         >>> pieces = Remainder(num_samples=10, spans=(Span(0, 2, 3), Span(0, 5, 9)), epoch=1, start=8, num_fresh=13)
         >>> left = pieces.in_pieces_of(3)
@@ -101,7 +101,7 @@ class Remainder(Record, frozen=True, kw_only=True):
         return replace(self, spans=spans, epoch=fresh[0].epoch, start=fresh[0].start, num_fresh=sum(map(len, fresh)))
 
     def by_epoch(self) -> Iterator[list[Span]]:
-        """The spans of each epoch, the fresh ones among them."""
+        """Yield the spans of each epoch, the fresh ones among them."""
         for _, spans in groupby((*self.spans, *self._fresh()), key=lambda span: span.epoch):
             yield list(spans)
 
@@ -114,7 +114,7 @@ class Remainder(Record, frozen=True, kw_only=True):
 
 
 class PlanFigures(Record, frozen=True, kw_only=True):
-    """What a plan deals out: ``budget_samples`` samples of a data set of ``num_samples``, over all workers."""
+    """The figures of a plan: it deals out ``budget_samples`` of a data set of ``num_samples``, over all workers."""
 
     num_samples: int
     batch_size: int
@@ -150,7 +150,7 @@ class Block(Record, frozen=True, kw_only=True):
         return self.stop - self.start
 
     def batches(self) -> Iterator[slice]:
-        """The block's batches as slices of the epoch's order, in the order in which they must be finished.
+        """Yield the block's batches as slices of the epoch's order, in the order in which they must be finished.
 
         >>> list(Block(id=0, epoch=0, start=4, stop=9, batch_size=3).batches())
         [slice(4, 7, None), slice(7, 9, None)]
@@ -184,6 +184,6 @@ def num_rounds(figures: PlanFigures, *, num_workers: int, samples: int | None = 
 
 
 def _rounds_of(num_samples: int, batch_size: int, num_workers: int) -> int:
-    """A rest of fewer samples than workers is in the last round."""
+    """Count the rounds; a rest of fewer samples than workers belongs to the last round."""
     full, rest = divmod(num_samples, batch_size * num_workers)
     return full + (rest >= num_workers or (rest > 0 and full == 0))

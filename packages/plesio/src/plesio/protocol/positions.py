@@ -1,4 +1,4 @@
-"""Where workers stand whose collective was cut off, and what follows from it for all of them alike.
+"""The positions of workers whose collective was cut off, and the conclusions that all draw from them alike.
 
 A group of workers is made anew, as a *generation*, when one is lost. Their replicas may have got unequally far: the
 last reduction reached some and not others. The *sources* are those whose replicas hold most of what all have done; the
@@ -13,7 +13,7 @@ __all__ = ["Position", "common_clock", "common_plan", "leader_of", "sources_of"]
 
 
 class Position(Record, frozen=True, kw_only=True):
-    """Where one worker stands. Rounds are counted from the beginning of the generation ``base``.
+    """The position of one worker. Rounds are counted from the beginning of the generation ``base``.
 
     Attributes:
         base: The generation in which it last had the state of all.
@@ -35,7 +35,7 @@ class Position(Record, frozen=True, kw_only=True):
 
 
 def sources_of(positions: Sequence[Position | None]) -> list[int]:
-    """The places of those whose replicas hold most; none of them where nobody has a state to give.
+    """Return the places of the replicas that hold most; none if no replica has a state to give.
 
     >>> ahead = Position(base=0, settled=4, trained=4, clock=4, plan=0, samples=16)
     >>> sources_of([Position(base=0, settled=3, trained=3, clock=3, plan=0, samples=12), None, ahead])
@@ -56,7 +56,7 @@ def common_plan(positions: Sequence[Position | None]) -> int:
 
 
 def leader_of(positions: Sequence[Position | None]) -> int:
-    """The place of the source that says what is left: one in the common loop, which has trained most."""
+    """Return the place of the source that decides the remainder: one in the common loop, which has trained most."""
     plan = common_plan(positions)
 
     def rank(place: int) -> tuple[bool, int, int]:

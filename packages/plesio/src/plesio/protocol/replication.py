@@ -1,4 +1,4 @@
-"""What a server tells its backup: everything that it hears itself, in the order in which it acts on it."""
+"""Messages from a server to its backup: everything that it receives itself, in the order in which it acts on it."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""What workers, other servers and observers say to server 0. Times are in seconds, sizes in bytes."""
+"""Messages to server 0 from workers, other servers and observers. Times are in seconds, sizes in bytes."""
 
 from typing import Annotated, Any, ClassVar, Self
 
@@ -52,7 +52,7 @@ Finished = tuple[int, int, int]
 
 
 MAX_PAGES = 1024
-"""Of a run's books, each of about a MiB."""
+"""Most pages of a run's books, each of about a MiB."""
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class NotFinite(Message, frozen=True, kw_only=True, tag=12):
 
     @property
     def arrived(self) -> Arrived:
-        """What the policy hears of it."""
+        """The event that the policy gets."""
         head = self.event
         return Arrived(
             worker=head.worker,
@@ -233,7 +233,7 @@ class Goodbye(Message, frozen=True, kw_only=True, tag=19):
 
 
 class Review(Message, frozen=True, kw_only=True, tag=24):
-    """What a worker saw since its last review, a `Reviewed`.
+    """A worker's measurements since its last review, a `Reviewed`.
 
     Answered with `Steering`, to all, when all have reported.
     """
@@ -242,7 +242,7 @@ class Review(Message, frozen=True, kw_only=True, tag=24):
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """The message with these fields; its event is a `Reviewed`."""
+        """Make the message with these fields; its event is a `Reviewed`."""
         review = super().of_body(body)
         if not isinstance(review.event, Reviewed):
             raise DataError(f"its event is a {type(review.event).__name__}")
@@ -363,5 +363,5 @@ FromWorker = (
     | Holding
     | Goodbye
 )
-"""What a worker says while it takes part."""
+"""Messages from a worker while it takes part."""
 ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves

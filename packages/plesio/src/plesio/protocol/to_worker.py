@@ -1,4 +1,4 @@
-"""What server 0 says to workers (and to observers, who ask for figures). Times are in seconds."""
+"""Messages from server 0 to workers (and to observers, which ask for figures). Times are in seconds."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -98,7 +98,7 @@ class Hold(Message, frozen=True, kw_only=True, tag=44):
 
 
 class Stop(Message, frozen=True, kw_only=True, tag=45):
-    """Where all stop for those who wait to join: each stands (`Cut`) when it has made this step.
+    """A stop of all workers for those that wait to join: each sends `Cut` when it has made this step.
 
     Attributes:
         generation: That of the `Hold`.
@@ -188,7 +188,7 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
 
     @classmethod
     def of(cls, steer: Steer, *, workers: Sequence[int]) -> Self:
-        """The part of it that workers act on; ``workers`` are those that train."""
+        """Make the part that workers act on; ``workers`` are those that train."""
         told = {name: getattr(steer, name) for name in cls.__struct_fields__ if name != "savers"}
         return cls(**told, savers=tuple(workers) if steer.save else ())
 
@@ -212,7 +212,7 @@ class Entered(Message, frozen=True, kw_only=True, tag=27):
 
 
 class Turn(Message, frozen=True, kw_only=True, tag=28):
-    """What a worker that stands still at the end of a stage on the store is told.
+    """An answer to a worker that waits at the end of a stage on the store.
 
     Attributes:
         steer: How all go on, elsewhere; None if the stage is not over. The rest depends on it.
@@ -231,7 +231,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
     regroup: bool = False
 
     def left_out(self) -> tuple[str, ...]:
-        """What has no meaning, or need not be said."""
+        """Return the fields that are meaningless or implied here."""
         if self.steer is None:
             return ("remainder", "samples", "leader", "regroup")
         return ("to_the_end",) if self.regroup else ("to_the_end", "regroup")
@@ -263,17 +263,17 @@ class Result(Message, frozen=True, kw_only=True, tag=29):
     result: RunResult | None
 
     def body(self) -> dict[str, Any]:
-        """The figures as `results.json` has them."""
+        """Return the figures as `results.json` has them."""
         return {} if self.result is None else self.result.to_json()
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """The message with these figures."""
+        """Make the message with these figures."""
         return cls(result=RunResult.from_json(body) if body else None)
 
 
 class Progress(Message, frozen=True, kw_only=True, tag=30):
-    """Where the run stands; None if there is no run."""
+    """The progress of the run; None if there is no run."""
 
     figures: RunFigures | None
 
@@ -290,12 +290,12 @@ class RunEnded(Message, frozen=True, kw_only=True, tag=31):
     unwritten: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """The figures as `results.json` has them."""
+        """Return the figures as `results.json` has them."""
         return self.result.to_json() | ({} if self.unwritten is None else {"unwritten": self.unwritten})
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """The message with these figures."""
+        """Make the message with these figures."""
         figures = {name: value for name, value in body.items() if name != "unwritten"}
         return cls(result=RunResult.from_json(figures), unwritten=body.get("unwritten"))
 

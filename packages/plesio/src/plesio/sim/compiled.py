@@ -45,13 +45,13 @@ class _Compiled(Generic[P, R]):
         return self.machine_code()(*args, **kwargs)
 
     def machine_code(self) -> Callable[P, R]:
-        """What numba made of it."""
+        """Return numba's compilation of it."""
         if self._machine_code is None:
             self._machine_code = cast("Callable[P, R]", _compile(self._linked()))
         return self._machine_code
 
     def _linked(self) -> FunctionType:
-        """The function with the machine code of the compiled functions that it calls, as numba wants them."""
+        """Return the function with the machine code of the compiled functions that it calls, as numba wants them."""
         function = cast(FunctionType, self.__wrapped__)
         names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
         callees = {name: value.machine_code() for name, value in names.items() if isinstance(value, _Compiled)}

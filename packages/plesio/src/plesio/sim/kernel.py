@@ -29,7 +29,7 @@ from heapq import heappop, heappush
 __all__ = ["Action", "Cancellable", "Kernel", "Movable"]
 
 Action = Callable[[], None]
-"""What happens in an event; may schedule others, at the same moment too."""
+"""The action of an event; may schedule others, at the same moment too."""
 
 _NEVER_S = math.inf
 
@@ -161,7 +161,7 @@ class Kernel:
         heappush(self._heap, (time_s, 0, number, action))
 
     def _is_void(self, number: int, event: Movable) -> bool:
-        """Whether what has left the heap as ``number`` is not to happen now; it is put back where it is put off."""
+        """Check if an event that left the heap as ``number`` must not happen now; put it back if it was put off."""
         if number != event._queued_number:
             self._num_cancelled += 1
             return True

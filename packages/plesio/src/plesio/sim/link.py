@@ -78,7 +78,7 @@ class Network:
         self._links: dict[str, SharedLink] = {}
 
     def link(self, name: str, link: Link) -> SharedLink:
-        """The link of this name, made at the first call.
+        """Return the link of this name, made at the first call.
 
         Raises:
             ValueError: Another latency or bandwidth than it has.
@@ -113,7 +113,7 @@ class Network:
         self.send(self.route(links), num_bytes, on_done, on_sent=on_sent)
 
     def route(self, links: Sequence[str]) -> Route:
-        """The way over the named links, for any number of transfers.
+        """Return the way over the named links, for any number of transfers.
 
         Raises:
             ValueError: A link that is not there, or one named twice.

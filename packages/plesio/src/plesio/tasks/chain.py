@@ -12,7 +12,7 @@ __all__ = ["Chain", "as_pair"]
 
 
 def as_pair(batch: Any) -> tuple[Any, Any]:
-    """What the network is given and what the loss is given beside its output, of batches that are just these two."""
+    """Split batches that are just the network's input and the loss's other argument."""
     given, wanted = batch
     return given, wanted
 

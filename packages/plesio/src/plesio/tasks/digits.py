@@ -58,7 +58,7 @@ class Centred(nn.Module):
     """Images [batch, 1, 8, 8] in [0, 1] with the mean and the deviation of digits' pixels taken out."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """The images, of mean 0 and deviation 1."""
+        """Return the images, of mean 0 and deviation 1."""
         return (images - PIXEL_MEAN) / PIXEL_STD
 
 
@@ -120,7 +120,7 @@ def _split() -> tuple[TensorDataset, TensorDataset]:
 
 
 def digit_pixels(*, held_out: bool) -> tuple[Tensor, Tensor]:
-    """The images as other files have them, [number, 1, 8, 8] of dtype uint8, and the labels [number]."""
+    """Return the images as other files have them, [number, 1, 8, 8] of dtype uint8, and the labels [number]."""
     images, labels = _split()[held_out].tensors
     return (255 * images).round().to(torch.uint8), labels
 

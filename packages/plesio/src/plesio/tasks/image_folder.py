@@ -64,16 +64,16 @@ class ImageFiles:
         return FORMATS[self.format].read(paths)
 
     def train_images(self) -> tuple[Tensor, Tensor]:
-        """What there is to train on, as `read` gives it."""
+        """Read the images to train on, as `read` gives them."""
         return self.read(self.train)
 
     def held_out_images(self) -> tuple[Tensor, Tensor]:
-        """What there is to measure with."""
+        """Read the images to measure with."""
         return self.read(self.held_out)
 
 
 def find_images(folder: Path, *, format: str = "auto") -> ImageFiles:
-    """The image data in ``folder``, or in the folder below it that their archive unpacks to.
+    """Find the image data in ``folder``, or in the folder below it that their archive unpacks to.
 
     Args:
         folder: Where to look.
@@ -98,7 +98,7 @@ def find_images(folder: Path, *, format: str = "auto") -> ImageFiles:
 
 
 def _look(place: Path, name: str) -> tuple[ImageFiles, tuple[Path, ...]]:
-    """The files of a format in one place, and which of them are missing."""
+    """Return the files of a format in one place, and which of them are missing."""
     endings = FORMATS[name].endings
 
     def existing(stem: str) -> Path:

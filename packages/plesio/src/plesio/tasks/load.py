@@ -30,13 +30,13 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "vision": "plesio.tasks.vision:vision",
     }
 )
-"""Where each task of the catalogue is made: name to ``module:attribute``."""
+"""The places where the catalogue's tasks are made: name to ``module:attribute``."""
 
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
 
 def load_task(spec: str, /, **options: Any) -> "Task":
-    """The task that ``spec`` names, made with ``options``.
+    """Load the task that ``spec`` names, made with ``options``.
 
     The attribute is a `Task`, or a callable that returns one and takes the options as keyword arguments. As for a
     script that Python runs, a file's folder (or for a module the current one) is put on the import path, at its end so
@@ -138,7 +138,7 @@ def _add_to_path(folder: Path) -> None:
 
 
 def _where_and_why(error: Exception) -> str:
-    """The error in one line, with the innermost place in Python source."""
+    """Describe the error in one line, with the innermost place in Python source."""
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     if isinstance(error, SyntaxError) or not frames:

@@ -48,7 +48,7 @@ def read_mnist(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(path: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """The bytes of an IDX file, in the shape that its header says.
+    """Read the bytes of an IDX file, in the shape that its header gives.
 
     Raises:
         DataError: The file cannot be read, has another magic number, or is longer or shorter than its header says.

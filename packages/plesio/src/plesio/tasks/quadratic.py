@@ -60,12 +60,12 @@ class LeastSquares:
     optimal_value: float
 
     def value(self, point: Array) -> float:
-        """The objective f at ``point``."""
+        """Return the objective f at ``point``."""
         residual = self.rows @ point - self.targets
         return float(residual @ residual) / (2 * len(self.targets))
 
     def suboptimality(self, point: Array) -> float:
-        """The distance f - f* at ``point``: zero or more, and accurate near the optimum."""
+        """Return the distance f - f* at ``point``: zero or more, and accurate near the optimum."""
         offset = point - self.optimum
         return float(offset @ self.hessian @ offset) / 2
 
@@ -140,7 +140,7 @@ class _Setting:
 
 @functools.cache
 def problem(setting: _Setting) -> LeastSquares:
-    """The problem of a setting; equal settings give equal numbers."""
+    """Make the problem of a setting; equal settings give equal numbers."""
     random = np.random.default_rng(PROBLEM_SEED)
     m, d = setting.num_samples, setting.dimension
     eigenvalues = np.logspace(-math.log10(setting.condition_number), 0.0, d)
@@ -160,7 +160,7 @@ def problem(setting: _Setting) -> LeastSquares:
 
 
 def worker_shifts(setting: _Setting, *, num_workers: int) -> Array:
-    """The shift of each worker's optimum, [num_workers, dimension]; the shifts sum to zero over the workers."""
+    """Return the shift of each worker's optimum, [num_workers, dimension]; the shifts sum to zero over the workers."""
     if num_workers == 1:
         return np.zeros((1, setting.dimension))
     shifts = np.random.default_rng(PROBLEM_SEED + 1).standard_normal((num_workers, setting.dimension))

@@ -188,7 +188,7 @@ def _build(
 
 
 def _warm_up_then_cosine(optimizer: torch.optim.Optimizer, num_steps: int) -> LambdaLR:
-    """A factor of the peak rate: from 0 to 1 over the first 5 % of the steps, then half a cosine down to a tenth."""
+    """Scale the peak rate: from 0 to 1 over the first 5 % of the steps, then half a cosine down to a tenth."""
     warm_up = max(1, round(WARM_UP_SHARE * num_steps))
 
     def factor(step: int) -> float:
@@ -212,7 +212,7 @@ class Corpus:
 
 @functools.cache
 def read_corpus(corpus_bytes: int, *, folder: Path | None = None) -> Corpus:
-    """The corpus of the module's theory; ``folder`` is the standard library's unless given.
+    """Read the corpus of the module's theory; ``folder`` is the standard library's unless given.
 
     Raises:
         DataError: There are too few Python files in the folder for two parts.

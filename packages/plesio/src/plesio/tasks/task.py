@@ -1,4 +1,4 @@
-"""What a task is: a model, its data, its loss, its metric and its optimizer, as plain callables.
+"""The description of a task: a model, its data, its loss, its metric and its optimizer, as plain callables.
 
 A harness trains any `Task` without knowing what it is about. Two promises are kept here for every task, so that the
 callables inside need not care: building is seeded and leaves torch's random state as it was, and the metric is taken
@@ -27,7 +27,7 @@ Build = Callable[[int], tuple[nn.Module, Optimizer]]
 
 
 def no_schedule(optimizer: Optimizer, num_steps: int) -> None:
-    """The schedule of a task that has none: the learning rate stays as the optimizer was made."""
+    """Leave the learning rate as the optimizer was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Task:
             object.__setattr__(self, "metric", _GuardedMetric(self.metric))
 
     def for_worker(self, worker: int, num_workers: int) -> "Task":
-        """The task as worker ``worker`` of ``num_workers`` sees it: this one, unless its workers differ.
+        """Return the task that worker ``worker`` of ``num_workers`` trains: this one, unless its workers differ.
 
         Raises:
             TaskError: ``worker`` is not in ``range(num_workers)``.
@@ -146,7 +146,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def take_batch(dataset: Dataset[Any], indices: Sequence[int]) -> Any:
-    """The samples at ``indices`` as one batch, equal to what a `DataLoader` would collate from them.
+    """Return the samples at ``indices`` as one batch, equal to what a `DataLoader` would collate from them.
 
     A `TensorDataset` is indexed once for the whole batch, which is some ten times faster than item by item.
 

@@ -98,7 +98,7 @@ def _layers(model: nn.Module, *, name: str) -> nn.Sequential:
 
 
 def _maker(model: object, *, width: int | None) -> Callable[[], nn.Module]:
-    """What makes the model; whatever is wrong with its name is said now."""
+    """Return the maker of a model, or raise at once if its name is wrong."""
     if not isinstance(model, str):
         raise TaskError(f'task "vision": model = {model!r}; write a name in quotes, as in "vgg"')
     if model.startswith(TORCHVISION):

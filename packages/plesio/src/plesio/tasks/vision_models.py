@@ -29,7 +29,7 @@ SIDE = 8
 
 
 def _conv(inputs: int, outputs: int, *, kernel_size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size of the image (but for its stride), normalised over groups of channels."""
+    """Make a convolution that keeps the size of the image (but for its stride), normalised over groups of channels."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel_size, stride, kernel_size // 2, groups=groups, bias=False),
         nn.GroupNorm(math.gcd(4, outputs), outputs),
@@ -44,7 +44,7 @@ class _Head(nn.Sequential):
 
 
 class _Residual(nn.Module):
-    """What a body adds to its input, which is projected where the shape changes."""
+    """A body whose output is added to its input, which is projected where the shape changes."""
 
     def __init__(self, body: nn.Module, *, project: nn.Module | None = None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Residual(nn.Module):
         self.project = project if project is not None else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum."""
         total: Tensor = self.project(features) + self.body(features)
         return total
 
@@ -126,7 +126,7 @@ class _SqueezeExcite(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """The scaled features."""
+        """Return the scaled features."""
         scaled: Tensor = features * self.gate(features)
         return scaled
 
@@ -206,4 +206,4 @@ MODELS: Mapping[str, tuple[Callable[[int], nn.Module], int]] = MappingProxyType(
         "vgg": (_vgg, 24),
     }
 )
-"""What makes each model of its width, and the width that it has unless another is given."""
+"""The maker of each model, which takes its width, and the width that it has unless another is given."""

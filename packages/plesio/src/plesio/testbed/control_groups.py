@@ -1,4 +1,4 @@
-"""What a host of the testbed may use of this machine: cores and memory, by control groups of either version.
+"""Limits on a testbed host's use of this machine: cores and memory, by control groups of either version.
 
 Version 1 has a tree for each controller, version 2 one for all. A group takes a process and all that it starts later.
 """
@@ -36,14 +36,14 @@ class ControlGroup:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where the processes are listed."""
+        """The folders in which the processes are listed."""
         if _is_unified():
             return (_ROOT / self.name,) if self._limits else ()
         return tuple(_ROOT / controller / self.name for controller in self._limits)
 
     @property
     def _limits(self) -> dict[str, dict[str, str]]:
-        """What to write into which file, by controller."""
+        """The contents of the group's files, by controller."""
         limits: dict[str, dict[str, str]] = {}
         if self.cores is not None:
             period_us = max(_PERIOD_US, round(_LEAST_QUOTA_US / self.cores))
@@ -81,7 +81,7 @@ def _is_unified() -> bool:
 
 
 def why_no_groups() -> str | None:
-    """What keeps this process from making groups, in words; None if nothing does."""
+    """Return the reason why this process cannot make groups, in words; None if it can."""
     needed = [_ROOT] if _is_unified() else [_ROOT / "cpu", _ROOT / "memory"]
     for folder in needed:
         if not os.access(folder, os.W_OK):
@@ -96,7 +96,7 @@ def _groups(prefix: str) -> Iterator[Path]:
 
 
 def group_names(prefix: str) -> set[str]:
-    """The names of groups that begin so."""
+    """Return the names of groups that begin so."""
     return {folder.name for folder in _groups(prefix)}
 
 

@@ -24,7 +24,7 @@ from plesio.core.extras import require
 __all__ = ["READY", "DelayLines", "Line"]
 
 READY = b"ready\n"
-"""What the process says when the lines are there."""
+"""The process's message when the lines are there."""
 _STOP_S = 5.0
 
 

@@ -33,7 +33,7 @@ _OFFLOADS = 0x01 | 0x02 | 0x04
 _HEADER_BYTES = 10
 _MOST_PACKET_BYTES = 65_536 + 256
 _MOST_HELD_S = 0.1
-"""What a queue holds beyond its latency, at the bandwidth of its line; what comes then is dropped."""
+"""A queue's capacity beyond its latency, at the bandwidth of its line; packets beyond it are dropped."""
 _MOST_PACKETS = 16_384
 """That one line holds."""
 _PR_SET_TIMERSLACK = 29
@@ -44,7 +44,7 @@ _read: Callable[..., int] = ExternalFunction("read", int64(int32, uint64, uint64
 _write: Callable[..., int] = ExternalFunction("write", int64(int32, uint64, uint64))
 _ppoll: Callable[..., int] = ExternalFunction("ppoll", int32(uint64, uint64, uint64, uint64))
 _clock_gettime: Callable[..., int] = ExternalFunction("clock_gettime", int32(int32, uint64))
-"""Of the C library; addresses are whole numbers here."""
+"""The C library's function; addresses are whole numbers here."""
 
 
 @compiled
@@ -76,7 +76,7 @@ class _Held(NamedTuple):
 
 @compiled
 def _place(held: _Held, line: int, size: int) -> int:
-    """Where in its line's ring a packet of this size goes; -1 if there is no room."""
+    """Return the place of a packet of this size in its line's ring; -1 if there is no room."""
     number, head, room = held.number[line], held.head[line], held.start[line + 1] - held.start[line]
     if number == _MOST_PACKETS or size > room:
         return -1
@@ -175,7 +175,7 @@ def _carry(
 
 
 def _tap(namespace: str, name: str) -> int:
-    """A TAP device in a namespace, as the descriptor of its other end."""
+    """Make a TAP device in a namespace and return the descriptor of its other end."""
     with in_namespace(namespace):
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR

@@ -45,7 +45,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held() -> list[TestbedRecord]:
-    """The testbeds that somebody holds, the oldest first."""
+    """Return the testbeds that are held, the oldest first."""
     records = []
     for path in FOLDER.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # let go of just now
@@ -56,7 +56,7 @@ def held() -> list[TestbedRecord]:
 
 
 def named(name: str) -> TestbedRecord:
-    """The testbed of this name that somebody holds.
+    """Find the held testbed of this name.
 
     Raises:
         ConfigError: There is none.

@@ -14,11 +14,11 @@ __all__ = ["INTERFACE", "Host", "Traffic"]
 INTERFACE = "nic"
 """A host's interface, in its namespace."""
 HEADER_BYTES = 66
-"""Of a packet of TCP: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
+"""Headers of a TCP packet: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What has gone through an interface.
+    """The traffic of an interface.
 
     Attributes:
         sent: Bytes, with the headers of packets.
@@ -58,7 +58,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         enter_namespace(self.namespace)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ``argv`` on this host."""
+        """Return the command line that runs ``argv`` on this host."""
         on_host = ["ip", "netns", "exec", self.namespace, *argv]
         if not self.groups:
             return on_host
@@ -66,7 +66,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return ["sh", "-c", script, "plesio", *on_host]
 
     def traffic(self) -> Traffic:
-        """What has gone through its interface since it was made.
+        """Return the traffic of its interface since it was made.
 
         Raises:
             PlesioError: It is gone.

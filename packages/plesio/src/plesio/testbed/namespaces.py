@@ -19,7 +19,7 @@ _ANY_RATE = ("rate", "8mbit", "burst", "16384", "limit", "65536")
 
 
 def why_no_namespaces() -> str | None:
-    """What keeps this process from making hosts of them, in words; None if nothing does."""
+    """Return the reason why this process cannot make hosts of them, in words; None if it can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     if shutil.which("ip") is None or shutil.which("tc") is None:

@@ -35,7 +35,7 @@ __all__ = ["LEAST_LATENCY_S", "Network", "Wire"]
 LEAST_LATENCY_S = 0.2e-3
 """Less is the machine's own."""
 SUBNET = "10.77.0.0/16"
-"""Of all hosts."""
+"""The addresses of all hosts."""
 CONGESTION_CONTROL = "cubic"
 BUCKET_S = 1e-3
 FEWEST_BUCKET_BYTES = 16_384
@@ -64,7 +64,7 @@ class Wire:
 
     @property
     def delayed(self) -> bool:
-        """Whether its latency has to be made."""
+        """True if its latency has to be made."""
         return self.link.latency_s >= LEAST_LATENCY_S
 
     def delay(self, *, jitter_s: float) -> None:
@@ -206,7 +206,7 @@ class Network:
 
 
 def has_netem() -> bool:
-    """Whether this kernel can delay packets by itself."""
+    """Return True if this kernel can delay packets by itself."""
     name = f"plesio-{os.getpid()}-netem"
     try:
         run_command("ip", "netns", "add", name)

@@ -64,7 +64,7 @@ def check_machine() -> None:
 
 
 class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What others can know of a testbed that is held.
+    """The public record of a testbed that is held.
 
     Attributes:
         name: It is known by.
@@ -125,11 +125,11 @@ class HostsOf:
         }
 
     def entry(self, rank: int) -> Host:
-        """The host of a worker."""
+        """Return the host of a worker."""
         return self.record.hosts[rank // self.record.workers_per_host]
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:
-        """The command line that runs ``argv`` on the host of a worker."""
+        """Return the command line that runs ``argv`` on the host of a worker."""
         return self.entry(rank).command(argv)
 
 
@@ -203,9 +203,9 @@ class Testbed:
         jitter_s: float = 0.0,
         name: str | None = None,
     ) -> Self:
-        """The hosts of ``cluster`` that so many workers need, or all; links within hosts are the machine's.
+        """Make the hosts of ``cluster`` that so many workers need, or all; links within hosts are the machine's.
 
-        The memory of a host is limited where the cluster says how much it has, and this machine has more.
+        The memory of a host is limited where the cluster gives its size, and this machine has more.
 
         Raises:
             ConfigError: The cluster has no room for them, or this machine cannot make hosts.

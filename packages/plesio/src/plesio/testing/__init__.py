@@ -1,4 +1,4 @@
-"""What Plesio's own tests use and yours may.
+"""Tools of Plesio's own tests that yours may use.
 
 ==========  ========================================================================================================
 name        what it is for

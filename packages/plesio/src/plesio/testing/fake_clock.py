@@ -26,7 +26,7 @@ class FakeClock:
         return self.at_s
 
     def unix_s(self) -> float:
-        """The same."""
+        """Return the same."""
         return self.at_s
 
     def sleep_s(self, duration_s: float) -> None:

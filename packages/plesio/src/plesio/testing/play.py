@@ -17,7 +17,7 @@ __all__ = ["Played", "play"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What came of a schedule.
+    """The outcome of a schedule.
 
     Attributes:
         events: All that the machine was told.
@@ -39,12 +39,12 @@ class Played:
 
     @property
     def steps_per_s(self) -> float:
-        """Of all workers together."""
+        """Steps a second of all workers together."""
         return sum(self.steps) / self.time_s
 
     @property
     def waited_share(self) -> float:
-        """Of the workers' time."""
+        """Share of the workers' time that they waited."""
         return self.waited_s / (len(self.steps) * self.time_s)
 
 
@@ -84,7 +84,7 @@ class _Worker:
     clock: int = 0
     credit: int = 0
     version: int = 0
-    """Of the parameters that it pulled last."""
+    """The version of the parameters that it pulled last."""
     since_exchange: int = 0
     waits_since_s: float | None = 0.0
     """Since when it has stood still; None while it makes a step."""

@@ -1,4 +1,6 @@
-"""What an exchange sends instead of every number in full: how much it is, and how much it may lose. Pure arithmetic.
+"""Forms in which an exchange sends less than every number in full: how much is sent, and how much may be lost.
+
+Pure arithmetic.
 
 ==============  ====================================================================  ========================
 text            what a rank contributes of n numbers                                  source

@@ -13,7 +13,7 @@ __all__ = ["PowerSgd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSgd(Lossy):
-    """Of every matrix M the product PQ' with R columns each: a step of the power method, begun where the last ended.
+    """Compression of every matrix M to a product PQ' with R columns each, by one warm-started step of the power method.
 
     A tensor of shape (n, a, b, ...) is a matrix of n rows and ab... columns. It is factored where that is less to send,
     ``R(n + m) < nm``; otherwise it is sent in full, as vectors are.
@@ -54,7 +54,7 @@ class PowerSgd(Lossy):
         return FLOAT_BITS * sum(self._num_sent(shapes))
 
     def contraction(self, shapes: Shapes) -> float:
-        """The least ``R / min(n, m)``: what a random start captures, in the mean, of a matrix without structure.
+        """Return the least ``R / min(n, m)``: the mean share of an unstructured matrix that a random start captures.
 
         There is no bound that holds for a start that was kept from the last time; in practice it captures far more.
         """
@@ -62,7 +62,7 @@ class PowerSgd(Lossy):
         return min((rank / min(rows, columns) for rows, columns, rank in filter(None, found)), default=1.0)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """An all-reduce of every P and of what is sent in full, then one of every Q."""
+        """Return an all-reduce of every P and of all that is sent in full, then one of every Q."""
         first, second = self._num_sent(shapes)
         sizes = (first + self.feedback, second) if second else (first + self.feedback,)
         return tuple(Collective("all_reduce", FLOAT_BYTES * size) for size in sizes)

@@ -50,7 +50,7 @@ _OPTIONS = ("feedback", "no_feedback", "guard:MULTIPLE")
 
 
 def parse_compression(text: str) -> Compression:
-    """The compression that ``text`` describes.
+    """Parse a compression.
 
     >>> parse_compression("QSGD:4 + feedback").spec
     'qsgd:4+feedback'

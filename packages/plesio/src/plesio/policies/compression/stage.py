@@ -1,4 +1,4 @@
-"""What all compressions have in common, and the one that compresses nothing."""
+"""The interface of all compressions, and the one that compresses nothing."""
 
 import math
 from abc import ABC, abstractmethod
@@ -76,7 +76,7 @@ class Compression(ABC):
     @property
     @abstractmethod
     def keeps_residual(self) -> bool:
-        """Whether what was not sent is added to the next update."""
+        """True if the part that was not sent is added to the next update."""
 
     @abstractmethod
     def payload_bits(self, shapes: Shapes) -> int:
@@ -92,7 +92,7 @@ class Compression(ABC):
 
     @abstractmethod
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """The collectives of one exchange, in their order."""
+        """Return the collectives of one exchange, in their order."""
 
     def sent_bytes(self, shapes: Shapes, *, num_ranks: int) -> int:
         """Bytes that each rank sends in one exchange, all collectives being rings.
@@ -110,7 +110,7 @@ class Compression(ABC):
         return sum(each.sent_bytes(num_ranks=num_ranks) for each in self.collectives(shapes, num_ranks=num_ranks))
 
     def residual_limit(self, shapes: Shapes) -> float:
-        """The largest ratio of the residual's norm to the updates' average norm: ``2√(1-δ)/δ``, and at least 1."""
+        """Return the largest ratio of the residual's norm to the updates' mean norm: ``2√(1-δ)/δ``, and at least 1."""
         delta = self.contraction(shapes)
         return max(1.0, 2 * math.sqrt(1 - delta) / delta)
 
@@ -147,7 +147,7 @@ NO_COMPRESSION = NoCompression()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lossy(Compression):
-    """What those that lose something have in common.
+    """A compression that loses something.
 
     Args:
         feedback: Whether what was not sent is added to the next update.
@@ -176,11 +176,11 @@ class Lossy(Compression):
 
     @property
     def keeps_residual(self) -> bool:
-        """As ``feedback`` says."""
+        """True if there is feedback."""
         return self.feedback
 
     def residual_limit(self, shapes: Shapes) -> float:
-        """The guard, if there is one."""
+        """Return the guard, if there is one, and otherwise the limit that follows from the contraction."""
         return Compression.residual_limit(self, shapes) if self.guard is None else self.guard
 
     def __post_init__(self) -> None:
@@ -190,5 +190,5 @@ class Lossy(Compression):
 
 
 def write_number(value: float) -> str:
-    """A number without a "+", which begins an option, and without a needless ".0"."""
+    """Write a number without a "+", which begins an option, and without a needless ".0"."""
     return repr(float(value)).removesuffix(".0").replace("+", "")

@@ -88,7 +88,7 @@ class StageState:
     skipped: int = 0
 
     def of_newcomer(self) -> "StageState":
-        """The same place in the order, with nothing under way."""
+        """Return the same place in the order, with nothing under way."""
         return replace(self, under_way=(), mixing=(), skipped=self.gathered)
 
 
@@ -153,11 +153,11 @@ class StageMachine:
         return tuple(self._mixing)
 
     def at(self, state: StageState) -> "StageMachine":
-        """The same stage's machine where ``state`` is."""
+        """Return the same stage's machine in ``state``."""
         return StageMachine(self._setting, stage=self._stage, state=state)
 
     def regrouped(self, setting: GridSetting) -> "StageMachine":
-        """The same stage's machine of another number of groups; mixings under way have been ended."""
+        """Return the same stage's machine for another number of groups, after the mixings under way have ended."""
         return StageMachine(setting, stage=self._stage, state=replace(self.state(), mixing=()))
 
     def state(self) -> StageState:
@@ -173,7 +173,7 @@ class StageMachine:
         )
 
     def give(self) -> list[Action]:
-        """The next micro-batch is there: what to do until the one after it."""
+        """Take the next micro-batch and return the actions until the one after it."""
         number = self._given
         self._given += 1
         version = self._version_for(number)
@@ -196,7 +196,7 @@ class StageMachine:
         return actions
 
     def _window(self, number: int) -> int:
-        """The first micro-batch that ``number`` may be under way with."""
+        """Return the first micro-batch that ``number`` may be under way with."""
         return number - number % self._setting.micro_batches if self._setting.flushes else 0
 
     def _version_for(self, number: int) -> int:

@@ -64,7 +64,7 @@ def is_grid(spec: str) -> bool:
 
 
 def canonical_spec(text: str) -> str:
-    """The text of a policy or a grid as it writes itself, so that equal settings have equal texts.
+    """Return the text of a policy or a grid in its canonical form, so that equal settings have equal texts.
 
     >>> canonical_spec("SSP: 4"), canonical_spec("grid: 2 x 2, every=1")
     ('ssp:4', 'grid:2x2')
@@ -154,7 +154,7 @@ class GridSetting:
 
     @classmethod
     def parse(cls, text: str) -> "GridSetting":
-        """The setting that ``text`` describes.
+        """Parse a setting.
 
         Raises:
             ConfigError: It describes none.
@@ -216,11 +216,11 @@ class GridSetting:
         return self.schedule in ("gpipe", "1f1b")
 
     def with_shape(self, *, groups: int, stages: int) -> "GridSetting":
-        """The same for another number of workers."""
+        """Return the same setting for another number of workers."""
         return replace(self, groups=groups, stages=stages)
 
     def regrouped(self, places: Sequence[int], *, num_joined: int) -> "GridSetting":
-        """The grid of this one's groups at ``places``, and ``num_joined`` more after them.
+        """Return a grid of this one's groups at ``places``, and ``num_joined`` more after them.
 
         >>> GridSetting.parse("4x2,mixing=ring").regrouped([0, 3], num_joined=1).spec
         'grid:3x2,mixing=ring'
@@ -238,7 +238,7 @@ class GridSetting:
 
 
 def _mixing(text: str) -> Mixing | str:
-    """A graph's name, or the rows of a matrix: ``0.5 0.5/0.5 0.5``."""
+    """Parse a graph's name, or the rows of a matrix: ``0.5 0.5/0.5 0.5``."""
     if not re.match(r"[\d.]", text):
         return text
     return Mixing.given([[float(weight) for weight in row.split()] for row in text.split("/")])
