@@ -56,10 +56,12 @@ _OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
 
 # How long an example takes is the machine's affair.
 settings.register_profile("plesio", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("plesio")
+settings.register_profile("quick", settings.get_profile("plesio"), max_examples=40)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A property that does not say how many examples it takes has Hypothesis's 100 where slow tests run too.
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "plesio")
     # Orphans become children of this process, so a server whose starter was killed is not overlooked.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts.
