@@ -3,7 +3,7 @@
 Nothing but warnings is said by default. The environment variable ``PLESIO_LOG`` says more (``debug``, ``info``) or less
 (``error``), on standard error; a program that has set up logging itself keeps what it has set up.
 
-    plesio 12.031 worker 3 clock 17 plesio.runtime.worker.exchange.adaptive: local_sgd:8,delay=4 in place of bsp
+    plesio 12.031 worker 3 clock 17 plesio.runtime.worker.exchange.staged: local_sgd:8,delay=4 in place of bsp
 
 The time is in seconds since the process imported this module. Who speaks is kept by thread, so workers of the virtual
 world, which are threads, are told apart.

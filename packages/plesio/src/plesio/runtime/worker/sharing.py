@@ -2,7 +2,7 @@
 
 Where the exchange is a collective, samples are dealt in rounds that every rank computes by itself, and all hear the
 metric. On the store they are leased, by each worker or by a rack as one, and nobody waits for a metric but the rack of
-the one that evaluates. `plesio.runtime.worker.exchange.adaptive` is the third: it goes from one to the other.
+the one that evaluates. `plesio.runtime.worker.exchange.staged` is the third: it goes from one to the other.
 """
 
 import json

@@ -13,17 +13,19 @@ from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.parameters.layout import Layout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
-from plesio.runtime.worker.exchange.adaptive import AdaptiveExchange
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.held_rate import HeldRate
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
+from plesio.runtime.worker.exchange.staged import StagedExchange, StageParts
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
@@ -164,20 +166,30 @@ class Parts:
                 exchanges=exchanges,
             )
         first, first_review = self._first(stand)
-        steered = AdaptiveExchange(
+        channel = ServerSteering(self.world.client, check=self.world.check_group)
+        limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
+        steered = StagedExchange(
             self.replica,
-            group=group,
-            exchanges=exchanges,
-            stores=stores,
-            first=first,
-            first_review=first_review,
-            monitor=monitor,
-            limit=None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump),
-            rounds=self.world.rounds,
-            timeline=self.timeline,
-            channel=ServerSteering(self.world.client, check=self.world.check_group),
-            leasing=self._leasing(),
-            steps=self.steps,
+            first,
+            parts=StageParts(
+                group=group,
+                exchanges=exchanges,
+                stores=stores,
+                channel=channel,
+                rounds=self.world.rounds,
+                leasing=self._leasing(),
+                steps=self.steps,
+                timeline=self.timeline,
+            ),
+            reporter=ReviewReporter(
+                self.replica,
+                group=group,
+                channel=channel,
+                timeline=self.timeline,
+                held=HeldRate(self.replica, limit, self.timeline),
+                monitor=monitor,
+                first_review=first_review,
+            ),
             on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
             resumed=stand,

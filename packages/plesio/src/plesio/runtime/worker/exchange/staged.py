@@ -28,32 +28,28 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from plesio.core.records import to_values
 from plesio.core.results import Found
-from plesio.policies import Policy, Reviewed, parse_policy
-from plesio.policies.adaptive.training.rate_limit import RateLimit
-from plesio.policies.steered import NEVER
+from plesio.policies import Policy, parse_policy
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
-from plesio.runtime.worker.exchange.held_rate import HeldRate
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.no_group import NoGroup
-from plesio.runtime.worker.exchange.own_parts import OwnParts
 from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
 from plesio.runtime.worker.loading import BatchSource
-from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing, tell_metric
@@ -62,31 +58,60 @@ from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
 
-__all__ = ["AdaptiveExchange"]
+__all__ = ["StageParts", "StagedExchange"]
 
 _log = logging.getLogger(__name__)
 
 
-class AdaptiveExchange:
+@dataclass(frozen=True, kw_only=True)
+class StageParts:
+    """The parts that the stages of one worker are made of.
+
+    Attributes:
+        group: The ranks.
+        exchanges: Builds the exchange of each policy on the collective.
+        stores: Builds that of each policy on the store; None where there is none.
+        channel: The way to server 0, which says what follows a stage.
+        rounds: This rank's; dealt in the shares that are asked for.
+        leasing: Deals samples on the store.
+        steps: Moved where all go on together.
+        timeline: Where this worker's time goes.
+    """
+
+    group: LiveGroup
+    exchanges: CollectiveExchanges
+    stores: StoreExchanges | None
+    channel: SteeringChannel
+    rounds: RoundRecords
+    leasing: Leasing
+    steps: StepClock
+    timeline: Timeline
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A part of the run under one policy; without an exchange, the moment between two of them."""
+
+    policy: Policy
+    began: int
+    exchange: Exchange = field(default_factory=NoGroup)
+    collective: CollectiveExchange | None = None
+    store: StageExchange | None = None
+    rack: Rack | None = None
+    """This worker's, if racks share the store."""
+
+
+class StagedExchange:
     """Runs the policies that the policy's machine asks for, and has samples dealt as the one in force needs it.
 
     Args:
         replica: Equal on all ranks.
-        group: The ranks.
-        exchanges: Builds the exchange of each policy on the collective.
-        stores: Builds that of each policy on the store; None where there is none.
         first: The policy to begin with.
-        first_review: Clock of the first review and the one from which its answer holds.
-        monitor: Gathers reviews; None where nobody reads them.
-        limit: Holds learning rates that leap; None lets them.
-        rounds: This rank's; dealt in the shares that are asked for.
-        timeline: Where waiting for an answer goes.
-        channel: Where answers come from.
-        leasing: Where samples come from on the store.
-        steps: Moved where all go on together.
+        parts: Make the stages.
+        reporter: Reports reviews and brings their answers.
         on_transition: Called after every change, with the optimizer, on every worker.
         saver: Takes checkpoints where all stand for one.
-        resumed: Where the run stood when it was saved, if it is resumed; ``first`` and ``first_review`` are then those
+        resumed: Where the run stood when it was saved, if it is resumed; ``first`` and the first review are then those
             from there on.
         late: Whether this worker has yet to join the others.
     """
@@ -94,189 +119,142 @@ class AdaptiveExchange:
     def __init__(
         self,
         replica: Replica,
-        *,
-        group: LiveGroup,
-        exchanges: CollectiveExchanges,
-        stores: StoreExchanges | None,
         first: Policy,
-        first_review: tuple[int, int],
-        monitor: StepMonitor | None,
-        limit: RateLimit | None,
-        rounds: RoundRecords,
-        timeline: Timeline,
-        channel: SteeringChannel,
-        leasing: Leasing,
-        steps: StepClock,
+        *,
+        parts: StageParts,
+        reporter: ReviewReporter,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
         saver: Saver | None = None,
         resumed: Standstill | None = None,
         late: bool = False,
     ) -> None:
         self._replica = replica
-        self._group = group
-        self._exchanges = exchanges
-        self._stores = stores
-        self._monitor = monitor
-        self._held = HeldRate(replica, limit, timeline)
-        self._rounds = rounds
-        self._timeline = timeline
-        self._channel = channel
-        self._leasing = leasing
-        self._steps = steps
+        self._parts = parts
+        self._reporter = reporter
         self._on_transition = on_transition
         self._saver = saver
         self._resumed = resumed
-        self._policy = first
+        self._late = late
         self._shares: tuple[float, ...] = () if resumed is None else resumed.shares
-        self._review, self._holds = first_review
-        self._awaits_news = False
-        """The last review has not been answered."""
         self._kept: deque[StateCopy] = deque(maxlen=2)
-        self._own = OwnParts(replica, kept=self._kept, exchanges=exchanges, monitor=monitor, held=self._held)
+        """States to go back to."""
         self._snapshots: list[SharedState] = []
         """Of stages that are over."""
-        self._clock = self._began = steps.finished
-        """The second is where the stage began."""
-        self._rack: Rack | None = None
-        """This worker's, if racks share the store now."""
         self._batches: StagedBatches | None = None
         """Of the latest loop over the data."""
-        self._collective: CollectiveExchange | None = None
-        self._store: StageExchange | None = None
+        self._clock = parts.steps.finished
         if resumed is not None:
-            resumed.begin_rounds(self._rounds)
-            self._exchanges.passed(resumed.samples)
-            self._own.go_on_from(resumed.own)
-        self._late = late
-        self._current: Exchange = NoGroup() if late else self._begin(first, turn=None)
-        """Of the last two the one that is at work."""
+            resumed.begin_rounds(parts.rounds)
+            parts.exchanges.passed(resumed.samples)
+            self._remember(resumed.own)
+        self._stage = _Stage(first, self._clock)
+        if not late:
+            self._begin(first, turn=None)
         if resumed is not None and resumed.keep and not self.on_store:
             self._kept.append(StateCopy(replica))
 
-    def _begin(self, policy: Policy, *, turn: Turn | None) -> Exchange:
-        """The exchange of ``policy``, in force at this worker's clock."""
-        self._rack = self._exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
-        self._collective = self._store = None
-        self._began = self._clock
+    def _begin(self, policy: Policy, *, turn: Turn | None) -> None:
+        """Begin a stage under ``policy``, in force at this worker's clock."""
+        exchanges, stores = self._parts.exchanges, self._parts.stores
+        rack = exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
+        # on the way to the store samples are leased for the rack, before there is an exchange
+        self._stage = _Stage(policy, self._clock, rack=rack)
         if policy.exchange == "collective":
-            self._collective = self._exchanges.build(policy)
-            self._collective.count_as(self._exchanges.share(policy, self._shares))
-            return self._collective
-        assert self._stores is not None, f"{policy.spec} without a store"
-        self._store = self._stores.begin(
+            collective = exchanges.build(policy)
+            collective.count_as(exchanges.share(policy, self._shares))
+            self._stage = replace(self._stage, exchange=collective, collective=collective)
+            return
+        assert stores is not None, f"{policy.spec} without a store"
+        store = stores.begin(
             policy,
             clock=self._clock,
             leads=self._leads(turn),
-            enter=lambda: self._channel.enter_store(self._standing(turn)),
+            enter=lambda: self._parts.channel.enter_store(self._standing(turn)),
         )
-        return self._store
+        self._stage = replace(self._stage, exchange=store, store=store)
 
     def _standing(self, turn: Turn | None) -> Standing:
         """What this worker says on its way to the store, from which ``turn`` it has come if that was one too."""
-        return standing(self._batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._rounds)
+        return standing(self._batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._parts.rounds)
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         """Rounds or leased blocks, as the exchange in force needs it."""
         self._batches = StagedBatches(
             figures,
             plan=plan,
-            rounds=self._rounds,
-            lease=lambda: self._leasing.batches(figures, plan=plan, exchange=self, rack=self._rack),
+            rounds=self._parts.rounds,
+            lease=lambda: self._parts.leasing.batches(figures, plan=plan, exchange=self, rack=self._stage.rack),
             stages=self,
         )
         return self._batches
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
         """Rank 0's, on all ranks of a collective; on the store see `Leasing.share_metric`."""
-        share = self._leasing.share_metric
-        return share(find, number=number, rack=self._rack) if self.on_store else tell_metric(find(), self._group)
+        share = self._parts.leasing.share_metric
+        return (
+            share(find, number=number, rack=self._stage.rack)
+            if self.on_store
+            else tell_metric(find(), self._parts.group)
+        )
 
     @property
     def on_store(self) -> bool:
         """Whether the store is what updates go through now."""
-        return self._store is not None
+        return self._stage.store is not None
 
     @property
     def in_rack(self) -> bool:
         """Whether this worker is one of a rack that shares the store now."""
-        return self._rack is not None
+        return self._stage.rack is not None
 
     @property
     def halted(self) -> bool:
         """Whether the stage on the store ends, as far as this worker knows."""
-        return self._store is not None and self._store.halted
+        return self._stage.store is not None and self._stage.store.halted
 
     def halt(self) -> None:
         """The stage on the store ends."""
-        if self._store is not None:
-            self._store.halt()
+        if self._stage.store is not None:
+            self._stage.store.halt()
 
     @property
     def ready_s(self) -> float | None:
         """When this step's own gradient was complete, if it is being exchanged since then; else None."""
-        return self._current.ready_s
+        return self._stage.exchange.ready_s
 
     def step(self, progress: Progress) -> None:
         """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
         self._clock = progress.clock
-        share = self._held.share_at(progress.clock)
-        with self._replica.scaled_rate(share):
-            self._current.step(progress)
-        if self._monitor is not None:
-            self._monitor.step(progress, rate=share * self._held.rate)
-        if progress.clock >= self._review:
-            self._review, self._awaits_news = NEVER, True
-            self._channel.review(self._seen(progress.clock, rate=share * self._held.rate))
+        self._reporter.step(progress, self._stage.exchange)
         if self.on_store:
             self._hear_news()
-        elif progress.clock == self._holds:
-            begun_s = self._timeline.now_s()
-            steer = self._channel.steer()
-            self._timeline.wait(begun_s, self._timeline.now_s(), clock=progress.clock)
-            assert steer.clock == progress.clock, f"an answer for clock {steer.clock} at clock {progress.clock}"
+        elif (steer := self._reporter.answer(progress.clock)) is not None:
             self._follow(steer)
-
-    def _seen(self, clock: int, *, rate: float) -> Reviewed:
-        if self._monitor is None:
-            return Reviewed(worker=self._group.worker, clock=clock, samples=(), compute_s=(), blocked_s=())
-        replica = self._replica
-        return self._monitor.take(
-            clock,
-            learning_rate=rate,
-            momentum=replica.momentum,
-            normalises=replica.normalises,
-            shares_moments=replica.can_share_moments,
-            writes=replica.changes.seen,
-            parameters=list(replica.parameters.values()),
-        )
 
     def _hear_news(self) -> None:
         """Go on on the store as the answer to the last review says, if it has come."""
-        if not self._awaits_news or (news := self._channel.news(self._rack)) is None:
-            return
-        self._review, self._awaits_news = news.next_review, False
-        if news.keep:
+        news = self._reporter.news(self._stage.rack)
+        if news is not None and news.keep:
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
     def _follow(self, steer: Steering) -> None:
         """Go on from a collective."""
-        self._exchanges.compare(self.stand())
-        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._parts.exchanges.compare(self.stand())
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
         if not restores and steer.keep:
-            self._held.good()
-        if parse_policy(steer.policy) != self._policy or restores or steer.save:
+            self._reporter.good()
+        if parse_policy(steer.policy) != self._stage.policy or restores or steer.save:
             self._change(steer, turn=None)
         if steer.keep and not self.on_store:
             self._kept.append(StateCopy(self._replica))
 
     def _take_shares(self, steer: Steering) -> None:
         if steer.shares != self._shares:
-            self._rounds.change(steer.shares)
+            self._parts.rounds.change(steer.shares)
             self._shares = steer.shares
-            if self._collective is not None:
-                self._collective.count_as(self._exchanges.share(self._policy, self._shares))
+            if self._stage.collective is not None:
+                self._stage.collective.count_as(self._parts.exchanges.share(self._stage.policy, self._shares))
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
         """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
@@ -287,88 +265,91 @@ class AdaptiveExchange:
         """
         self.flush()
         release()
-        turn = self._channel.leave_store(Standing(clock=self._clock, plan=plan), self._rack)
+        turn = self._parts.channel.leave_store(Standing(clock=self._clock, plan=plan), self._stage.rack)
         steer = turn.steer
         if steer is None:
-            assert self._store is not None, "only a stage on the store is left so"
+            assert self._stage.store is not None, "only a stage on the store is left so"
             if turn.to_the_end:
-                self._store.halt()
+                self._stage.store.halt()
             else:
-                self._store.resume()
+                self._stage.store.resume()
             return turn
-        self._rounds.go_on_from(steer.clock, global_samples=turn.samples, plan=plan, remainder=turn.remainder)
+        self._parts.rounds.go_on_from(steer.clock, global_samples=turn.samples, plan=plan, remainder=turn.remainder)
         self._hear_news()
-        self._awaits_news = False
-        self._exchanges.passed(turn.samples)
+        self._reporter.go_on(steer)
+        self._parts.exchanges.passed(turn.samples)
         self._clock = steer.clock
-        self._review, self._holds = steer.next_review, steer.next_clock
         self._change(steer, turn=turn)
         self._take_shares(steer)
-        self._steps.go_on_from(steer.clock)
+        self._parts.steps.go_on_from(steer.clock)
         return turn
 
     def _change(self, steer: Steering, *, turn: Turn | None) -> None:
-        before, self._policy = self._policy, parse_policy(steer.policy)
+        ended, policy = self._stage, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
-        changes = restored or self._policy != before
+        changes = restored or policy != ended.policy
         if changes:
             _log.info(
-                "%s in place of %s%s", steer.policy, before.spec, ", from the last good state" if restored else ""
+                "%s in place of %s%s", steer.policy, ended.policy.spec, ", from the last good state" if restored else ""
             )
-        if self._store is not None:
-            self._store.take_back()
-        if self._collective is not None:
-            self._collective.settle()
+        if ended.store is not None:
+            ended.store.take_back()
+        self.settle()
         if self._leads(turn):
-            self._snapshots += self._current.snapshots()
-        self._current.close()
-        self._current, self._collective, self._store, self._rack = NoGroup(), None, None, None
+            self._snapshots += ended.exchange.snapshots()
+        ended.exchange.close()
+        self._stage = _Stage(policy, self._clock)
         if restored:
-            self._held.returned()
+            self._reporter.returned()
             self._kept[0].restore()
             while len(self._kept) > 1:
                 self._kept.pop()
         if turn is None or not turn.regroup:
-            if restored or own_states_meet(before, self._policy):
+            if restored or own_states_meet(ended.policy, policy):
                 self._average_state(steer.clock, parameters=restored)
-            if changes and (self._policy.exchange == "collective" or self._policy.racks_share_store):
-                self._exchanges.agree_on_scale()
+            if changes and (policy.exchange == "collective" or policy.racks_share_store):
+                self._parts.exchanges.agree_on_scale()
             if steer.save and self._saver is not None:
-                self._saver.save(self._standstill(steer, turn), books=self._channel.books)
-            self._current = self._begin(self._policy, turn=turn)
-        if self._monitor is not None:
-            self._monitor.forget()
+                self._saver.save(self._standstill(steer, turn), books=self._parts.channel.books)
+            self._begin(policy, turn=turn)
+        self._reporter.forget()
         if not changes:
             return
-        self._timeline.event("steer", at_s=self._timeline.now_s(), clock=steer.clock, policy=steer.policy)
-        self._tell_user(before, clock=steer.clock, restored=restored)
+        self._parts.timeline.event("steer", at_s=self._parts.timeline.now_s(), clock=steer.clock, policy=steer.policy)
+        self._tell_user(ended.policy, clock=steer.clock, restored=restored)
 
     def _leads(self, turn: Turn | None) -> bool:
         """Whether this is the worker whose state stands for that of all."""
-        return self._group.rank == 0 if turn is None else self._group.worker == turn.leader
+        return self._parts.group.rank == 0 if turn is None else self._parts.group.worker == turn.leader
 
     def _standstill(self, steer: Steering, turn: Turn | None) -> Standstill:
         """What is saved of this moment."""
-        own = self._policy.update == "delta"
-        moment = Standstill.of(steer, samples=self._rounds.global_samples, own=self._own.state(), own_optimizer=own)
+        own = {"kept": [copy.state() for copy in self._kept], **self._memory()}
+        moment = Standstill.of(
+            steer,
+            samples=self._parts.rounds.global_samples,
+            own=own,
+            own_optimizer=self._stage.policy.update == "delta",
+        )
         return moment if self._batches is None else replace(moment, **self._batches.position(turn))
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
-        begun_s = self._timeline.now_s()
-        if not average_state(self._replica, self._group, parameters=parameters):
-            self._timeline.meter.totals.fallbacks.append(
+        begun_s = self._parts.timeline.now_s()
+        if not average_state(self._replica, self._parts.group, parameters=parameters):
+            self._parts.timeline.meter.totals.fallbacks.append(
                 f"at step {clock} the optimizer's state was dropped: not all workers had one"
             )
-        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
+        self._parts.timeline.blocked(begun_s, self._parts.timeline.now_s(), clock=clock)
 
     def stand(self) -> Stand | None:
         """Which steps the replica holds; all make the first ones of a stage from equal replicas."""
-        stand = None if self._collective is None else self._collective.stand()
-        return None if stand is None else Stand(settled=max(stand.settled, self._began), counted=stand.counted)
+        stage = self._stage
+        stand = None if stage.collective is None else stage.collective.stand()
+        return None if stand is None else Stand(settled=max(stand.settled, stage.began), counted=stand.counted)
 
     def units(self) -> list[int]:
         """Whose replicas are equal after every step."""
-        return [0] * self._group.size if self._collective is None else self._collective.units()
+        return [0] * self._parts.group.size if self._stage.collective is None else self._stage.collective.units()
 
     @property
     def meets(self) -> bool:
@@ -377,74 +358,84 @@ class AdaptiveExchange:
 
     def settle(self) -> None:
         """Bring what is under way or held back to its end, so that all replicas are equal."""
-        if self._collective is not None:
-            self._collective.settle()
+        if self._stage.collective is not None:
+            self._stage.collective.settle()
 
     def memory(self) -> dict[str, Any]:
         """What this worker's parts remember, and what the loop over the data deals out."""
-        return {"own": self._own.memory(), "figures": self._batches and to_values(self._batches.figures)}
+        return {"own": self._memory(), "figures": self._batches and to_values(self._batches.figures)}
+
+    def _memory(self) -> dict[str, Any]:
+        return {"exchanges": self._parts.exchanges.own(), **self._reporter.memory()}
+
+    def _remember(self, own: dict[str, Any]) -> None:
+        """Take over what another worker's `memory`, or a checkpoint, has; nothing is nothing."""
+        if own:
+            self._kept.extend(StateCopy.of(self._replica, one) for one in own.get("kept", ()))
+            self._parts.exchanges.take_own(own["exchanges"])
+            self._reporter.go_on_from(own)
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
         """Drop what was under way, and go on in the new group as is said; replicas are equal."""
         assert steer is not None, "a policy that changes says how all go on"
-        self._snapshots += self._current.snapshots()
-        self._current.close()
-        self._current, self._collective = NoGroup(), None  # if they are cut off again before the next is built
-        self._exchanges.regrouped(self._rounds.global_samples)
+        before, policy = self._stage.policy, parse_policy(steer.policy)
+        self._snapshots += self._stage.exchange.snapshots()
+        self._stage.exchange.close()
+        self._stage = _Stage(before, self._clock)  # if they are cut off again before the next is built
+        self._parts.exchanges.regrouped(self._parts.rounds.global_samples)
         if self._batches is not None:
             self._batches.regrouped()
         if memory is not None:
             if memory["own"] is not None:
-                self._own.go_on_from(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
+                self._remember(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
             if self._late and memory["figures"] is not None:
-                self._resumed = Standstill.joined(steer, self._rounds, figures=memory["figures"])
-        self._late = self._awaits_news = False
-        self._exchanges.agree_on_scale()
-        before, self._policy, self._clock = self._policy, parse_policy(steer.policy), steer.clock
-        self._review, self._holds, self._shares = steer.next_review, steer.next_clock, steer.shares
+                self._resumed = Standstill.joined(steer, self._parts.rounds, figures=memory["figures"])
+        self._late = False
+        self._parts.exchanges.agree_on_scale()
+        self._reporter.go_on(steer)
+        self._clock, self._shares = steer.clock, steer.shares
         self._kept.clear()
         self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
-        self._current = self._begin(self._policy, turn=None)
-        if self._monitor is not None:
-            self._monitor.forget()
-        if before != self._policy:
+        self._begin(policy, turn=None)
+        self._reporter.forget()
+        if before != policy:
             self._tell_user(before, clock=steer.clock, restored=False)
 
     def _tell_user(self, before: Policy, *, clock: int, restored: bool) -> None:
         if self._on_transition is not None:
-            transition = Transition(clock=clock, before=before, after=self._policy, restored=restored)
+            transition = Transition(clock=clock, before=before, after=self._stage.policy, restored=restored)
             self._on_transition(transition, self._replica.optimizer)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Backward passes in this context only add to the gradient."""
-        return self._current.accumulating()
+        return self._stage.exchange.accumulating()
 
     def admitted_at(self, clock: int) -> None:
         """A rest on the store is over; on a collective nobody rests."""
         self._clock = clock
-        self._current.admitted_at(clock)
+        self._stage.exchange.admitted_at(clock)
 
     def flush(self) -> None:
         """Hand in to the store what is held back."""
-        if self._store is not None:
-            self._store.flush()
+        if self._stage.store is not None:
+            self._stage.store.flush()
 
     def shared(self) -> State | None:
         """The shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
-        return self._current.shared()
+        return self._stage.exchange.shared()
 
     def finish(self) -> None:
         """Contribute what is still held back."""
-        self._current.finish()
-        if self._monitor is not None and (clipped := self._monitor.clipped) is not None:
-            self._timeline.meter.totals.fallbacks.append(clipped)
+        self._stage.exchange.finish()
+        if (clipped := self._reporter.clipped) is not None:
+            self._parts.timeline.meter.totals.fallbacks.append(clipped)
 
     def snapshots(self) -> list[SharedState]:
         """The snapshots taken since the last call, on the worker that evaluates."""
         taken, self._snapshots = self._snapshots, []
-        return taken + self._current.snapshots()
+        return taken + self._stage.exchange.snapshots()
 
     def close(self) -> None:
         """Let go of the model."""
-        self._current.close()
+        self._stage.exchange.close()
         self._kept.clear()

@@ -1,0 +1,129 @@
+"""Reports of a worker to what steers its policy: what its steps were, when a review is due, and the answers."""
+
+from typing import Any
+
+from plesio.policies import Reviewed
+from plesio.policies.steered import NEVER
+from plesio.protocol.to_worker import Steering
+from plesio.runtime.worker.exchange.exchange import Exchange, Progress
+from plesio.runtime.worker.exchange.held_rate import HeldRate
+from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
+from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.rack_batches import Rack
+from plesio.runtime.worker.timeline import Timeline
+
+__all__ = ["ReviewReporter"]
+
+
+class ReviewReporter:
+    """The reviews of one worker.
+
+    Args:
+        replica: The model that is trained.
+        group: The ranks.
+        channel: The way to server 0 and back.
+        timeline: Where waiting for an answer goes.
+        held: Holds learning rates that leap.
+        monitor: Gathers reviews; None where nobody reads them.
+        first_review: Clock of the first review and the one from which its answer holds.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        group: LiveGroup,
+        channel: SteeringChannel,
+        timeline: Timeline,
+        held: HeldRate,
+        monitor: StepMonitor | None,
+        first_review: tuple[int, int],
+    ) -> None:
+        self._replica = replica
+        self._group = group
+        self._channel = channel
+        self._timeline = timeline
+        self._held = held
+        self._monitor = monitor
+        self._review, self._holds = first_review
+        self._awaits_news = False
+        """The last review has not been answered."""
+
+    def step(self, progress: Progress, exchange: Exchange) -> None:
+        """Have a step exchanged, at the rate that is allowed, and report when a review is due."""
+        share = self._held.share_at(progress.clock)
+        with self._replica.scaled_rate(share):
+            exchange.step(progress)
+        rate = share * self._held.rate
+        if self._monitor is not None:
+            self._monitor.step(progress, rate=rate)
+        if progress.clock >= self._review:
+            self._review, self._awaits_news = NEVER, True
+            self._channel.review(self._seen(progress.clock, rate=rate))
+
+    def _seen(self, clock: int, *, rate: float) -> Reviewed:
+        if self._monitor is None:
+            return Reviewed(worker=self._group.worker, clock=clock, samples=(), compute_s=(), blocked_s=())
+        replica = self._replica
+        return self._monitor.take(
+            clock,
+            learning_rate=rate,
+            momentum=replica.momentum,
+            normalises=replica.normalises,
+            shares_moments=replica.can_share_moments,
+            writes=replica.changes.seen,
+            parameters=list(replica.parameters.values()),
+        )
+
+    def answer(self, clock: int) -> Steering | None:
+        """Wait for the answer that holds from this clock on; None where none does."""
+        if clock != self._holds:
+            return None
+        begun_s = self._timeline.now_s()
+        steer = self._channel.steer()
+        self._timeline.wait(begun_s, self._timeline.now_s(), clock=clock)
+        assert steer.clock == clock, f"an answer for clock {steer.clock} at clock {clock}"
+        self.go_on(steer)
+        return steer
+
+    def news(self, rack: Rack | None) -> Steering | None:
+        """Return the answer to the last review, on the store, if it has come and was not given before."""
+        if not self._awaits_news or (news := self._channel.news(rack)) is None:
+            return None
+        self._review, self._awaits_news = news.next_review, False
+        return news
+
+    def go_on(self, steer: Steering) -> None:
+        """Review next when an answer says, which all have."""
+        self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+
+    def good(self) -> None:
+        """Take the rates up to here for good ones: a review found nothing wrong."""
+        self._held.good()
+
+    def returned(self) -> None:
+        """Judge rates anew: the run goes back to an earlier state."""
+        self._held.returned()
+
+    def forget(self) -> None:
+        """Measure from here on: another stage begins."""
+        if self._monitor is not None:
+            self._monitor.forget()
+
+    @property
+    def clipped(self) -> str | None:
+        """A line about gradients that were scaled down, if there were any."""
+        return None if self._monitor is None else self._monitor.clipped
+
+    def memory(self) -> dict[str, Any]:
+        """Return usual steps and rates, as plain values."""
+        return ({} if self._monitor is None else {"monitor": self._monitor.own()}) | self._held.own()
+
+    def go_on_from(self, memory: dict[str, Any]) -> None:
+        """Take over what `memory` gave."""
+        if self._monitor is not None and "monitor" in memory:
+            self._monitor.take_own(memory["monitor"])
+            self._monitor.forget()
+        self._held.take_own(memory)
