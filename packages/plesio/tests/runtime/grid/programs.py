@@ -5,8 +5,8 @@ import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
-from plesio.runtime.worlds.virtual import simulate
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+
+T = TypeVar("T")
 
 NUM_SAMPLES, MICRO_BATCH, EPOCHS = 128, 8, 2
 CUTS = {1: [], 2: [3], 3: [2, 4], 4: [1, 3, 5]}
@@ -45,31 +51,47 @@ def train(grid: Any, given: Callable[[Any], None] = lambda batch: None) -> None:
             grid.step(x, y)
 
 
+def in_grid(
+    spec: str | GridSetting,
+    loop: Callable[[Any], T],
+    *,
+    model: Callable[[], Any] = network,
+    make: Any = optimizer,
+    loss: Any = nn.functional.cross_entropy,
+    step_s: Callable[[int], float] | None = None,
+    snapshot_every: int | None = None,
+    faults: Sequence[Fault] = (),
+    **options: Any,
+) -> Simulation[T]:
+    """Have each worker of a virtual grid do ``loop`` with it; ``step_s`` gives the seconds of a rank's steps."""
+    setting = GridSetting.parse(spec) if isinstance(spec, str) else spec
+    options = {"cuts": CUTS[setting.stages], **options}
+
+    def work(job: Any) -> T:
+        pacer = None
+        if step_s is not None:
+            drawn = Constant(mean_s=step_s(job.place.rank))
+            pacer = Pacer(step_time=drawn, seed=0, worker=0, clock=job.clock)
+        told = JoinOptions(pacer=pacer, snapshot_every=snapshot_every)
+        with plesio.grid(model(), make, loss, setting=setting, options=told, **options) as grid:
+            return loop(grid)
+
+    count = setting.num_workers
+    return simulate(work, num_workers=count, cluster=Cluster.one_host(count), faults=faults)
+
+
 def in_virtual_world(
     setting: GridSetting, **options: Any
 ) -> tuple[dict[str, Tensor], RunResult, list[list[tuple[Tensor, Tensor]]]]:
     """The final state, the result, and each group's micro-batches."""
     given: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(setting.groups)]
 
-    def work(job: Any) -> tuple[dict[str, Tensor] | None, RunResult]:
-        model = network()
-        make = options.get("optimizer", optimizer)
-        told = {key: value for key, value in options.items() if key in ("scheduler_factory", "clip", "trace")}
-        with plesio.grid(
-            options.get("model", lambda: model)(),
-            make,
-            nn.functional.cross_entropy,
-            setting=setting,
-            cuts=options.get("cuts", CUTS[setting.stages]),
-            **told,
-        ) as grid:
-            train(grid, given[grid.group].append if grid.stage == 0 else lambda batch: None)
-            grid.finish()
-            state = grid.state_dict()
-        return state, grid.report()
+    def loop(grid: Any) -> tuple[dict[str, Tensor] | None, RunResult]:
+        train(grid, given[grid.group].append if grid.stage == 0 else lambda batch: None)
+        grid.finish()
+        return grid.state_dict(), grid.report()
 
-    simulation = simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers))
-    state, result = simulation.values()[0]
+    state, result = in_grid(setting, loop, **options).values()[0]
     return state, result, given
 
 

@@ -9,20 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import plesio
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
 from plesio.runtime.checkpoints.said import AWAIT_S
 from plesio.runtime.grid.saving import whole_network
-from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import simulate
-from runtime.grid.programs import CUTS, data, network
+from runtime.grid.programs import data, in_grid
 
 LIMIT_S = 20.0
 LOADER = {"batch_size": 8, "shuffle": True}
@@ -51,31 +45,28 @@ def run(
 ) -> Any:
     """Two epochs, or up to a micro-batch in mid-loop; the final state and the result on each worker."""
 
-    def work(job: Any) -> Any:
-        scheduler = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)  # noqa: E731
-        with plesio.grid(
-            noisy_network(),
-            adam,
-            nn.functional.cross_entropy,
-            setting=setting,
-            cuts=CUTS[setting.stages],
-            scheduler_factory=scheduler,
-            clip=0.5,
-            checkpoint=folder,
-            every=every,
-            keep=100,
-            resume=resume,
-        ) as grid:
-            for _ in range(2):
-                for x, y in grid.shard(DataLoader(data(), **LOADER)):
-                    grid.step(x, y)
-                    if stop_after is not None and grid.clock >= stop_after:
-                        return None
-                grid.evaluate(lambda: float(grid.model(data().tensors[0]).sum()))
-            grid.finish()
-            return grid.state_dict(), grid.report()
+    def loop(grid: Any) -> Any:
+        for _ in range(2):
+            for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                grid.step(x, y)
+                if stop_after is not None and grid.clock >= stop_after:
+                    return None
+            grid.evaluate(lambda: float(grid.model(data().tensors[0]).sum()))
+        grid.finish()
+        return grid.state_dict(), grid.report()
 
-    return simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()
+    return in_grid(
+        setting,
+        loop,
+        model=noisy_network,
+        make=adam,
+        scheduler_factory=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9),
+        clip=0.5,
+        checkpoint=folder,
+        every=every,
+        keep=100,
+        resume=resume,
+    ).values()
 
 
 SPECS = [
@@ -136,26 +127,13 @@ def test_another_grid_or_seed_is_refused(tmp_path: Path) -> None:
 
 
 def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
-    setting = GridSetting.parse("2x3,every=3")
+    def loop(grid: Any) -> None:
+        for _ in range(6):
+            for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                grid.step(x, y)
 
-    def work(job: Any) -> None:
-        pacer = Pacer(step_time=Constant(mean_s=0.1 + 0.05 * job.place.rank), seed=0, worker=0, clock=job.clock)
-        with plesio.grid(
-            network(),
-            adam,
-            nn.functional.cross_entropy,
-            setting=setting,
-            cuts=CUTS[3],
-            checkpoint=tmp_path,
-            every=0.3,
-            keep=100,
-            options=JoinOptions(pacer=pacer),
-        ) as grid:
-            for _ in range(6):
-                for x, y in grid.shard(DataLoader(data(), **LOADER)):
-                    grid.step(x, y)
-
-    simulate(work, num_workers=6, cluster=Cluster.one_host(6)).values()
+    steps = {"step_s": lambda rank: 0.1 + 0.05 * rank}
+    in_grid("2x3,every=3", loop, make=adam, checkpoint=tmp_path, every=0.3, keep=100, **steps).values()
     checkpoints = Folder(tmp_path).all()
     assert len(checkpoints) >= 2
     assert all(read_manifest(path).num_workers == 6 for path in checkpoints)
@@ -168,25 +146,17 @@ def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
 ) -> None:
     monkeypatch.setattr("plesio.runtime.checkpoints.said.FAILED_AWAIT_S", 0.2)
 
-    def work(job: Any) -> RunResult:
-        slow = 4 if job.place.rank >= 2 else 1  # the others wait for it in a checkpoint, if in anything
-        pacer = Pacer(step_time=Constant(mean_s=0.04 * slow), seed=0, worker=0, clock=job.clock)
-        with plesio.grid(
-            network(),
-            adam,
-            nn.functional.cross_entropy,
-            setting=spec,
-            cuts=CUTS[2],
-            checkpoint=tmp_path,
-            every="1 steps",
-            options=JoinOptions(pacer=pacer),
-        ) as grid:
-            for _ in range(3):
-                for x, y in grid.shard(DataLoader(data(), **LOADER)):
-                    grid.step(x, y)
-                    if grid.rank == 0 and grid.clock == 30:
-                        committed.append(commits_of_two())
+    def loop(grid: Any) -> RunResult:
+        for _ in range(3):
+            for x, y in grid.shard(DataLoader(data(), **LOADER)):
+                grid.step(x, y)
+                if grid.rank == 0 and grid.clock == 30:
+                    committed.append(commits_of_two())
+        grid.close()
         return grid.report()
+
+    def step_s(rank: int) -> float:
+        return 0.16 if rank >= 2 else 0.04  # the others wait for it in a checkpoint, if in anything
 
     def commits_of_two() -> bool:
         """Return True when those who are left have committed a checkpoint, though one before it never will be."""
@@ -200,7 +170,8 @@ def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
     committed: list[bool] = []
     lose = (Fault(at_s=0.6, kind="lose", worker=3),)
     begun_s = time.monotonic()
-    ended = simulate(work, num_workers=4, cluster=Cluster.one_host(4), faults=lose).outcomes
+    how = {"make": adam, "step_s": step_s, "faults": lose}
+    ended = in_grid(spec, loop, checkpoint=tmp_path, every="1 steps", **how).outcomes
     assert time.monotonic() - begun_s < AWAIT_S / 4
     assert committed == [True]
     for rank in (0, 1):

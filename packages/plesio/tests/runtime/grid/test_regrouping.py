@@ -12,16 +12,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import plesio
-from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import simulate
-from runtime.grid.programs import CUTS, mix, network, optimizer
+from runtime.grid.programs import in_grid, mix, network, optimizer
 
 NUM_SAMPLES, MICRO_BATCH, STEP_S = 480, 4, 0.02
 
@@ -48,29 +42,21 @@ class Run:
         self.given: dict[int, list[list[int]]] = {}
         """Samples of each group's micro-batches."""
 
-        def work(job: Any) -> Any:
-            pacer = Pacer(step_time=Constant(mean_s=STEP_S * self.setting.stages), seed=0, worker=0, clock=job.clock)
-            with plesio.grid(
-                network(),
-                optimizer,
-                nn.functional.cross_entropy,
-                setting=self.setting,
-                cuts=CUTS[self.setting.stages],
-                options=JoinOptions(pacer=pacer, snapshot_every=snapshot_every),
-                **checkpoints,
-            ) as grid:
-                loader = DataLoader(numbered(), batch_size=MICRO_BATCH, shuffle=True)
-                for _ in range(1 if together else epochs):
-                    for x, y, numbers in grid.shard(loader, samples=epochs * NUM_SAMPLES if together else None):
-                        if grid.stage == 0:
-                            self.given.setdefault(grid.group, []).append(numbers.tolist())
-                        grid.step(x, y)
-                grid.finish(lambda: 0.0)
-                return grid.state_dict(), grid.report()
+        def loop(grid: Any) -> Any:
+            loader = DataLoader(numbered(), batch_size=MICRO_BATCH, shuffle=True)
+            for _ in range(1 if together else epochs):
+                for x, y, numbers in grid.shard(loader, samples=epochs * NUM_SAMPLES if together else None):
+                    if grid.stage == 0:
+                        self.given.setdefault(grid.group, []).append(numbers.tolist())
+                    grid.step(x, y)
+            grid.finish(lambda: 0.0)
+            return grid.state_dict(), grid.report()
 
-        count = self.setting.num_workers
-        simulation = simulate(work, num_workers=count, cluster=Cluster.one_host(count), faults=faults)
-        self.outcomes = simulation.outcomes
+        def step_s(rank: int) -> float:
+            return STEP_S * self.setting.stages
+
+        how = {"step_s": step_s, "snapshot_every": snapshot_every, "faults": faults}
+        self.outcomes = in_grid(self.setting, loop, **how, **checkpoints).outcomes
         values = [one.value for one in self.outcomes.values() if one.value is not None and one.value[0] is not None]
         assert len(values) == 1, [one.error for one in self.outcomes.values()]
         [(self.state, self.result)] = values

@@ -3,35 +3,18 @@
 from typing import Any
 
 import pytest
-from torch import nn
 
-import plesio
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster
-from plesio.policies.grid import GridSetting
-from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worlds.virtual import simulate
-from runtime.grid.programs import CUTS, network, optimizer, train
+from runtime.grid.programs import in_grid, train
 
 
 def run(spec: str, snapshot_every: int | None) -> RunResult:
-    setting = GridSetting.parse(spec)
-
-    def work(job: Any) -> RunResult:
-        model = network()
-        with plesio.grid(
-            model,
-            optimizer,
-            nn.functional.cross_entropy,
-            setting=setting,
-            cuts=CUTS[setting.stages],
-            options=JoinOptions(snapshot_every=snapshot_every),
-        ) as grid:
-            train(grid)
-            grid.finish(lambda: float(sum(weight.abs().sum() for weight in model.parameters())))
+    def loop(grid: Any) -> RunResult:
+        train(grid)
+        grid.finish(lambda: float(sum(weight.abs().sum() for weight in grid.model.parameters())))
         return grid.report()
 
-    return simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()[0]
+    return in_grid(spec, loop, snapshot_every=snapshot_every).values()[0]
 
 
 @pytest.mark.one_in(3)

@@ -11,51 +11,28 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import ConfigError, PlesioError, TaskError, WorkerLostError
-from plesio.core.results import read_results
+from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
-from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.simulation import Outcome
-from runtime.grid.programs import CUTS, data, network, optimizer
+from runtime.grid.programs import data, in_grid, network, optimizer
 
 
 def outcomes(
-    spec: str,
-    *,
-    model: Callable[[], Any] = network,
-    cuts: Any = "usual",
-    faults: tuple[Fault, ...] = (),
-    before_step: Callable[[Any], None] = lambda grid: None,
-    loss: Any = nn.functional.cross_entropy,
-    trace: Path | None = None,
+    spec: str, *, before_step: Callable[[Any], None] = lambda grid: None, **options: Any
 ) -> dict[int, Outcome[Any]]:
-    setting = GridSetting.parse(spec)
+    def loop(grid: Any) -> Any:
+        for _ in range(3):
+            for x, y in grid.shard(DataLoader(data(), batch_size=8, shuffle=True)):
+                before_step(grid)
+                grid.step(x, y)
+        grid.finish()
+        return grid.state_dict(), grid.report()
 
-    def work(job: Any) -> Any:
-        pacer = Pacer(step_time=Constant(mean_s=0.02 * setting.stages), seed=0, worker=0, clock=job.clock)
-        with plesio.grid(
-            model(),
-            optimizer,
-            loss,
-            setting=setting,
-            cuts=CUTS[setting.stages] if cuts == "usual" else cuts,
-            trace=trace,
-            options=JoinOptions(pacer=pacer),
-        ) as grid:
-            for _ in range(3):
-                for x, y in grid.shard(DataLoader(data(), batch_size=8, shuffle=True)):
-                    before_step(grid)
-                    grid.step(x, y)
-            grid.finish()
-            return grid.state_dict(), grid.report()
-
-    return simulate(
-        work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers), faults=faults
-    ).outcomes
+    stages = GridSetting.parse(spec).stages
+    return in_grid(spec, loop, step_s=lambda rank: 0.02 * stages, **options).outcomes
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
@@ -149,19 +126,16 @@ def test_a_stage_with_nothing_to_train_is_refused() -> None:
 
 @pytest.mark.parametrize("spec", ["2x3", "1x3,schedule=1f1b,micro_batches=2"])
 def test_a_later_loop_may_have_larger_micro_batches(spec: str) -> None:
-    def work(job: Any, sizes: tuple[int, ...]) -> Any:
-        with plesio.grid(network(), optimizer, nn.functional.cross_entropy, setting=spec, cuts=CUTS[3]) as grid:
-            for size in sizes:
-                for x, y in grid.shard(DataLoader(data(), batch_size=size)):
-                    grid.step(x, y)
-        return grid.state_dict(), grid.report()
+    def loop(grid: Any) -> RunResult:
+        for size in (4, 16, 8, 32):
+            for x, y in grid.shard(DataLoader(data(), batch_size=size)):
+                grid.step(x, y)
+        grid.finish()
+        return grid.report()
 
-    workers = GridSetting.parse(spec).num_workers
-    for ended in simulate(
-        lambda job: work(job, (4, 16, 8, 32)), num_workers=workers, cluster=Cluster.one_host(workers)
-    ).outcomes.values():
+    for ended in in_grid(spec, loop).outcomes.values():
         assert ended.error is None
-        assert ended.value[1].samples == 4 * len(data())
+        assert ended.value.samples == 4 * len(data())
 
 
 def test_numbers_of_workers_that_do_not_fit() -> None:
