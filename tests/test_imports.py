@@ -29,7 +29,7 @@ MOST_INTERNAL = {
     "plesio/cost": 19,
     "plesio/policies": 42,
     "plesio/protocol": 2,
-    "plesio/report": 32,
+    "plesio/report": 30,
     "plesio/runtime": 36,
     "plesio/runtime/checkpoints": 16,
     "plesio/runtime/coordinator": 10,

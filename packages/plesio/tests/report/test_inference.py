@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from plesio.report.characterisation import pareto_front
 from plesio.report.inference import (
     MIN_SEEDS,
     brown_forsythe,
@@ -18,7 +19,6 @@ from plesio.report.inference import (
     least_visible,
     size_word,
 )
-from plesio.report.pareto import pareto_front
 from plesio.report.statistics import Spread
 
 

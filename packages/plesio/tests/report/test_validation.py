@@ -5,8 +5,7 @@ from rich.console import Console
 
 from plesio.core.predictions import Prediction
 from plesio.report.charts import draw_figure
-from plesio.report.validation import render_validation, render_validation_page
-from plesio.report.validation_charts import predictions_chart
+from plesio.report.validation import predictions_chart, render_validation, render_validation_page
 
 
 def predictions() -> list[Prediction]:

@@ -18,10 +18,10 @@ from plesio.report.model import Comparison
 from plesio.report.operation import Operation, operation_of, read_result
 from plesio.report.page import TraceLink, render_page
 from plesio.report.perfetto import PERFETTO_NAME, write_perfetto
+from plesio.report.resource_charts import utilisation_of
 from plesio.report.spans import RunTraces, read_traces, trace_paths
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import window_of
-from plesio.report.utilisation import utilisation_of
 
 __all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison", "read_operations"]
 

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from plesio.core.charts import Chart, Table
 
 __all__ = [
     "Card",
     "Cards",
-    "Code",
     "Document",
     "Facts",
     "Folded",
-    "Heading",
     "Item",
     "Items",
-    "Note",
+    "Line",
     "PageBlock",
     "PageSection",
     "Pictures",
@@ -27,24 +26,11 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
-    """A title within a section."""
+class Line:
+    """A title within a section, small print, or code, which is shown as it is."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Small print."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Lines that are shown as they are."""
-
-    text: str
+    role: Literal["heading", "note", "code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +114,7 @@ class Folded:
     opened: bool = False
 
 
-PageBlock = str | Heading | Note | Code | Facts | Table | StyledTable | Items | Pictures | Cards | Folded
+PageBlock = str | Line | Facts | Table | StyledTable | Items | Pictures | Cards | Folded
 """A part of a section; a text is a paragraph."""
 
 

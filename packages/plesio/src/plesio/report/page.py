@@ -10,14 +10,12 @@ from plesio.core.results import RunResult
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.comparison_charts import comparison_charts, policy_looks
 from plesio.report.document import (
-    Code,
     Document,
     Facts,
     Folded,
-    Heading,
     Item,
     Items,
-    Note,
+    Line,
     PageBlock,
     PageSection,
     StyledTable,
@@ -31,12 +29,11 @@ from plesio.report.model import Comparison, PolicySummary
 from plesio.report.operation import Operation
 from plesio.report.operation_advice import NOTHING_TO_ADVISE, operations_advice
 from plesio.report.page_frame import render_document
-from plesio.report.resource_charts import resource_charts
+from plesio.report.resource_charts import RunUtilisation, resource_charts
 from plesio.report.sentences import p_text, policy_sentence, ratio_text, seeds_text
 from plesio.report.statistics import Difference, Ratio
 from plesio.report.summarise import training_s
 from plesio.report.timelines import Window
-from plesio.report.utilisation import RunUtilisation
 
 __all__ = ["TraceLink", "render_page"]
 
@@ -79,7 +76,11 @@ def render_page(
         for summary in comparison.policies
         for seed, status, error in summary.unfinished
     ]
-    kept = [block for one in grid_tables(stages) for block in (Heading(one.title), StyledTable(table=one, even=True))]
+    kept = [
+        block
+        for one in grid_tables(stages)
+        for block in (Line(one.title, "heading"), StyledTable(table=one, even=True))
+    ]
     document = Document(
         title=f"Plesio: {comparison.task}",
         heading=_heading(comparison),
@@ -133,7 +134,7 @@ def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> Page
         for text in texts
     ]
     advice = Items(items=items) if items else NOTHING_TO_ADVISE
-    return section("Advice", advice, Note("From the traces of the first run of each policy."), slug="advice")
+    return section("Advice", advice, Line("From the traces of the first run of each policy.", "note"), slug="advice")
 
 
 def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[PageBlock, ...]:
@@ -145,11 +146,12 @@ def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[PageB
     )
     rows = [[summary.policy, *_cells(summary, comparison=comparison)] for summary in comparison.policies]
     table = Table(title="The comparison", headers=headers, rows=rows)
-    return StyledTable(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), Note(
+    return StyledTable(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), Line(
         f"Mean ± standard deviation over finished seeds. Small print: against {comparison.baseline}, ratios as "
         "geometric means over seeds, differences with their 95 % interval and the p value of a two-sided t test (in "
         "pairs where the seeds coincide, else Welch's), not corrected for the number of policies. Time to target is "
-        "the median of the seeds that reached it. Wait and communicate are shares of all workers' time."
+        "the median of the seeds that reached it. Wait and communicate are shares of all workers' time.",
+        "note",
     )
 
 
@@ -257,7 +259,7 @@ def _decisions_of(run: RunResult) -> PageBlock:
     """Tell decisions in sentences where they are those of a policy that adapts or switches."""
     texts = decision_sentences(run)
     if texts is None:
-        return Code("\n".join(json.dumps(decision, ensure_ascii=False) for decision in run.decisions))
+        return Line("\n".join(json.dumps(decision, ensure_ascii=False) for decision in run.decisions), "code")
     return Items(items=[Item(text=text) for text in texts], ordered=len(texts) > 1)
 
 

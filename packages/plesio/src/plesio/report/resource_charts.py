@@ -1,15 +1,17 @@
 """The charts of what workers used: what their memory held, and processor, memory and network over time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Panels, Series
+from plesio.core.trace import UTILISATION, Record
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report import findings
 from plesio.report.model import MEMORY_PARTS, Comparison
+from plesio.report.spans import RunTraces
 from plesio.report.timelines import MOST_WORKERS
-from plesio.report.utilisation import RunUtilisation
 
-__all__ = ["memory_bars", "resource_charts", "worker_lines"]
+__all__ = ["RunUtilisation", "memory_bars", "resource_charts", "utilisation_of", "worker_lines"]
 
 _MEMORY_COLOURS = {
     "before": "#c3c8ce",
@@ -28,6 +30,48 @@ _WHAT = (
     "took on top of gradients; other: batches, outputs, what the exchange keeps; shared: the host's store; kept free: "
     "by the allocator."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUtilisation:
+    """Samples of one run, by worker.
+
+    Attributes:
+        policy: The run's.
+        samples: (Seconds since the run's first sample, what was used since the sample before), by worker.
+    """
+
+    policy: str
+    samples: dict[int, tuple[tuple[float, Record], ...]]
+
+    def has(self, field: str) -> bool:
+        """Tell whether a sample has such a field."""
+        return any(field in record.fields for samples in self.samples.values() for _, record in samples)
+
+    def values(self, worker: int, *fields: str) -> list[float]:
+        """The sum of these fields at each sample of a worker; NaN where one is missing."""
+        return [
+            float(sum(record.fields.get(field, float("nan")) for field in fields)) for _, record in self.samples[worker]
+        ]
+
+
+def utilisation_of(run: RunTraces) -> RunUtilisation | None:
+    """Return the samples of a run; None if there are none."""
+    taken = {
+        worker: [
+            (run.offsets_s[worker] + record.at_s, record) for record in trace.records if record.kind == UTILISATION
+        ]
+        for worker, trace in run.by_worker.items()
+    }
+    began_s = min((records[0][0] for records in taken.values() if records), default=None)
+    if began_s is None:
+        return None
+    samples = {
+        worker: tuple((at_s - began_s, record) for at_s, record in records)
+        for worker, records in taken.items()
+        if records
+    }
+    return RunUtilisation(policy=run.policy, samples=samples)
 
 
 def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisation]) -> list[Chart]:

@@ -5,6 +5,7 @@ from plesio.report.characterisation.charts import (
     factor_charts,
     paper_charts,
     pareto_chart,
+    pareto_front,
     speed_up_chart,
 )
 from plesio.report.characterisation.page import (
@@ -34,6 +35,7 @@ __all__ = [
     "paper_charts",
     "paper_tables",
     "pareto_chart",
+    "pareto_front",
     "regained",
     "render_characterisation",
     "scaling_table",

@@ -15,12 +15,10 @@ from plesio.report.characterisation.paper import PAPER, PaperLayout
 from plesio.report.characterisation.summary import Characterisation, state_bytes
 from plesio.report.charts.colours import looks_of
 from plesio.report.model import Comparison, PolicySummary
-from plesio.report.pareto import pareto_front
-from plesio.report.resource_charts import memory_bars, worker_lines
+from plesio.report.resource_charts import RunUtilisation, memory_bars, utilisation_of, worker_lines
 from plesio.report.sentences import listed, ratio_text, share_text
 from plesio.report.spans import read_traces
 from plesio.report.summarise import BASELINE
-from plesio.report.utilisation import RunUtilisation, utilisation_of
 
 __all__ = [
     "Used",
@@ -28,6 +26,7 @@ __all__ = [
     "factor_charts",
     "paper_charts",
     "pareto_chart",
+    "pareto_front",
     "read_used",
     "speed_up_chart",
 ]
@@ -291,6 +290,24 @@ def pareto_chart(found: Characterisation) -> Panels | None:
         charts=panels,
         columns=_PANEL_COLUMNS,
     )
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Names of the points with no other that costs no more and gains no less, from the cheapest on.
+
+    Args:
+        points: (cost, gain) of each.
+
+    >>> pareto_front({"slow": (3.0, 0.9), "fast": (1.0, 0.8), "bad": (2.0, 0.7), "best": (3.0, 0.95)})
+    ['fast', 'best']
+    """
+    front: list[str] = []
+    most = float("-inf")
+    for name, (_, gain) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
+        if gain > most:
+            front.append(name)
+            most = gain
+    return front
 
 
 def _pareto_panel(comparison: Comparison, looks: Looks, *, title: str) -> tuple[LineChart, list[str]] | None:
