@@ -10,7 +10,7 @@ from plesio.advisor.candidates import SHARDED
 from plesio.core.charts import Axis, LineChart, Series, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.charts import terminal_table
-from plesio.report.document import Document, Line, pictures, section
+from plesio.report.document import Document, TextLine, pictures, section
 from plesio.report.page_frame import render_document
 
 __all__ = ["render_advice", "render_advice_page"]
@@ -53,14 +53,14 @@ def render_advice_page(advice: Advice, *, recipe: str | None) -> str:
         f"{counted(question.at.num_workers, 'worker')} on {question.at.cluster.name} · "
         f"{format_bytes(question.at.sizes.parameter_bytes)} of parameters · batches of {question.at.batch_size}"
     )
-    toml = () if recipe is None else ("As a recipe:", Line(recipe, "code"))
+    toml = () if recipe is None else ("As a recipe:", TextLine(recipe, "code"))
     document = Document(
         title=f"Plesio: advice for {question.name}",
         heading=f"{question.name}: {advice.chosen.spec}",
         facts=[facts],
         sections=[
             section("In words", *sentences_of(advice), slug="in-words"),
-            section("To use it", Line(_code(advice), "code"), *toml, slug="code"),
+            section("To use it", TextLine(_code(advice), "code"), *toml, slug="code"),
             section(ranking.title, ranking, _LEGEND, slug="ranking"),
             pictures([_progress_chart(advice), *(_flip_chart(flip) for flip in advice.flips)]),
         ],

@@ -14,11 +14,11 @@ __all__ = [
     "Folded",
     "Item",
     "Items",
-    "Line",
     "PageBlock",
     "PageSection",
     "Pictures",
     "StyledTable",
+    "TextLine",
     "pictures",
     "section",
     "tables",
@@ -26,7 +26,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A title within a section, small print, or code, which is shown as it is."""
 
     text: str
@@ -114,7 +114,7 @@ class Folded:
     opened: bool = False
 
 
-PageBlock = str | Line | Facts | Table | StyledTable | Items | Pictures | Cards | Folded
+PageBlock = str | TextLine | Facts | Table | StyledTable | Items | Pictures | Cards | Folded
 """A part of a section; a text is a paragraph."""
 
 

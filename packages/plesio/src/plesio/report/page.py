@@ -15,10 +15,10 @@ from plesio.report.document import (
     Folded,
     Item,
     Items,
-    Line,
     PageBlock,
     PageSection,
     StyledTable,
+    TextLine,
     pictures,
     section,
 )
@@ -79,7 +79,7 @@ def render_page(
     kept = [
         block
         for one in grid_tables(stages)
-        for block in (Line(one.title, "heading"), StyledTable(table=one, even=True))
+        for block in (TextLine(one.title, "heading"), StyledTable(table=one, even=True))
     ]
     document = Document(
         title=f"Plesio: {comparison.task}",
@@ -134,7 +134,9 @@ def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> Page
         for text in texts
     ]
     advice = Items(items=items) if items else NOTHING_TO_ADVISE
-    return section("Advice", advice, Line("From the traces of the first run of each policy.", "note"), slug="advice")
+    return section(
+        "Advice", advice, TextLine("From the traces of the first run of each policy.", "note"), slug="advice"
+    )
 
 
 def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[PageBlock, ...]:
@@ -146,7 +148,7 @@ def _overview(comparison: Comparison, colours: Mapping[str, str]) -> tuple[PageB
     )
     rows = [[summary.policy, *_cells(summary, comparison=comparison)] for summary in comparison.policies]
     table = Table(title="The comparison", headers=headers, rows=rows)
-    return StyledTable(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), Line(
+    return StyledTable(table=table, colours=[colours[summary.policy] for summary in comparison.policies]), TextLine(
         f"Mean ± standard deviation over finished seeds. Small print: against {comparison.baseline}, ratios as "
         "geometric means over seeds, differences with their 95 % interval and the p value of a two-sided t test (in "
         "pairs where the seeds coincide, else Welch's), not corrected for the number of policies. Time to target is "
@@ -259,7 +261,7 @@ def _decisions_of(run: RunResult) -> PageBlock:
     """Tell decisions in sentences where they are those of a policy that adapts or switches."""
     texts = decision_sentences(run)
     if texts is None:
-        return Line("\n".join(json.dumps(decision, ensure_ascii=False) for decision in run.decisions), "code")
+        return TextLine("\n".join(json.dumps(decision, ensure_ascii=False) for decision in run.decisions), "code")
     return Items(items=[Item(text=text) for text in texts], ordered=len(texts) > 1)
 
 

@@ -150,10 +150,10 @@ class PolicySpan:
     end: int
     policy: str
     slack: int
-    step_s: float
     shares: tuple[float, ...] = ()
     allowed: dict[str, int | None] = field(default_factory=dict)
     limited_by: str | None = None
+    step_s: float
     bsp_step_s: float | None = None
     free_step_s: float | None = None
 
