@@ -39,6 +39,7 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
         return message
 
 
+@cache
 def kind_of(message: type[Message]) -> int:
     """Return the kind of a message's type."""
     kind = message.__struct_config__.tag

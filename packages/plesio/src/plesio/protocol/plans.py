@@ -180,7 +180,8 @@ def num_rounds(figures: PlanFigures, *, num_workers: int, samples: int | None = 
     of_part = _rounds_of(whole, figures.batch_size, num_workers)
     if part < whole:  # the last round ends with the epoch
         of_part = max(0, min(part // (figures.batch_size * num_workers), of_part - 1))
-    return epochs * _rounds_of(size, figures.batch_size, num_workers) + of_part
+    before = epochs * _rounds_of(size, figures.batch_size, num_workers) if epochs else 0
+    return before + of_part
 
 
 def _rounds_of(num_samples: int, batch_size: int, num_workers: int) -> int:

@@ -117,10 +117,6 @@ class Member:
         """Have it end, because another of its rack is lost."""
         self.doomed = True
 
-    def remove(self) -> None:
-        """Let its messages count no more."""
-        self.live = False
-
 
 class Members(dict[int, Member]):
     """The workers that have come, by rank."""
@@ -160,7 +156,7 @@ class Members(dict[int, Member]):
 
     def remove(self, worker: int) -> None:
         """Let a worker's messages count no more; without live workers the run is over."""
-        self[worker].remove()
+        self[worker].live = False
         self.state = self.state if self.live else "ended"
 
     def form_racks(self, workers: Iterable[int], *, joined: bool) -> dict[int, tuple[int, ...]]:

@@ -56,10 +56,9 @@ class Newcomers:
         """Whether somebody could be taken in now."""
         return any(one.cut is not None for one in self._waiting.values())
 
-    def come_early(self, worker: int, join: Join) -> list[Effect]:
-        """It has come before the run has begun, and is heard when it has."""
+    def come_early(self, worker: int, join: Join) -> None:
+        """Keep what a worker says that has come before the run has begun, until it has."""
         self._early[worker] = join
-        return []
 
     def early(self) -> list[tuple[int, Join]]:
         """Those, once."""

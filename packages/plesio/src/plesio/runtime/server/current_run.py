@@ -73,12 +73,6 @@ class CurrentRun:
         return frozenset() if self._coordinator is None else frozenset(self._coordinator.live)
 
     @property
-    def mean_staleness(self) -> float:
-        """In versions."""
-        figures = self.progress()
-        return 0.0 if figures is None else figures.staleness
-
-    @property
     def snapshots(self) -> list[Snapshot]:
         """Those that were taken."""
         return [] if self._coordinator is None else self._coordinator.snapshots

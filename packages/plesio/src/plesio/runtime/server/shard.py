@@ -48,7 +48,7 @@ class Pulled:
     """
 
     version: int
-    present: list[int] | None
+    present: tuple[int, ...] | None
     payload: torch.Tensor
     state: Table | None = None
 
@@ -270,7 +270,7 @@ class Shard:
                 if changed > known_version and self._slices[index].kind == "parameter"
             ]
         payload = self._packed([self._bytes[index] for index in present])
-        return Pulled(self.version, present if len(present) < len(self._slices) else None, payload)
+        return Pulled(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> Pulled:
         """All slices that move, and the optimizer's state."""
@@ -287,7 +287,7 @@ class Shard:
         self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
     ) -> Pulled:
         count = self._num_moving
-        present = None if count == len(self._slices) else list(range(count))
+        present = None if count == len(self._slices) else tuple(range(count))
         return Pulled(self.version, present, self._packed([*parts[:count], *also]), state)
 
     def snapshot(self, number: int) -> None:

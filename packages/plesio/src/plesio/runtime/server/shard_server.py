@@ -188,7 +188,7 @@ class ShardServer:
             pulled = shard.pull_shared()
         else:
             pulled = shard.pull_snapshot(request.snapshot)
-        kind, meta = encode(Shared(present=_tuple(pulled.present), snapshots=tuple(snapshots), state=pulled.state))
+        kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
         self._endpoint.release(bulk)
         reply = self._reply(bulk.header, kind, version=pulled.version)
         self._endpoint.send(bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())
@@ -272,7 +272,7 @@ class ShardServer:
         assert self._shard is not None
         pulled = self._shard.pull(self._known_version(request))
         answer = Pulled(
-            present=_tuple(pulled.present), credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
+            present=pulled.present, credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
         )
         kind, meta = encode(answer)
         header = Header(
@@ -284,7 +284,3 @@ class ShardServer:
         )
         peer = worker_identity(request.worker).encode()
         self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
-
-
-def _tuple(present: Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if present is None else tuple(present)

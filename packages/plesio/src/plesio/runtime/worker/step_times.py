@@ -81,7 +81,7 @@ class StepTimes:
         timeline.worked((ended_s - self._entered_s) - (timeline.exchanged_s - self._exchanged_s))
         self._marked_s, duration_s = ended_s, ended_s - self._began_s
         _log.debug("a step of %d samples took %.6f s", samples, duration_s)
-        timeline.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=self.elapsed_s)
+        timeline.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=self._training.elapsed_s())
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

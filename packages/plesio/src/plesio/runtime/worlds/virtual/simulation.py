@@ -246,10 +246,11 @@ def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
 def _progress(deployment: Deployment) -> Progress:
     totals = [meter.totals for meter in deployment.meters.values()]
     losses = [meter.latest for meter in deployment.meters.values() if meter.latest is not None]
+    figures = deployment.server(0).proper.run.progress()
     return Progress(
         virtual_s=deployment.kernel.now_s,
         steps=sum(total.steps for total in totals),
         samples=sum(total.samples for total in totals),
         loss=max(losses)[2] if losses else float("nan"),
-        mean_staleness=deployment.server(0).proper.run.mean_staleness,
+        mean_staleness=0.0 if figures is None else figures.staleness,
     )
