@@ -24,7 +24,7 @@ from plesio.runtime.checkpoints.beginning import Checkpoints
 from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.join_options import JoinOptions, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.worker.environment import Place
@@ -120,7 +120,7 @@ def join(
     >>> session.report().steps
     1
     """
-    options, around = options.within()
+    options, around = surrounded(options)
     if around is not None:
         policy = policy if around.policy is None else around.policy
         trace = around.trace if trace is None else trace

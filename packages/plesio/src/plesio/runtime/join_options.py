@@ -13,7 +13,7 @@ from plesio.runtime.worker.environment import REPLICAS_VARIABLE
 from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["JoinOptions"]
+__all__ = ["JoinOptions", "surrounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,10 @@ class JoinOptions:
             raise ConfigError(f"{REPLICAS_VARIABLE}={told}: a server can be there once or twice; write 1 or 2")
         return int(told)
 
-    def within(self) -> tuple["JoinOptions", Ambient | None]:
-        """Return them with the job and the pacer of the virtual worker whose thread this is, and what else it has."""
-        around = ambient() if self.job is None else None
-        if around is None:
-            return self, None
-        return replace(self, job=around.job, pacer=around.pacer if self.pacer is None else self.pacer), around
+
+def surrounded(options: JoinOptions) -> tuple[JoinOptions, Ambient | None]:
+    """Return options with the job and the pacer of the virtual worker whose thread this is, and what else it has."""
+    around = ambient() if options.job is None else None
+    if around is None:
+        return options, None
+    return replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer), around

@@ -38,7 +38,7 @@ from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import GridStage, Loss
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.join_options import JoinOptions, surrounded
 from plesio.runtime.worker.environment import GRID_VARIABLE, Place
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
@@ -119,7 +119,7 @@ def grid(
     >>> session.report().steps
     1
     """
-    options, around = options.within()
+    options, around = surrounded(options)
     if around is not None:
         trace = around.trace if trace is None else trace
         if around.policy is not None and is_grid(around.policy):
