@@ -86,7 +86,7 @@ def test_a_section_of_the_notebook_that_is_named_is_there_and_has_the_figures():
 
 def test_the_number_of_examples_is_that_of_the_folder():
     number = len(list((ROOT / "examples").glob("*.py")))
-    for name in ("README.md", "docs/guides.md", "packages/plesio/CHANGELOG.md"):
+    for name in ("README.md", "docs/examples.md", "packages/plesio/CHANGELOG.md"):
         assert re.search(rf"\b{WORDS[number]}\b", page(name), flags=re.IGNORECASE), name
 
 
