@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Recomputation = Literal["none", "selective", "full"]
-"""What the backward pass computes again instead of keeping it."""
+"""The parts that the backward pass computes again instead of keeping them."""
 
 _BYTES = 2
 """Bytes of an activation."""

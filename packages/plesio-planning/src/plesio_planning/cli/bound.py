@@ -103,7 +103,7 @@ def list_chapter(
 
 
 def _command(theorem: "Theorem") -> Any:
-    """The command of a theorem: its inputs as options, and where the page goes."""
+    """Make the command of a theorem: its inputs as options, and where the page goes."""
     inputs = theorem.inputs()
 
     def evaluate(given: dict[str, Any], out: Path | None) -> None:

@@ -61,7 +61,7 @@ def estimate() -> Any:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar in a terminal, for as long as a search goes on; nothing elsewhere."""
+    """Show a bar in a terminal, for as long as a search goes on; nothing elsewhere."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -103,7 +103,7 @@ def ask_all(
 
 
 def _command(study: "Study") -> Any:
-    """The command of a study: its inputs as options, and where the answer goes."""
+    """Make the command of a study: its inputs as options, and where the answer goes."""
     from plesio_planning.measured import has_measurement
 
     def ask(inputs: dict[str, Any], out: Path | None, quiz: bool, measure: bool = False) -> None:
@@ -122,14 +122,14 @@ def _command(study: "Study") -> Any:
 
 
 def _check_alone(*, out: Path | None, measure: bool) -> None:
-    """An exercise shows its answer here, so that other options have no effect."""
+    """Refuse other options beside an exercise, which shows its answer here."""
     for option, given in (("--out", out is not None), ("--measure", measure)):
         if given:
             raise ConfigError(f"{option} has no effect with --quiz; leave one of them out")
 
 
 def _quiz(asked: "Asked") -> None:
-    """A question; a prediction from a line of the input; the answer with its reason."""
+    """Ask a question, read a prediction from a line of the input, and show the answer with its reason."""
     from plesio_planning.studies.exercises import EXERCISES
 
     exercise = EXERCISES[asked.study]

@@ -62,7 +62,7 @@ def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
 
 
 def _other_software(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Iterator[str]:
-    """A sentence for each other program of which a step of this model on such a machine was published."""
+    """Yield a sentence for each other program of which a step of this model on such a machine was published."""
     steps = [
         step
         for step in PUBLISHED_STEPS

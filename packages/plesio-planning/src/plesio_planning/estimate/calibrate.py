@@ -72,7 +72,7 @@ def predicted_s(step: PublishedStep, constants: Constants) -> float:
 
 
 def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANTS) -> Constants:
-    """The constants of `FITTED` that are most probable after these steps; all others are those of ``begin``.
+    """Fit the constants of `FITTED` that are most probable after these steps; all others are those of ``begin``.
 
     Args:
         steps: Any published steps.

@@ -1,4 +1,4 @@
-"""Whether a layout fits into the devices' memory, and which layout would.
+"""The check that a layout fits into the devices' memory, and the search for one that does.
 
 Programs do not all keep the same. The usual 18 bytes a parameter (`plesio_planning.estimate.memory`) are 14 in one that
 keeps gradients in BF16 and of master weights only what BF16 leaves of them. Who does not say what the program keeps
@@ -71,7 +71,7 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
 
 
 def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Layout:
-    """The layout itself, or the lean one if only that fits.
+    """Return the layout itself, or the lean one if only that fits.
 
     Raises:
         ConfigError: The model cannot be laid out so.
@@ -87,7 +87,7 @@ def _step_s(candidate: Candidate) -> float:
 
 
 def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
-    """What is kept of the layout: its degrees, and then only those that few change."""
+    """Yield the settings of the layout to keep: its degrees, and then only those that are rarely changed."""
     kept = {} if layout.micro_batch > 1 else {"micro_batch": 1}
     if isinstance(model, Convolutional):
         yield kept

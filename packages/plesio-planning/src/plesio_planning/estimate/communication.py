@@ -37,7 +37,7 @@ class Group:
     def of(
         cls, machine: Machine, *, size: int, stride: int, constants: Constants, one_adapter: bool = False
     ) -> "Group":
-        """Groups of this size whose members are ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
+        """Make groups of this size with members ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
         per_host = min(max(machine.devices_per_host // stride, 1), size)
         num_hosts = -(-size // per_host)
         bytes_per_s = machine.local.bytes_per_s

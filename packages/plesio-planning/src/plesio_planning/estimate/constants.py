@@ -1,4 +1,4 @@
-"""What an estimate knows of real devices beyond their data sheets: few numbers, and where each comes from."""
+"""An estimate's facts about real devices beyond their data sheets: few numbers, and the source of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

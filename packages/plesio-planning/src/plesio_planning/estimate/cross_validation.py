@@ -52,7 +52,7 @@ class HeldOut:
 
     @property
     def error(self) -> float:
-        """Of the estimate, as a share of what was reported."""
+        """Error of the estimate, as a share of the reported time."""
         return self.predicted_s / self.step.step_s - 1
 
     @property
@@ -135,13 +135,13 @@ def covering_error(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -
 
 
 def reach(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
-    """The logarithm of predicted over reported that this share of the rows does not exceed, to either side."""
+    """Return the logarithm of predicted over reported that this share of the rows does not exceed, to either side."""
     errors = sorted(abs(math.log1p(row.error)) for row in rows)
     return errors[min(math.ceil(confidence * (len(errors) + 1)), len(errors)) - 1]
 
 
 def groups_of(rows: Sequence[HeldOut]) -> tuple[Group, ...]:
-    """The errors of each group, the worst first."""
+    """Return the errors of each group, the worst first."""
     by_name: Mapping[str, list[HeldOut]] = {row.group: [] for row in rows}
     for row in rows:
         by_name[row.group].append(row)

@@ -184,7 +184,7 @@ class _Run:
         may_be_lean: bool,
         on_progress: Callable[[str, int, int], None],
     ) -> Estimate:
-        """The fastest layout on the first machine, and the frontier of all.
+        """Find the fastest layout on the first machine, and the frontier of all.
 
         Args:
             machines: What it runs on.
@@ -207,7 +207,7 @@ class _Run:
         return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
 
     def laid_out(self, machine: Machine, *, any_memory: bool, may_be_lean: bool) -> Estimate:
-        """The layout that is given, with replicas on the devices that remain.
+        """Estimate the layout that is given, with replicas on the devices that remain.
 
         Args:
             machine: What it runs on.
@@ -247,7 +247,7 @@ class _Run:
 
 
 def _may_be_lean(program: Mapping[str, Any]) -> bool:
-    """Whether the settings that are given leave it open to keep less of a parameter."""
+    """Return True if the given settings leave it open to keep less of a parameter."""
     return program.get("gradient_bytes", 2) == 2 and bool(program.get("master_weight_remainders", True))
 
 
@@ -271,7 +271,7 @@ def _check_price(price_per_h: float | None, machines: Sequence[Machine]) -> None
 def _machines(
     machine: Machine, *, sizes: Sequence[int] | None, accelerators: Sequence[str] | None
 ) -> Sequence[Machine]:
-    """The machine itself first, then those that it is compared with."""
+    """Return the machine itself first, then those that it is compared with."""
     if sizes is None and accelerators is None:
         sizes = [_half(machine), 2 * machine.num_devices]
     numbers = [number for number in sizes or () if number not in (0, machine.num_devices)]
@@ -304,6 +304,6 @@ def _of_size(machine: Machine, num_devices: int) -> Machine:
 
 
 def _of_kind(machine: Machine, kind: Accelerator) -> Machine:
-    """As many other accelerators, in hosts of the same size if both kinds are on boards."""
+    """Return as many other accelerators, in hosts of the same size if both kinds are on boards."""
     on_boards = not (machine.accelerator.own_adapters or kind.own_adapters)
     return machine_of(kind, machine.num_devices, devices_per_host=machine.devices_per_host if on_boards else None)

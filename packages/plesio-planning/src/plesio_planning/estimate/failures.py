@@ -17,7 +17,7 @@ _ROUND_STEPS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOnFailingDevices:
-    """What the devices of a run do with their time.
+    """The use that the devices of a run make of their time.
 
     Attributes:
         devices: How they fail, and how long it takes to go on.

@@ -36,12 +36,12 @@ class Frontier:
         return pareto_front(self.trainings)
 
     def on(self, machine: Machine) -> Training:
-        """The run on this machine, which the model fits on."""
+        """Return the run on this machine, which the model fits on."""
         return next(training for training in self.trainings if training.machine == machine)
 
 
 def pareto_front(trainings: Sequence[Training]) -> tuple[Training, ...]:
-    """The runs that no other beats: none is as fast and as cheap, and better in one of them. Fastest first."""
+    """Return the runs that no other beats: none is as fast and as cheap, and better in one of them. Fastest first."""
     front: list[Training] = []
     for training in sorted(trainings, key=lambda one: (one.total_s, one.cost)):
         if not front or training.cost < front[-1].cost:
@@ -63,7 +63,7 @@ def find_frontier(
     constants: Constants = CONSTANTS,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
 ) -> Frontier:
-    """The fastest layout of each machine, and what the run takes with it.
+    """Find the fastest layout of each machine, and the time and cost of the run with it.
 
     Args:
         model: What is trained.

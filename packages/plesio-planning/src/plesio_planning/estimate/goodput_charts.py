@@ -12,7 +12,7 @@ ByDevices = Mapping[int, Sequence[WayToGoOn]]
 
 
 def percent(share: float) -> str:
-    """A share with a digit behind the point, and with more where that would be 0 or 100.
+    """Write a share with a digit behind the point, and with more where that would be 0 or 100.
 
     >>> percent(0.6757), percent(0.00031)
     ('67.6 %', '0.031 %')
@@ -22,7 +22,7 @@ def percent(share: float) -> str:
 
 
 def names_of(ways: Sequence[WayToGoOn]) -> list[str]:
-    """What the time goes into beside work, of all ways; devices that are idle in all of them come last."""
+    """Return the uses of time beside work, of all ways; devices that are idle in all of them come last."""
     names = dict.fromkeys(part for way in ways for part in way.parts if part != "work")
     return sorted(names, key=lambda part: part == "idle")
 
@@ -47,7 +47,7 @@ def ways_table(ways: Sequence[WayToGoOn], *, num_devices: int) -> Table:
 
 
 def by_devices_table(by_devices: ByDevices) -> Table:
-    """The share of work by number of devices."""
+    """Make the table of the share of work by number of devices."""
     names = _names(by_devices)
     rows = [
         (f"{num_devices:,}", *(percent(shares[name]) if name in shares else "" for name in names))
@@ -57,7 +57,7 @@ def by_devices_table(by_devices: ByDevices) -> Table:
 
 
 def by_devices_chart(by_devices: ByDevices, *, title: str) -> LineChart:
-    """The share of work by number of devices, a line for each way."""
+    """Draw the share of work by number of devices, a line for each way."""
     shares = _shares(by_devices)
     return LineChart(
         slug="failing-devices",
@@ -73,7 +73,7 @@ def by_devices_chart(by_devices: ByDevices, *, title: str) -> LineChart:
 
 
 def ways_chart(ways: Sequence[WayToGoOn], *, num_devices: int) -> BarChart:
-    """What each way's time goes into."""
+    """Draw the uses of time in each way."""
     best = max(ways, key=lambda way: way.share)
     return BarChart(
         slug="failing-ways",

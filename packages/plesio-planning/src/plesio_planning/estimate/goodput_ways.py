@@ -1,4 +1,4 @@
-"""What is done about devices that fail, and what share of their time is then work that counts.
+"""Ways to deal with devices that fail, and the share of their time that is then work that counts.
 
 Devices fail independently, each once in its mean time M_1 on average, so a machine of n fails every M_1/n. A run
 consists of whole data-parallel replicas of some devices each; devices that are left over are idle, in every way. Four
@@ -91,7 +91,7 @@ class FailingDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayToGoOn:
-    """What a way makes of the devices' time.
+    """The use that a way makes of the devices' time.
 
     Attributes:
         name: ``plain``, ``checkpoint and restart``, ``elastic`` or ``local SGD, 8 groups``.
@@ -203,7 +203,7 @@ def _saved(name: str, writing: str, times: Mapping[str, float], drawn: Mapping[s
 
 
 def _with_idle(way: WayToGoOn, idle: float) -> WayToGoOn:
-    """The way among all devices of a machine of which this share has no part in it."""
+    """Return the way among all devices of a machine, of which this share is idle."""
     if not idle:
         return way
     low, high = way.work_ci95

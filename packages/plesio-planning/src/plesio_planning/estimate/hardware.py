@@ -98,11 +98,11 @@ _EDR = Link(latency_s=10e-6, bytes_per_s=50e9)  # DGX-1 data sheet: four adapter
 _DCN = Link(latency_s=20e-6, bytes_per_s=6.25e9)  # a TPU's share of its host's adapters
 _B200_NVLINK = Link(latency_s=5.61e-6, bytes_per_s=723e9, shared=False)  # nccl-tests, all-reduce of 1 GiB
 _NVLINK_SHARE = NAMED_CLUSTERS["16x8h100"].local.bytes_per_s / 450e9
-"""Of the data sheet's 450 GB/s each way on the H100; the same share is assumed where nothing was measured."""
+"""Measured share of the data sheet's 450 GB/s each way on the H100; it is assumed where nothing was measured."""
 
 
 def _local(bytes_per_s: float) -> Link:
-    """A link inside a host by its data sheet, each way."""
+    """Make a link inside a host by its data sheet, each way."""
     return Link(latency_s=5.61e-6, bytes_per_s=_NVLINK_SHARE * bytes_per_s, shared=False)
 
 
@@ -318,7 +318,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """As `parse_machine` reads it.
+        """The machine's name in the form that `parse_machine` reads.
 
         >>> parse_machine("2048xh100").name
         '2048xh100'
@@ -327,7 +327,7 @@ class Machine:
 
 
 def find_accelerator(name: str) -> Accelerator:
-    """The accelerator of that name.
+    """Find the accelerator of that name.
 
     >>> find_accelerator("A100-80GB").name
     'a100'

@@ -15,7 +15,7 @@ __all__ = ["read_hugging_face"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """What a ``model_type`` of transformers says about a model beside its sizes.
+    """Facts about a model that follow from its ``model_type`` of transformers, beside its sizes.
 
     Attributes:
         gated: As in `Transformer`.
@@ -81,7 +81,7 @@ _NOT_EVERYWHERE = {
 
 
 def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Transformer:
-    """The transformer of a ``config.json`` as Hugging Face's transformers writes it.
+    """Read the transformer of a ``config.json`` as Hugging Face's transformers writes it.
 
     Args:
         path: Path of the file.
@@ -166,7 +166,7 @@ class _Config:
         return family
 
     def given(self, *names: str) -> int | None:
-        """The first of these that is a whole number."""
+        """Return the first of these that is a whole number."""
         return next((self.values[name] for name in names if type(self.values.get(name)) is int), None)
 
     def size(self, *names: str, instead: str = "write a config.json of a decoder-only transformer") -> int:
@@ -204,7 +204,10 @@ class _Config:
         }
 
     def _kv_heads(self, family: _Family, *, heads: int) -> int:
-        """As written; null is all heads. Falcon's newer layers have groups, whatever ``multi_query`` says."""
+        """Read the number of heads; null is all heads.
+
+        Falcon's newer layers have groups, whatever ``multi_query`` is.
+        """
         if family.multi_query and not self.values.get("new_decoder_architecture"):
             return 1 if self.values.get("multi_query", True) else heads
         for name in ("num_key_value_heads", "num_kv_heads"):
@@ -213,7 +216,7 @@ class _Config:
         return family.kv_heads or heads
 
     def window(self, *, num_layers: int) -> dict[str, Any]:
-        """The sliding window, and how many layers have it: as listed, or (Qwen 2) those above some."""
+        """Return the sliding window, and how many layers have it: as listed, or (Qwen 2) those above some."""
         window = self.given("sliding_window")
         if window is None or not self.values.get("use_sliding_window", True):
             return {}

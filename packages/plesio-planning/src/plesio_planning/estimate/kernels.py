@@ -35,7 +35,7 @@ _OPERATIONS = (15, 30)  # that a host starts for a layer, forward and backward: 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What one device does in how many seconds.
+    """The speeds of one device.
 
     Attributes:
         flops_per_s: Of a layer's matrix products.
@@ -61,7 +61,7 @@ class Kernels:
 
     @classmethod
     def of(cls, machine: Machine, layout: Layout, constants: Constants) -> "Kernels":
-        """Those of a machine's accelerators."""
+        """Return the speeds of a machine's accelerators."""
         accelerator, architecture = machine.accelerator, machine.accelerator.architecture
         peak, fp8 = accelerator.peak(layout.precision), layout.precision == "fp8"
         half_peak = accelerator.peak("bf16") if fp8 else peak

@@ -21,7 +21,7 @@ SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What a training program fuses and does at the same time.
+    """The operations that a training program fuses or does at the same time.
 
     Attributes:
         fused_attention: Scores stay in the chip, and the backward pass computes them anew (Dao et al. 2022).
@@ -134,7 +134,7 @@ class Layout:
 
     @property
     def full_precision(self) -> bool:
-        """Whether weights and gradients are in FP32."""
+        """True if weights and gradients are in FP32."""
         return self.precision in ("fp32", "tf32")
 
     @property
@@ -144,12 +144,12 @@ class Layout:
 
     @property
     def keeps_remainders(self) -> bool:
-        """Whether of a master weight only what its BF16 weight lacks is kept."""
+        """True if a master weight is kept only as the difference to its BF16 weight."""
         return self.software.master_weight_remainders and not self.full_precision
 
 
 def lean(layout: Layout) -> Layout:
-    """The same with a program that keeps gradients in BF16 and master weights as remainders."""
+    """Return the same with a program that keeps gradients in BF16 and master weights as remainders."""
     return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
 
 

@@ -53,7 +53,7 @@ class Memory:
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What adds up to the total."""
+        """The parts that add up to the total."""
         return {
             "parameters": self.parameters_bytes,
             "gradients": self.gradients_bytes,
@@ -153,7 +153,7 @@ def _first_with_most_layers(model: Transformer, layout: Layout) -> int:
 
 
 def fullest_stage(model: Transformer, layout: Layout) -> int:
-    """The first stage, with its embedding; where layers without experts begin, the first that has none of them."""
+    """Return the first stage, with its embedding; where layers without experts begin, the first without any of them."""
     if not model.num_dense_layers:
         return 0
     stages = range(layout.pp)

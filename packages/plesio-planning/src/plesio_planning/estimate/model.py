@@ -1,4 +1,4 @@
-"""What is trained, by the numbers that decide its cost: parameters and FLOPs.
+"""The model that is trained, by the numbers that decide its cost: parameters and FLOPs.
 
 A multiplication and an addition are 2 FLOPs. Forward, a weight of a matrix costs 2 FLOPs a token, and attention
 ``4 s² a d`` a sequence and layer (scores and their sum over values, a heads of size d). A causal mask saves nothing in

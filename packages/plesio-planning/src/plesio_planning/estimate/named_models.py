@@ -16,7 +16,7 @@ __all__ = ["MODELS", "find_model", "gpt"]
 def gpt(
     name: str, *, layers: int, hidden: int, heads: int, sequence_length: int = 2048, vocabulary: int = 51200
 ) -> Transformer:
-    """A GPT with networks four times as wide as the layer and with dropout, as in Megatron's papers."""
+    """Make a GPT with networks four times as wide as the layer and with dropout, as in Megatron's papers."""
     return Transformer(
         name=name,
         num_layers=layers,
@@ -234,7 +234,7 @@ _SYNONYMS = {
 
 
 def find_model(name: str | None = None, **sizes: Any) -> Model:
-    """The model of that name, or that a Hugging Face ``config.json`` at that path describes, or that sizes describe.
+    """Find the model of that name, that a Hugging Face ``config.json`` at that path describes, or that sizes describe.
 
     >>> model = find_model("llama-3-8b")
     >>> f"{model.num_parameters / 1e9:.2f}"

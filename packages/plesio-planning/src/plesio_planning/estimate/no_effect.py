@@ -58,7 +58,7 @@ def check_effects(
 def _other_layouts(
     training: Training, usual: Software, settings: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[Model, Layout]]]:
-    """The layout without each setting that is not the program's own, and without a recomputation."""
+    """Yield the layout without each setting that is not the program's own, and without a recomputation."""
     layout = training.layout
     for name, value in settings.items():
         own = getattr(usual, name)
@@ -71,7 +71,7 @@ def _other_layouts(
 def _other_models(
     training: Training, model: str | None, sizes: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[Model, Layout]]]:
-    """The model without each size that is not its own."""
+    """Yield the model without each size that is not its own."""
     for name in sizes:
         try:
             without = find_model(model, **{other: value for other, value in sizes.items() if other != name})
@@ -82,7 +82,7 @@ def _other_models(
 
 
 def _estimated(training: Training, model: Model, layout: Layout) -> tuple[Any, ...]:
-    """What is estimated of a step, all of it."""
+    """Return all that is estimated of a step."""
     global_batch = training.step.num_samples
     step = estimate_step(model, layout, training.machine, global_batch=global_batch, constants=training.constants)
     memory = estimate_memory(model, layout, training.machine, global_batch=global_batch)

@@ -73,6 +73,6 @@ FIELDS: tuple[Input, ...] = (
 
 
 def of_class(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the fields given that are of this class; None is not given."""
+    """Return the given fields that are of this class; None is not given."""
     names = {field.name for field in fields(owner)}
     return {name: value for name, value in given.items() if name in names and value is not None}

@@ -1,4 +1,4 @@
-"""What others measured and published: the rows that the estimate is calibrated on and checked with.
+"""Published measurements by others: the rows that the estimate is calibrated on and checked with.
 
 They are in ``published.csv``, one row a run. Sources:
 
@@ -38,7 +38,7 @@ __all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "SOURCES", "PublishedMemory", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What all rows of a source share.
+    """The facts that all rows of a source share.
 
     Attributes:
         title: Whose runs they are.

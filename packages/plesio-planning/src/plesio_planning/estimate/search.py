@@ -61,7 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What came of all layouts.
+    """The outcome for all layouts.
 
     Attributes:
         candidates: Those that work, the fastest first, and of equally fast ones that of the least memory; at least one.
@@ -81,7 +81,7 @@ class Search:
         return self.candidates[0]
 
     def distinct(self, most: int) -> tuple[tuple[Candidate, int], ...]:
-        """The fastest, without those that take as long as one before; with each, how many those are."""
+        """Return the fastest, without those that take as long as one before; with each, the number of the latter."""
         found: list[tuple[Candidate, int]] = []
         for candidate in self.candidates:
             if found and math.isclose(candidate.step.total_s, found[-1][0].step.total_s, rel_tol=_SAME):
@@ -93,7 +93,7 @@ class Search:
         return tuple(found)
 
     def best_by_degrees(self) -> Mapping[tuple[int, int], Candidate]:
-        """The fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
+        """Return the fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
         found: dict[tuple[int, int], Candidate] = {}
         for candidate in self.candidates:
             found.setdefault((candidate.layout.tp, candidate.layout.pp), candidate)
@@ -263,7 +263,7 @@ def search_layouts(
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What came of the layouts so far; a refusal that is about what is fixed goes before others."""
+    """The outcome for the layouts so far; a refusal that is about a fixed setting goes before others."""
 
     fixed: frozenset[str] = frozenset()
     may_be_lean: bool = False
@@ -292,7 +292,7 @@ class _Outcomes:
         self.candidates.append(Candidate(layout=layout, step=step, memory=memory))
 
     def in_order(self) -> tuple[Candidate, ...]:
-        """The fastest first; steps whose difference is rounding count as equal, and the least memory goes first."""
+        """Return the fastest first; steps that differ by rounding count as equal, and the least memory is first."""
         return tuple(
             sorted(self.candidates, key=lambda one: (float(f"{one.step.total_s:.9e}"), one.memory.total_bytes))
         )
@@ -301,7 +301,7 @@ class _Outcomes:
 def working_layouts(
     model: Model, layouts: Iterable[Layout], machine: Machine, *, global_batch: int
 ) -> tuple[Candidate, ...]:
-    """Those of the layouts that can be and fit, the fastest first."""
+    """Return the layouts that are possible and fit, the fastest first."""
     outcomes = _Outcomes()
     for layout in layouts:
         outcomes.add(model, layout, machine, global_batch=global_batch)

@@ -21,7 +21,7 @@ _CAUTION = (
 
 
 def search_finding(training: Training, frontier: Frontier) -> str:
-    """The best layout, how much it beats the others, and why those are out."""
+    """Name the best layout, its lead over the others, and the reasons why those are out."""
     found = frontier.searches[training.machine.name]
     slowest = found.candidates[-1].step.total_s / found.best.step.total_s
     cheapest = min(frontier.trainings, key=lambda one: one.cost)
@@ -35,7 +35,7 @@ def search_finding(training: Training, frontier: Frontier) -> str:
 
 
 def search_tables(training: Training, frontier: Frontier, *, top: int) -> Sequence[Table]:
-    """The fastest layouts; the machines."""
+    """List the fastest layouts, and the machines."""
     return [_fastest(training, frontier.searches[training.machine.name], top=top), _machines(frontier)]
 
 

@@ -15,7 +15,7 @@ CHANGE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What a run takes if one input is another.
+    """The run's time and cost if one input is another.
 
     Attributes:
         name: The input.
@@ -59,13 +59,13 @@ def tornado(training: Training) -> tuple[Sensitivity, ...]:
 
 
 def bottleneck(training: Training) -> tuple[str, float]:
-    """What most of the run's time goes into, and its share."""
+    """Return the largest part of the run's time, and its share."""
     name, seconds = max(training.parts.items(), key=lambda part: part[1])
     return name, seconds / training.total_s
 
 
 def best_upgrade(rows: Sequence[Sensitivity]) -> Sensitivity:
-    """The input of a tornado whose better end shortens the run the most."""
+    """Return the input of a tornado whose better end shortens the run the most."""
     return min(rows, key=lambda row: row.best_s)
 
 

@@ -160,7 +160,7 @@ def estimate_step(
 
 
 class _TransformerStep:
-    """What a model's parts take under a layout, so that it is found once."""
+    """The times of a model's parts under a layout, so that they are computed once."""
 
     def __init__(self, model: Transformer, layout: Layout, machine: Machine, constants: Constants) -> None:
         self.model, self.layout, self.machine, self.constants = model, layout, machine, constants
@@ -258,7 +258,7 @@ class _TransformerStep:
         return 4 * group.all_to_all_s(num_bytes / layout.tp, self.machine, self.constants)
 
     def _sends_s(self, num_micro_batches: int) -> float:
-        """Sends that keep a stage waiting: those of every micro-batch, or those that fill the pipeline."""
+        """Return the seconds of sends that keep a stage waiting: each micro-batch's, or those to fill the pipeline."""
         layout, model = self.layout, self.model
         if layout.pp == 1:
             return 0.0

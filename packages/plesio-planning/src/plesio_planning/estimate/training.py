@@ -1,4 +1,4 @@
-"""What a whole training run takes: days, failures, money, energy, and how sure that is.
+"""The needs of a whole training run: days, failures, money, energy, and their uncertainty.
 
 Steps follow from the tokens; a step is `plesio_planning.estimate.step`'s, and what failures and states add is
 `plesio.cost.goodput`'s. The state that is written is Adam's in mixed precision: a weight of 2 bytes, the master
@@ -196,7 +196,7 @@ class Training:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What to know before comparing it with a real run."""
+        """Facts to consider before comparing it with a real run."""
         return step_notes(self.model, self.layout, self.machine, global_batch=self.step.num_samples)
 
     @property
@@ -211,7 +211,7 @@ class Training:
         return self.total_s / factor, self.total_s * factor
 
     def to_json(self) -> dict[str, Any]:
-        """Inputs and results as JSON values."""
+        """Return inputs and results as JSON values."""
         low_s, high_s = self.interval_s
         results = {
             "total_s": self.total_s,

@@ -44,7 +44,7 @@ _GIB = 2**30
 
 
 def name_of_part(part: str) -> str:
-    """A part of a run's time in words."""
+    """Name a part of a run's time."""
     return _PARTS.get(part, part)
 
 
@@ -70,7 +70,7 @@ def format_dollars(dollars: float) -> str:
 
 
 def format_amount(value: float) -> str:
-    """A number with three significant digits, or whole and with commas from a thousand on.
+    """Write a number with three significant digits, or whole and with commas from a thousand on.
 
     >>> format_amount(13.46), format_amount(40_415.3)
     ('13.5', '40,415')
@@ -88,7 +88,7 @@ def format_gib(num_bytes: float) -> str:
 
 
 def format_layout(layout: Layout) -> str:
-    """The degrees that are not 1, ZeRO, micro-batch, recomputation, and a program's that keeps less than the usual.
+    """Write the degrees that are not 1, ZeRO, micro-batch, recomputation, and a program's that is leaner than usual.
 
     >>> format_layout(Layout(tp=8, dp=4, zero=1, sequence_parallel=True, recomputation="full"))
     'tp 8, dp 4, zero 1, micro-batch 1, full recomputation'
@@ -121,7 +121,7 @@ def training_finding(training: Training, rows: Sequence[Sensitivity]) -> str:
 
 
 def memory_caution(training: Training) -> str:
-    """A sentence about a layout that few programs can run, or none; nothing about any other."""
+    """Return a sentence about a layout that few programs or none can run; nothing about any other."""
     memory, software = training.memory, training.layout.software
     if not memory.fits:
         return (
@@ -146,7 +146,7 @@ def _words(training: Training) -> str:
 
 
 def training_tables(training: Training, rows: Sequence[Sensitivity]) -> Sequence[Table]:
-    """The run's numbers, its parts, a device's memory, and the tornado."""
+    """Make the tables of the run's numbers, its parts, a device's memory, and the tornado."""
     return [_numbers(training), _parts(training), _memory(training.memory), tornado_table(rows, training.total_s)]
 
 
@@ -205,7 +205,7 @@ def _memory(memory: Memory) -> Table:
 
 
 def tornado_table(rows: Sequence[Sensitivity], total_s: float) -> Table:
-    """A row for each input, and its effect on days and dollars."""
+    """Make the table of each input's effect on days and dollars."""
     down, up = f"-{100 * CHANGE:g} %", f"+{100 * CHANGE:g} %"
     return Table(
         title=f"If one input is {100 * CHANGE:g} % less or more:",
@@ -225,7 +225,7 @@ def tornado_table(rows: Sequence[Sensitivity], total_s: float) -> Table:
 
 
 def training_charts(training: Training, rows: Sequence[Sensitivity]) -> Sequence[Chart]:
-    """The run's parts, the tornado, and a device's memory."""
+    """Draw the run's parts, the tornado, and a device's memory."""
     part, share = bottleneck(training)
     memory = training.memory
     needed = {**memory.parts, "all of these": memory.total_bytes, "there is": memory.capacity_bytes}

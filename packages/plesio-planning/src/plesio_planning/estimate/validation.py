@@ -118,7 +118,7 @@ def _setting(step: PublishedStep) -> dict[str, str]:
 
 
 def _memory(row: PublishedMemory) -> Iterator[Prediction]:
-    """What figure 1 shows: state of a stage's layers (18 bytes a parameter, no embedding), activations of the first."""
+    """Predict figure 1: state of a stage's layers (18 bytes a parameter, no embedding), activations of the first."""
     step = row.step
     model, pp, tp = step.model, step.layout.pp, step.layout.tp
     plain = replace(step, layout=replace(step.layout, recomputation="none"))

@@ -1,4 +1,4 @@
-"""What a validation of the estimator shows: errors of the groups that were left out, as tables and as a picture."""
+"""The results of a validation of the estimator: errors of the groups that were left out, as tables and as a picture."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ _VIEW = 60.0
 
 
 def validation_findings(validation: Validation) -> Sequence[str]:
-    """What the two cross-validations say, a sentence each."""
+    """Return the findings of the two cross-validations, a sentence each."""
     return [
         _finding(f"Every {what} left out in turn", rows)
         for what, rows in (("family of models", validation.families), ("program", validation.programs))
@@ -101,7 +101,7 @@ def _worst(rows: Sequence[HeldOut]) -> Table:
 
 
 def validation_charts(validation: Validation) -> Sequence[LineChart]:
-    """The errors of all steps, by the family that was left out, and by the program."""
+    """Draw the errors of all steps, by the family that was left out, and by the program."""
     return [
         _errors("families", "Families left out", validation.families),
         _errors("programs", "Programs left out", validation.programs),

@@ -23,7 +23,7 @@ __all__ = ["has_measurement", "measure_study"]
 
 
 def has_measurement(study: str) -> bool:
-    """Whether this machine can do what the study models; failures of thousands of devices it cannot.
+    """Return True if this machine can do what the study models; failures of thousands of devices it cannot.
 
     >>> has_measurement("pipeline"), has_measurement("goodput")
     (True, False)
@@ -85,7 +85,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
 
 
 def _refusal(own: "Input", value: Any) -> str:
-    """What to write instead of a value that the measurement has no answer for; empty if it has one."""
+    """Return the advice what to write instead of a value that cannot be measured; empty if it can."""
     try:
         own.check(value)
     except ConfigError as error:

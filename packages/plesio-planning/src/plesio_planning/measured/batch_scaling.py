@@ -187,7 +187,7 @@ def train_to(group: TorchGroup, *, batch: int, length: float, target: float, mos
 
 
 def window_scales(training: Training, *, num_windows: int = _WINDOWS, num_ranks: int = NUM_RANKS) -> list[float]:
-    """The noise scale in each part of a training; windows in which the gradient is nothing but noise are left out.
+    """Return the noise scale in each part of a training; windows whose gradient is nothing but noise are left out.
 
     ``‖g_B‖²`` is ``‖G‖² + tr Σ/B`` in the mean, which the ranks' own batches and the whole one solve.
     """

@@ -142,7 +142,7 @@ def _compared(twin: Twin, lines: dict[str, Line], *, setting: str) -> Measured:
 
 
 def left_by_update(losses: dict[int, float]) -> float:
-    """The share of the loss that an update leaves, from a quarter of the run on; by a line through the logarithms.
+    """Return the share of the loss that an update leaves, from a quarter of the run on; by a line through the logs.
 
     >>> round(left_by_update({number: 0.9**number for number in range(20)}), 6)
     0.9
@@ -154,7 +154,7 @@ def left_by_update(losses: dict[int, float]) -> float:
 
 
 def where_it_leaves_all(steps: Sequence[float], left: Sequence[float]) -> float:
-    """The step at which an update leaves the whole loss; on the line through the two next to it.
+    """Return the step at which an update leaves the whole loss; on the line through the two next to it.
 
     >>> where_it_leaves_all([1.0, 2.0, 3.0], [0.5, 0.75, 1.25])
     2.5

@@ -57,11 +57,11 @@ class IntervalRuns:
 
     @property
     def num_failures(self) -> int:
-        """Of all runs together."""
+        """Number of failures of all runs together."""
         return sum(run.num_failures for run in self.runs.values())
 
     def modelled_s(self, interval_s: float, *, checkpoint_s: float, restart_s: float) -> float:
-        """Expected seconds of a run: whole intervals with a state after each, and what is left without one."""
+        """Return the expected seconds of a run: whole intervals with a state after each, and the rest without one."""
         number = max(0, round(self.work_s / interval_s + 0.499) - 1)
         left_s = self.work_s - number * interval_s
         common = {"mtbf_s": self.mtbf_s, "restart_s": restart_s}
@@ -131,7 +131,7 @@ class IntervalRuns:
 
 
 def lowest_point(totals_s: Mapping[float, float]) -> float:
-    """Where the parabola through the logarithms of the times, over that of the interval, is lowest.
+    """Return the lowest point of the parabola through the logarithms of the times, over that of the interval.
 
     It is the best of the intervals itself where the parabola has no lowest point among them.
 
@@ -163,7 +163,7 @@ class _Waiting:
 
 
 def waiting_work(num_bytes: int) -> _Waiting:
-    """The work of these runs."""
+    """Make the work of these runs."""
     return _Waiting(num_bytes)
 
 
@@ -216,7 +216,7 @@ def measure_intervals(
 
 
 def _state_bytes(checkpoint_s: float, folder: Path) -> tuple[int, float]:
-    """A size that takes about so long to write, and how long it took; by doubling."""
+    """Find a size that takes about so long to write, and its time; by doubling."""
     num_bytes = 500_000
     while True:
         state = waiting_work(num_bytes).state()

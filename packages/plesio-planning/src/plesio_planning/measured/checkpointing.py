@@ -72,7 +72,7 @@ def measure(
 
 
 def with_runs(states: Measured, runs: IntervalRuns) -> Measured:
-    """What was measured of states, and of runs that fail."""
+    """Add the measurements of runs that fail to those of states."""
     *totals, best = runs.predictions()
     error = statistics.median(abs(one.error) for one in totals)
     return replace(
@@ -155,7 +155,7 @@ def _predictions(
     most: int,
     sizes: Sequence[int],
 ) -> list[Prediction]:
-    """Writing and reading by way and size; the baseline is the largest full state's bandwidth."""
+    """Predict writing and reading by way and size; the baseline is the largest full state's bandwidth."""
     predictions = []
     for way in ("full", "sharded"):
         for size in sizes:
@@ -208,7 +208,7 @@ def state_times(group: TorchGroup, *, folder: str, num_bytes: int, sharded: bool
 
 
 def _drop_pages(path: Path) -> None:
-    """What is written is on the disk already; have it read from there."""
+    """Drop the file's pages from memory, so that it is read from the disk, where it has been written."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

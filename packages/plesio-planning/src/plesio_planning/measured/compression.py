@@ -96,13 +96,13 @@ def measure(
 
 
 def measured_share(gradient: Tensor, share: float) -> float:
-    """The part of ``‖g‖²`` that the largest ``share`` of the numbers has."""
+    """Return the part of ``‖g‖²`` that the largest ``share`` of the numbers has."""
     squares = gradient.double().square().sort(descending=True).values
     return float(squares[: math.ceil(share * len(squares))].sum() / squares.sum())
 
 
 def kept_share(shape: float, *, share: float) -> float:
-    """The same of a Weibull distribution: ``Q(1 + 2/c, ln 1/ρ)``.
+    """Return the same of a Weibull distribution: ``Q(1 + 2/c, ln 1/ρ)``.
 
     >>> round(kept_share(1.0, share=0.1), 3)  # exponential: ρ (1 + ln(1/ρ) + ln²(1/ρ)/2)
     0.595
@@ -113,7 +113,7 @@ def kept_share(shape: float, *, share: float) -> float:
 
 
 def weibull_shape(kept: float, *, share: float) -> float:
-    """The shape whose largest ``share`` has so much of the squares.
+    """Return the shape whose largest ``share`` has so much of the squares.
 
     >>> round(weibull_shape(kept_share(0.7, share=0.05), share=0.05), 3)
     0.7

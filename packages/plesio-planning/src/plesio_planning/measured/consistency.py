@@ -84,7 +84,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the models have in common; its attributes are the inputs of `measure`."""
+    """The facts that the models have in common; its attributes are the inputs of `measure`."""
 
     num_workers: int
     step_s: float
@@ -119,7 +119,7 @@ class Situation:
         }
 
     def draws_s(self, seed: int, num_steps: int) -> Array:
-        """What steps of a run last, (workers, steps)."""
+        """Draw the durations of a run's steps, (workers, steps)."""
         speeds = [1.0] * (self.num_workers - 1) + [1 / self.slowdown]
         pacers = [
             Pacer(step_time=self.steps, speed=speed, seed=seed, worker=worker) for worker, speed in enumerate(speeds)
@@ -211,7 +211,7 @@ def measure_consistency(
 
 
 def _exchanges_s(situation: Situation, num_steps: int, *, on_step: Callable[[str], None]) -> dict[str, float]:
-    """What a step with an exchange takes beyond a constant step, by a barrier and by the store."""
+    """Measure the seconds of a step with an exchange beyond a constant step, by a barrier and by the store."""
     runs = run_quadratics(
         ["bsp", "asp"],
         options={"learning_rate": 0.1, **situation.options},

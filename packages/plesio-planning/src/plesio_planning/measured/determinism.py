@@ -112,7 +112,7 @@ def measure(
 
 
 def gradient_of_rank(rank: int) -> Tensor:
-    """The gradient of batch number ``rank`` of the training set, at the first parameters."""
+    """Compute the gradient of batch number ``rank`` of the training set, at the first parameters."""
     task = load_task("digits")
     model, _ = task.build(0)
     samples = range(rank * task.batch_size, (rank + 1) * task.batch_size)

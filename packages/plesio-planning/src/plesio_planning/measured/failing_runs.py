@@ -31,13 +31,13 @@ _MOST_FAILURES = 200
 
 
 class Work(Protocol):
-    """What a run does; made in its process."""
+    """The work of a run; made in its process."""
 
     def step(self, number: int) -> None:
         """Do a step."""
 
     def state(self) -> dict[str, Any]:
-        """What the work goes on from."""
+        """Return the state from which the work can go on."""
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -45,7 +45,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingRun:
-    """What a run took.
+    """The times of a run.
 
     Attributes:
         total_s: From its beginning to its end.
@@ -61,7 +61,7 @@ class FailingRun:
 
 
 def failure_gaps_s(mtbf_s: float, *, number: int, seed: int) -> list[float]:
-    """Times between failures: exponential quantiles in a drawn order; their mean is ``mtbf_s``.
+    """Return times between failures: exponential quantiles in a drawn order; their mean is ``mtbf_s``.
 
     >>> gaps_s = failure_gaps_s(2.0, number=16, seed=0)
     >>> round(sum(gaps_s) / len(gaps_s), 6), min(gaps_s) < 0.1, max(gaps_s) > 6
@@ -195,7 +195,7 @@ class _Process:
         return float(value)
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the work is done by then."""
+        """Return True if the work is done by then."""
         deadline_s = time.monotonic() + seconds
         while wait([self._pipe], timeout=None if math.isinf(seconds) else max(0.0, deadline_s - time.monotonic())):
             if self._received()[0] == "done":

@@ -41,7 +41,7 @@ Levels = Mapping[str, Sequence[Sequence[int]]]
 
 
 def levels_of(num_hosts: int, ranks_per_host: int) -> Levels:
-    """The ranks of each host, and those of all hosts that have the same place there."""
+    """Return the ranks of each host, and those of all hosts that have the same place there."""
     count = num_hosts * ranks_per_host
     return {
         "in hosts": [range(host * ranks_per_host, (host + 1) * ranks_per_host) for host in range(num_hosts)],

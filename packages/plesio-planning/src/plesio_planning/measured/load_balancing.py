@@ -64,11 +64,11 @@ class Cluster:
     largest_move: int
 
     def shares(self, speeds: Sequence[float]) -> Samples:
-        """Samples of each rank in proportion to these speeds."""
+        """Divide the samples among the ranks in proportion to these speeds."""
         return divide(self.batch, speeds, cap=self.cap)
 
     def jitters(self, num_steps: int) -> NDArray[np.float64]:
-        """What times are multiplied by, (ranks, steps)."""
+        """Draw the factors on times, (ranks, steps)."""
         drawn = np.random.default_rng(0).standard_normal((len(self.speeds), num_steps))
         return np.asarray(np.exp(self.jitter * drawn))
 
@@ -208,7 +208,7 @@ def step_times(group: TorchGroup, *, cluster: Cluster, way: Way | None, num_step
 
 
 class _Balancer:
-    """Who has how many samples; the same on all ranks."""
+    """The number of samples of each rank; the same on all ranks."""
 
     def __init__(self, cluster: Cluster, way: Way | None) -> None:
         self._cluster, self._way = cluster, way

@@ -111,7 +111,7 @@ def _measured(gradient: Tensor, power: int, what: str) -> float:
 
 
 def _modelled(steps: Sequence[Range], power: int, what: str) -> float:
-    """The mean over some steps."""
+    """Return the modelled share, as a mean over some steps."""
     if what == "zero":
         return statistics.fmean(1 - sizes.share_above(SMALLEST / 2.0**power) for sizes in steps)
     return statistics.fmean(sizes.share_above(LARGEST / 2.0**power) for sizes in steps)

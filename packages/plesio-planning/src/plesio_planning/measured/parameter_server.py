@@ -132,7 +132,7 @@ def _predict_updates(twin: Twin, model: ServerModel, *, per_s: float) -> None:
 
 
 def _model_of(links: AlphaBeta, *, num_workers: int, gradient_bytes: int, compute_s: float) -> ServerModel:
-    """The study's model with the links that were fitted, and dense gradients."""
+    """Return the study's model with the links that were fitted, and dense gradients."""
     return ServerModel(
         num_workers=num_workers,
         num_servers=1,
@@ -150,7 +150,7 @@ def _model_of(links: AlphaBeta, *, num_workers: int, gradient_bytes: int, comput
 def exchange_times(
     group: TorchGroup, *, count: int, first_server: int, num_servers: int, num_bytes: int, repeats: int
 ) -> Times:
-    """The first ``count`` ranks push to the servers and pull; ranks that are neither only meet the others."""
+    """Time the first ``count`` ranks' pushes to the servers and pulls; ranks that are neither only meet the others."""
     servers = range(first_server, first_server + num_servers)
     gradient = torch.ones(num_bytes // 4)
     if group.rank < count:
@@ -207,7 +207,7 @@ def asynchronous_times(
 
 
 def _push_and_pull(group: TorchGroup, parts: Sequence[torch.Tensor], servers: Sequence[int]) -> None:
-    """A part to each server, and one back from each."""
+    """Push a part to each server, and pull one back from each."""
     pulled = [torch.empty_like(part) for part in parts]
     pushes = [dist.isend(part, server, group=group.process_group) for part, server in zip(parts, servers, strict=True)]
     _all_done(dist.irecv(part, server, group=group.process_group) for part, server in zip(pulled, servers, strict=True))

@@ -151,7 +151,7 @@ def _chunks(schedule: Schedule) -> int:
 
 
 def _devices(schedule: Schedule, count: int) -> list[int]:
-    """The device of each stage."""
+    """Return the device of each stage."""
     if schedule == "zbv":
         return [*range(count), *reversed(range(count))]
     return list(range(count)) * _chunks(schedule)
@@ -337,7 +337,7 @@ class _Device:
         return given
 
     def _after(self, operation: Operation) -> Operation | None:
-        """What needs what this operation makes."""
+        """Return the operation that needs the result of this one."""
         kind, stage, j = operation
         if kind == "forward":
             return Operation("backward", stage, j) if stage == self._last else Operation("forward", stage + 1, j)

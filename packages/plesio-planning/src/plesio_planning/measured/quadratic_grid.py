@@ -75,7 +75,7 @@ class Chain:
         return float(values.sum() / 2)
 
     def gradients(self, points: Array) -> Array:
-        """Of f at points, which are along the last dimension."""
+        """Return the gradients of f at points, which are along the last dimension."""
         root = self.root
         reached = points @ root.T
         return np.asarray((reached / (1 + reached**2) if self.kind == "log" else reached) @ root)
@@ -97,7 +97,7 @@ class _Part(nn.Module):
         self._begin, self._end, self._size = begin, end, len(chain.hessian)
 
     def forward(self, given: Tensor) -> Tensor:
-        """What the next stage is handed."""
+        """Return the input of the next stage."""
         size = self._size
         if self._begin == 0:
             given = torch.cat([given, given.new_zeros(len(given), size + 1)], dim=1)
@@ -131,7 +131,7 @@ class _NotedSgd(torch.optim.SGD):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRun:
-    """What was noted of a run, in figures that are over groups, updates and parameters.
+    """The records of a run, in figures that are over groups, updates and parameters.
 
     Attributes:
         chain: The problem.
@@ -147,39 +147,39 @@ class ChainRun:
 
     @property
     def delays(self) -> list[int]:
-        """Of each parameter, in updates."""
+        """The delay of each parameter, in updates."""
         return delays_of(self.chain, self.setting)
 
     def noise(self) -> Array:
-        """What gradients are beside those of f at the point that the micro-batch went forward with."""
+        """Return the gradients' difference to those of f at the point that the micro-batch went forward with."""
         updates = np.arange(self.weights.shape[1])
         late = [self.weights[:, np.maximum(updates - delay, 0), place] for place, delay in enumerate(self.delays)]
         return self.gradients - self.chain.gradients(np.stack(late, axis=-1))
 
     @property
     def variance(self) -> float:
-        """Of the gradient by which the groups' mean moves."""
+        """Variance of the gradient by which the groups' mean moves."""
         return float(np.square(self.noise().mean(axis=0)).sum(axis=-1).mean())
 
     @property
     def mean_squared_gradient(self) -> float:
-        """Of f at the groups' mean, over the run."""
+        """Mean squared gradient of f at the groups' mean, over the run."""
         return float(np.square(self.chain.gradients(self.weights.mean(axis=0))).sum(axis=-1).mean())
 
     def squared_distances(self) -> Array:
-        """The mean squared distance of a group from the groups' mean, before each update."""
+        """Return the mean squared distance of a group from the groups' mean, before each update."""
         return np.asarray(np.square(self.weights - self.weights.mean(axis=0)).sum(axis=-1).mean(axis=0))
 
 
 def delays_of(chain: Chain, setting: GridSetting) -> list[int]:
-    """The delay of each parameter's stage, in updates."""
+    """Return the delay of each parameter's stage, in updates."""
     each = len(chain.hessian) // setting.stages
     return [setting.delays[place // each] for place in range(len(chain.hessian))]
 
 
 @dataclass(slots=True)
 class _Notes:
-    """What each stage of each group has noted, by rank."""
+    """The records of each stage of each group, by rank."""
 
     of: dict[int, _NotedSgd] = field(default_factory=dict)
 
@@ -253,7 +253,7 @@ def _disturb(session: Grid, deviation: float, *, seed: int) -> None:
 
 
 def shrinking_rate(squared_distances: Sequence[float], *, least: float = 1e-22) -> float:
-    """The factor by which a distance shrinks at each place, in the long run: a line fitted to its logarithm.
+    """Return the factor by which a distance shrinks at each place, in the long run: a line fitted to its logarithm.
 
     It is fitted where the slowest part is alone, below a thousandth of the largest squared distance, and where rounding
     does not count yet.

@@ -39,7 +39,7 @@ def problem_of(
     heterogeneity: float = 0.5,
     noise: float = 0.1,
 ) -> HeterogeneousQuadratic:
-    """What `unlike_quadratics` with the same options minimises."""
+    """Return the problem that `unlike_quadratics` with the same options minimises."""
     return make_heterogeneous(
         num_workers=num_workers,
         num_dimensions=num_dimensions,
@@ -59,7 +59,7 @@ class _Point(nn.Module):
         self.x = nn.Parameter(torch.ones(num_dimensions, dtype=torch.float64))
 
     def forward(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The point and the gradient's noise; called as a model, so that who averages gradients sees it."""
+        """Return the point and the gradient's noise; called as a model, so that gradients are averaged as a model's."""
         return self.x, noise.mean(dim=0)
 
 
@@ -75,7 +75,7 @@ class _Loss:
 
 
 def unlike_quadratics(*, num_workers: int, learning_rate: float | Sequence[float], **options: float) -> Task:
-    """The task; its options are those of `problem_of`, and a learning rate: one, or one for each seed from 0 on."""
+    """Make the task; its options are those of `problem_of` and a learning rate: one, or one for each seed from 0 on."""
     rates = [learning_rate] if isinstance(learning_rate, (int, float)) else list(learning_rate)
     problem = problem_of(num_workers=num_workers, **options)  # type: ignore[arg-type]
     eigenvalues, optima = torch.tensor(problem.eigenvalues), torch.tensor(problem.optima)

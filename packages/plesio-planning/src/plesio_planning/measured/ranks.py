@@ -65,7 +65,7 @@ class Ranks:
             raise
 
     def run(self, function: Callable[..., Any], **arguments: Any) -> list[Any]:
-        """What ``function(group, **arguments)`` returns on each rank; sessions that it joins find their job.
+        """Return the result of ``function(group, **arguments)`` on each rank; sessions that it joins find their job.
 
         Args:
             function: Of a module; told its process group.

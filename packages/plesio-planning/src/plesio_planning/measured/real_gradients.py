@@ -12,7 +12,7 @@ __all__ = ["flat_gradient", "set_gradient", "training_gradients"]
 
 
 def training_gradients(steps: Collection[int], *, seed: int = 0) -> list[Tensor]:
-    """The flat gradient of one batch at each of these steps of an ordinary training, in one thread."""
+    """Return the flat gradient of one batch at each of these steps of an ordinary training, in one thread."""
     task = load_task("digits")
     model, optimizer = task.build(seed)
     samples = task.train_set()

@@ -142,7 +142,7 @@ def _staleness(counts: Array, *, mean: float) -> LineChart:
 
 
 def _counts(runs: Sequence[RunResult]) -> Array:
-    """Updates by staleness, over all runs."""
+    """Count updates by staleness, over all runs."""
     longest = max(len(run.staleness.counts) for run in runs)
     counts = np.zeros(longest)
     for run in runs:
@@ -185,7 +185,7 @@ def _curve(run: RunResult) -> dict[int, float]:
 
 
 def _tenth(losses: dict[int, float]) -> float:
-    """Updates that divide the loss by ten, between a quarter of the run and its end."""
+    """Return the updates that divide the loss by ten, between a quarter of the run and its end."""
     last = max(losses)
     first = min(losses, key=lambda number: abs(number - last / 4))
     return (last - first) / math.log10(losses[first] / losses[last])

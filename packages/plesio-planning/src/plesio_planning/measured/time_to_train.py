@@ -141,7 +141,7 @@ def num_parameters(width: int) -> int:
 
 
 def peak_flops_per_s(group: TorchGroup, *, size: int = 512, repeats: int = 15) -> float:
-    """What one thread does in products of square matrices; the others wait. The fastest counts."""
+    """Measure one thread's speed in products of square matrices; the others wait. The fastest counts."""
     left, right = torch.randn(size, size), torch.randn(size, size)
     times = []
     for _ in range(repeats):
@@ -201,14 +201,14 @@ class _Training:
 
 
 def training_work(width: int) -> _Training:
-    """The work of runs that fail."""
+    """Make the work of runs that fail."""
     return _Training(width)
 
 
 def _failing(
     *, mtbf_s: float, work_s: float, intervals: Sequence[float], on_step: Callable[[str], None]
 ) -> list[tuple[Goodput, FailingRun]]:
-    """A training without failures, and with them, with states at several intervals."""
+    """Run a training without failures, and with them, with states at several intervals."""
     with tempfile.TemporaryDirectory(prefix="plesio-training-") as name:
 
         def run(folder: str, *, num_steps: int, steps_per_state: int, gaps_s: Sequence[float]) -> FailingRun:

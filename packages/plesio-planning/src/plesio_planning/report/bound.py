@@ -22,7 +22,7 @@ __all__ = ["render_bound", "render_bound_page", "write_bound"]
 
 
 def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
-    """The value, what it is made of, what it rests on, and who showed it."""
+    """Render the value, its parts, its premises, and its source."""
     rows: list[RenderableType] = [Text(_finding(bound))]
     for one in _tables(bound):
         rows += [Text(), terminal_table(one)]

@@ -17,7 +17,7 @@ __all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:
-    """The findings, and the tables."""
+    """Render the findings, and the tables."""
     rows: list[RenderableType] = [Text(finding) for finding in estimate.findings]
     for one in estimate.tables:
         rows += [Text(), terminal_table(one)]

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def render_answer(asked: Asked) -> RenderableType:
-    """The finding, the parts, the tables, and what the text prints."""
+    """Render the finding, the parts, the tables, and the text's printed results."""
     rows: list[RenderableType] = [Text(asked.answer.finding)]
     printed = printed_results(find_study(asked.study), asked=asked)
     for one in (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else [])):
@@ -42,7 +42,7 @@ def render_answer(asked: Asked) -> RenderableType:
 
 
 def printed_table(printed: Sequence[Printed]) -> Table:
-    """A row for each result that the text prints, ours beside it; a number leads to the cause."""
+    """Make a row for each printed result of the text, ours beside it; a number leads to the cause."""
     rows = [
         (row.what, value_text(row.text, row.unit), value_text(row.here, row.unit), str(number))
         for number, one in enumerate(printed, start=1)
@@ -53,7 +53,7 @@ def printed_table(printed: Sequence[Printed]) -> Table:
 
 
 def cause_texts(printed: Sequence[Printed]) -> list[str]:
-    """A numbered sentence for each reason why the text's results differ from ours, with their place."""
+    """Write a numbered sentence for each reason why the text's results differ from ours, with their place."""
     return [
         f"{number}. {one.cause} ({one.place if one.by == 'study' else f'{one.place}; here: by {one.by}'})"
         for number, one in enumerate(printed, start=1)
@@ -91,7 +91,7 @@ def render_measured(measured: Measured) -> RenderableType:
 
 
 def measured_table(measured: Measured) -> Table:
-    """A row for each quantity that was measured."""
+    """Make a row for each quantity that was measured."""
     rows = [
         (
             ", ".join(f"{name} {value}" for name, value in one.setting.items()),

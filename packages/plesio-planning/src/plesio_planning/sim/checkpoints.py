@@ -25,7 +25,7 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Runs:
-    """What became of some runs.
+    """The outcome of some runs.
 
     Attributes:
         elapsed_s: Seconds that each took.
@@ -51,7 +51,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRun:
-    """What the time of a run without an end goes into: shares that add up to 1.
+    """The uses of a run's time without an end: shares that add up to 1.
 
     Attributes:
         work: Work that counts.
@@ -77,7 +77,7 @@ def simulate_long_run(
     num_failures: int = 10_000,
     seed: int = 0,
 ) -> LongRun:
-    """A run over so many failures, which come without memory.
+    """Simulate a run over so many failures, which come without memory.
 
     >>> run = simulate_long_run(interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e9, num_failures=100)
     >>> round(run.work, 4), round(run.writing, 4)
@@ -120,7 +120,7 @@ def simulate_runs(
     num_runs: int = 1000,
     seed: int = 0,
 ) -> Runs:
-    """Runs of ``num_segments`` intervals of work each, to the end.
+    """Simulate runs of ``num_segments`` intervals of work each, to the end.
 
     >>> runs = simulate_runs(num_segments=10, interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e12, num_runs=2)
     >>> runs.elapsed_s.tolist(), runs.work_s
@@ -161,7 +161,7 @@ def simulate_runs(
 
 
 class Phase(NamedTuple):
-    """What a run does for a while."""
+    """An activity of a run, and its duration."""
 
     kind: Literal["work", "writing", "lost", "restart"]
     start_s: float
@@ -171,7 +171,7 @@ class Phase(NamedTuple):
 def trace_run(
     until_failures_s: Iterator[float], *, until_s: float, interval_s: float, checkpoint_s: float, restart_s: float
 ) -> list[Phase]:
-    """What one run does in turn; work and writing that a failure undoes are lost.
+    """Return the phases of one run in turn; work and writing that a failure undoes are lost.
 
     >>> [phase.kind for phase in trace_run(iter([25.0, 99.0]), until_s=45, interval_s=9, checkpoint_s=1, restart_s=5)]
     ['work', 'writing', 'work', 'writing', 'lost', 'restart', 'work', 'writing']

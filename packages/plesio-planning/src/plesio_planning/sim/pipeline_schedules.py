@@ -43,7 +43,7 @@ SPLIT: tuple[Schedule, ...] = ("zb1p", "zb2p", "zbv")
 
 
 class Operation(NamedTuple):
-    """What a device does at a time."""
+    """An operation of a device."""
 
     kind: Kind
     stage: int
@@ -61,7 +61,7 @@ class Executed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What happened.
+    """The course of a schedule.
 
     Attributes:
         done: All operations, each device's in its order.
@@ -152,7 +152,7 @@ def _one_forward_one_backward(device: int, p: int, m: int, delays: int | None) -
 
 
 def _interleaved(device: int, p: int, m: int, v: int) -> tuple[Operation, ...]:
-    """Groups of p micro-batches go through a device's first stage, then its second, and so on; backwards likewise."""
+    """Send groups of p micro-batches through a device's first stage, then its second, and so on; backwards likewise."""
 
     def place(number: int) -> tuple[int, int]:
         return number // p % v, number // (p * v) * p + number % p

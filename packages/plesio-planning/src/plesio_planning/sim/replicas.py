@@ -22,7 +22,7 @@ _BATCHES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
-    """What the time of all replicas goes into: shares that add up to 1.
+    """The uses of all replicas' time: shares that add up to 1.
 
     Attributes:
         work: Replicas that work.
@@ -86,7 +86,7 @@ def simulate_replicas(
 
 @dataclass(slots=True)
 class _State:
-    """Where a simulation is, and what it has summed up, in seconds of all replicas together."""
+    """The state of a simulation and its sums, in seconds of all replicas together."""
 
     num_replicas: int
     at_work: int

@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """What starts have in common.
+    """The facts that starts have in common.
 
     Attributes:
         noise_scale: tr Σ / ‖G‖² at a start.
@@ -63,20 +63,20 @@ class Starts:
     most: int
 
     def bowl(self, rng: np.random.Generator) -> Bowl:
-        """A start."""
+        """Make a start."""
         return Bowl.with_noise_scale(
             self.noise_scale, dimension=self.num_dimensions, condition=self.condition_number, walls=0.0, rng=rng
         )
 
     def steps(self, bowl: Bowl, batch: int, *, rng: np.random.Generator) -> Numbers:
-        """Steps of each run to the target; infinite of those that do not get there."""
+        """Count the steps of each run to the target; infinite for those that do not get there."""
         steps, _, _ = descend_greedily(
             bowl, batch=batch, target=self.target, num_runs=_GREEDY_RUNS, most=self.most, rng=rng
         )
         return steps
 
     def all_steps(self, bowl: Bowl, *, rng: np.random.Generator) -> dict[float, Numbers]:
-        """The same by batch; all runs must get there."""
+        """Count the same by batch; all runs must get there."""
         measured = {}
         for size in self.sizes:
             measured[float(size)] = steps = self.steps(bowl, size, rng=rng)
@@ -85,13 +85,13 @@ class Starts:
         return measured
 
     def rule_runs(self, bowl: Bowl, *, rng: np.random.Generator) -> Iterator[RuleRuns]:
-        """Where rules are tried from a start: between the walls, without and with warm-up."""
+        """Yield the trials of rules from a start: between the walls, without and with warm-up."""
         walled = replace(bowl, walls=self.walls)
         for warmup in (0, self.warmup_steps):
             yield RuleRuns(bowl=walled, warmup_steps=warmup, target=self.rules_target, most=self.most, rng=rng)
 
     def others(self, seeds: Sequence[tuple[int, int]]) -> Iterator[Problem]:
-        """What is found from further starts."""
+        """Yield the findings from further starts."""
         for seed in seeds:
             rng = np.random.default_rng(seed)
             yield self._problem(self.bowl(rng), rng=rng)
@@ -122,7 +122,7 @@ class Starts:
 
 
 def line_of(measured: Mapping[float, Numbers]) -> tuple[float, float]:
-    """Steps at an infinite batch, and how they rise with 1/B: least squares of relative errors."""
+    """Return the steps at an infinite batch, and how they rise with 1/B: least squares of relative errors."""
     from plesio.cost.fit import fit_line  # scipy: half a second
 
     fit = fit_line([1 / size for size in measured], [float(steps.mean()) for steps in measured.values()])

@@ -48,7 +48,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """What becomes ready, in the order in which it does: the last layer of the model first.
+    """The layers in the order in which their gradients become ready: the last layer of the model first.
 
     Attributes:
         seconds: Seconds of each layer's backward pass.
@@ -146,7 +146,7 @@ def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Buckets:
 
 
 def best_buckets(layers: Layers, all_reduce_s: AllReduce) -> Buckets:
-    """The buckets, of any consecutive layers, with which all gradients are added up first.
+    """Find the buckets, of any consecutive layers, with which all gradients are added up first.
 
     >>> layers = Layers(seconds=(1.0, 1.0, 1.0), bytes=(10.0, 10.0, 10.0))
     >>> best_buckets(layers, lambda num_bytes: 0.5 + num_bytes / 20).ends_s
@@ -165,7 +165,7 @@ def best_buckets(layers: Layers, all_reduce_s: AllReduce) -> Buckets:
 
 
 def best_cap_bytes(layers: Layers, all_reduce_s: AllReduce) -> float:
-    """The limit of a bucket's bytes with which all gradients are added up first; the smallest of several."""
+    """Find the limit of a bucket's bytes with which all gradients are added up first; the smallest of several."""
     caps = caps_bytes(layers, most=_MOST_CAPS)
     sums, durations_s = np.concatenate([[0.0], np.cumsum(layers.bytes)]), _durations(layers, all_reduce_s)
     begins, free_s = np.zeros(len(caps), int), np.zeros(len(caps))
@@ -177,7 +177,7 @@ def best_cap_bytes(layers: Layers, all_reduce_s: AllReduce) -> float:
 
 
 def caps_bytes(layers: Layers, *, most: int) -> NDArray[np.float64]:
-    """The limits that fill buckets differently, rising; ``most`` of them, spread evenly, if there are more."""
+    """Return the limits that fill buckets differently, rising; ``most`` of them, spread evenly, if there are more."""
     sums = np.concatenate([[0.0], np.cumsum(layers.bytes)])
     consecutive = np.sort((sums[None, :] - sums[:, None])[np.triu_indices(len(sums), 1)])
     apart = np.diff(consecutive, prepend=-1.0) > _ROUNDING * sums[-1]

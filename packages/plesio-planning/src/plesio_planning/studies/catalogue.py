@@ -41,7 +41,7 @@ class Study:
         return checked(getattr(import_module(f"plesio_planning.studies.models.{name}"), name))
 
     def inputs(self) -> tuple[Input, ...]:
-        """What it can be asked with."""
+        """Return the inputs that can be given."""
         return inputs_of(self.function)
 
     def ask(self, **inputs: Any) -> Asked:
@@ -89,7 +89,7 @@ STUDIES: tuple[Study, ...] = (
 
 
 def find_study(name: str) -> Study:
-    """The study of this name, or of this number, or exercise of the text.
+    """Find the study of this name, or of this number, or exercise of the text.
 
     >>> find_study("pipeline").number, find_study("4").name, find_study("C.4").name
     (5, 'collectives', 'collectives')

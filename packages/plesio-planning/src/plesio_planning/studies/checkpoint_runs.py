@@ -74,7 +74,7 @@ class SavedRun:
         return expected_slowdown(**self._times(interval_s))
 
     def slowdown_parts(self, interval_s: float) -> Mapping[str, float]:
-        """What a second of work goes into beside itself: writing, what is lost, and restarts."""
+        """Return the uses of a second of work beside itself: writing, lost work, and restarts."""
         return slowdown_parts(**self._times(interval_s))
 
     def lost_s(self, interval_s: float) -> float:
@@ -83,7 +83,7 @@ class SavedRun:
         return mtbf_s - segment_s / math.expm1(segment_s / mtbf_s)
 
     def simulate(self, factor: float, interval_s: float, *, num_runs: int, seed: int) -> SimulatedInterval:
-        """What an interval costs, by formula and by simulation; one so long that runs hardly end is shortened."""
+        """Return the cost of an interval, by formula and by simulation; one so long that runs hardly end is cut."""
         mtbf_s = self.failures.mtbf_s
         interval_s = min(interval_s, _MOST_SEGMENT * mtbf_s)
         exact = expected_slowdown(**self._times(interval_s))
@@ -110,7 +110,7 @@ class SavedRun:
         )
 
     def draw_around_failure(self, interval_s: float, *, seed: int) -> tuple[TimelineBar, ...]:
-        """What a run does around its first failure, in hours: row 0 computes, row 1 writes states."""
+        """Draw a run around its first failure, in hours: row 0 computes, row 1 writes states."""
         failures = Failures(mtbf_s=self.failures.mtbf_s)
         lifetimes_s = (failures.lifetime_s(worker, seed=seed) for worker in count())
         first_s = next(lifetimes_s)

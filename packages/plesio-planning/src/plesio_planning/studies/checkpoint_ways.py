@@ -18,7 +18,7 @@ __all__ = ["Costs", "Way", "costs_of_ways", "lost_generations", "overhead_by_hos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one state costs.
+    """The costs of one state.
 
     Attributes:
         checkpoint_s: C, seconds that the run stands still for it.
@@ -51,7 +51,7 @@ class Way:
 
     @classmethod
     def at_best(cls, name: str, costs: Costs, *, mtbf_s: float) -> Self:
-        """The way with its best interval, where failures are ``mtbf_s`` apart.
+        """Return the way with its best interval, where failures are ``mtbf_s`` apart.
 
         Raises:
             ConfigError: A cost or ``mtbf_s`` that is out of range.
@@ -78,7 +78,7 @@ def costs_of_ways(
     full_every: int,
     snapshot_s: float,
 ) -> dict[str, Costs]:
-    """What a state costs in each of the four ways.
+    """Return the costs of a state in each of the four ways.
 
     Args:
         checkpoint_s: One writer's time for the whole state.

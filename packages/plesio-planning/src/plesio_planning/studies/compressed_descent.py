@@ -62,7 +62,7 @@ class _SummedByParts(Lossy):
         return self.bits * num_elements(shapes) + FLOAT_BITS
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """As `Qsgd`'s."""
+        """Return the collectives of `Qsgd`."""
         num_bytes = num_ranks * math.ceil(self.payload_bits(-(-num_elements(shapes) // num_ranks)) / 8)
         return (Collective("all_to_all", num_bytes), Collective("all_gather", num_bytes))
 
@@ -116,7 +116,7 @@ class Sign(_SummedByParts):
 
 
 def parse_scheme(text: str, *, dimension: int) -> tuple[Compression, float]:
-    """The compression and the step, as a multiple of 1/L, that ``TEXT[@STEP]`` stands for.
+    """Parse the compression and the step, as a multiple of 1/L, of ``TEXT[@STEP]``.
 
     >>> parse_scheme("topk:0.05@0.3", dimension=1000)[1], round(parse_scheme("levels:3", dimension=1000)[1], 4)
     (0.3, 0.0866)
@@ -157,7 +157,7 @@ def _parse_stage(spec: str) -> Compression:
 
 
 def step_of(stage: Compression, *, dimension: int) -> float:
-    """The step that is taken if none is said, as a multiple of 1/L: ``1/(1 + ω)`` of what is unbiased, otherwise 1."""
+    """Return the default step, as a multiple of 1/L: ``1/(1 + ω)`` for an unbiased compression, otherwise 1."""
     if isinstance(stage, Levels):
         return 1 / (1 + stage.variance(dimension))
     if isinstance(stage, RandomK) and not stage.feedback:
@@ -235,7 +235,7 @@ def descend(
 
 @singledispatch
 def compressor(stage: Compression, rng: np.random.Generator, dimension: int) -> Compressor:
-    """What arrives of a vector of ``dimension`` numbers."""
+    """Return a function that applies the compression to a vector of ``dimension`` numbers, as the receiver gets it."""
     assert isinstance(stage, NoCompression), f"nobody compresses by {stage.spec}"
     return lambda vector: vector
 

@@ -21,7 +21,7 @@ _MOST_LINES = 6
 
 
 def bandwidth_text(limit: float | None) -> str:
-    """A bandwidth below which something pays: always, never, or a number."""
+    """Write a bandwidth below which something pays: always, never, or a number."""
     if limit is None:
         return "never"
     return "always" if limit == math.inf else format_bandwidth(limit)

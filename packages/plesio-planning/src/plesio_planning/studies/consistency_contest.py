@@ -1,4 +1,4 @@
-"""What consistency models need in one situation: seconds from schedules, steps from the descents that follow them.
+"""The needs of consistency models in one situation: seconds from schedules, steps from the descents that follow them.
 
 The head of `plesio_planning.studies.models.consistency` has the theory.
 """
@@ -75,7 +75,7 @@ class Cell:
     rebalanced_s: float
 
     def best_of(self, family: str) -> Contender:
-        """The fastest of one family."""
+        """Return the fastest of one family."""
         return min((each for each in self.contenders if each.family == family), key=lambda each: each.time_s)
 
     @property
@@ -191,7 +191,7 @@ class Contest:
         return dict(zip(at_s.tolist(), losses[places].tolist(), strict=True))
 
     def _order(self, times_s: Array, exchange_s: float, *, bound: float) -> UpdateOrder:
-        """The updates until the first worker has used up its steps: later ones would be too few and too fresh."""
+        """Order the updates until the first worker has used up its steps: later ones would be too few and too fresh."""
         schedule = simulate_bound(times_s, bound=bound, exchange_s=exchange_s)
         order = order_updates(schedule, exchange_s=exchange_s)
         running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s
@@ -218,7 +218,7 @@ class Contest:
         )
 
     def _updates(self, order: UpdateOrder, *, step: float) -> float:
-        """Updates until the expected loss stays at the target or below."""
+        """Count the updates until the expected loss stays at the target or below."""
         losses = self._losses(order, step=step)
         if not len(losses):
             return math.inf
@@ -226,7 +226,7 @@ class Contest:
         return math.inf if late[-1] == len(losses) - 1 else int(late[-1]) + 1
 
     def _losses(self, order: UpdateOrder, *, step: float) -> Array:
-        """The expected loss above the optimum after each number of updates; nothing where it grows without end."""
+        """Return the expected loss above the optimum after each number of updates; empty where it grows without end."""
         problem, num_workers = self.problem, len(self.problem.eigenvalues)
         curvature = problem.eigenvalues.mean(axis=0)
         scale = np.sqrt(curvature)  # in these coordinates the distance is the root of twice the loss

@@ -133,7 +133,7 @@ def descend(
 
 
 def find_best_step(iterations: Callable[[float], float], *, largest: float) -> BestStep:
-    """The step below ``largest`` for which ``iterations`` is smallest, to about ``largest / 4000``.
+    """Find the step below ``largest`` for which ``iterations`` is smallest, to about ``largest / 4000``.
 
     The count jumps with the step, so it is searched on a grid, and on a finer one around the best.
 

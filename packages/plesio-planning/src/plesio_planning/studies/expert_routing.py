@@ -41,7 +41,7 @@ Placement = Literal["in-order", "spread"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Where tokens go with some skew.
+    """The distribution of tokens with some skew.
 
     Attributes:
         skew: s.
@@ -69,7 +69,7 @@ class Routing:
 
 
 class Routed(NamedTuple):
-    """What was found for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
+    """The findings for a skew; the chances are each expert's share of all tokens, the bytes those of one draw."""
 
     routing: Routing
     chances: NDArray[np.float64]

@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 LARGEST = 65520.0
-"""What is as large or larger is infinite in FP16: half a step beyond 65504."""
+"""The least number that is infinite in FP16: half a step beyond 65504."""
 _LARGEST_FINITE = 65504.0
 SMALLEST = 2.0**-25
-"""What is as small or smaller is zero: half of the smallest subnormal, 5.96e-8."""
+"""The largest number that is zero in FP16: half of the smallest subnormal, 5.96e-8."""
 _SMALLEST_EIGENVALUE = 1e-2
 _LOOK_EVERY = 10
 
@@ -250,7 +250,7 @@ def converge(
 def _handled(
     sent: Vector, handling: Handling, *, values: Vector, owner: NDArray[np.intp], norm: float, before: Vector
 ) -> tuple[Vector, NDArray[np.bool_]]:
-    """What is applied of the ranks' gradients, and which ranks have found an infinity, or were told of one."""
+    """Return the update from the ranks' gradients, and the ranks that have found an infinity, or were told of one."""
     mean = sent.mean(axis=0)
     infinite = np.bincount(owner, weights=~np.isfinite(mean), minlength=len(values)) > 0
     if handling.share_found_inf:

@@ -52,7 +52,7 @@ class Rounds:
     start: Array
 
     def loss(self, rounds: NDArray[np.int64]) -> Array:
-        """Expected loss above the optimum after each number of ``rounds``."""
+        """Return the expected loss above the optimum after each number of ``rounds``."""
         kept = self.keeps ** np.asarray(rounds, float)[..., None]
         mean = self.mean + kept * (self.start - self.mean)
         losses: Array = 0.5 * (self.curvature * (mean**2 + self.variance * (1 - kept**2))).sum(axis=-1)
@@ -64,7 +64,7 @@ class Rounds:
         return 0.5 * float((self.curvature * (self.mean**2 + self.variance)).sum())
 
     def rounds_to(self, target: float) -> float:
-        """Rounds after which the loss stays at the target or below; infinite if the floor is above it.
+        """Return the rounds after which the loss stays at the target or below; infinite if the floor is above it.
 
         A mean can pass through the optimum on its way, so the last crossing is looked for, among points a tenth apart.
         """
@@ -84,7 +84,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeterogeneousQuadratic:
-    """What the workers minimise.
+    """The objective of the workers.
 
     Attributes:
         eigenvalues: λ, (workers, dimensions).
@@ -121,7 +121,7 @@ class HeterogeneousQuadratic:
     def simulate(
         self, *, step: float, period: int, num_rounds: int, num_trials: int, random: np.random.Generator
     ) -> Array:
-        """The same, step by step: loss above the optimum after each round, (trials, rounds)."""
+        """Simulate the same, step by step: loss above the optimum after each round, (trials, rounds)."""
         num_workers, num_dimensions = self.eigenvalues.shape
         curvature = self.eigenvalues.mean(axis=0)
         shared = np.ones((num_trials, num_dimensions))
@@ -176,7 +176,7 @@ def make_heterogeneous(
 def best_rounds(
     problem: HeterogeneousQuadratic, *, period: int, target: float, num_gradients: int = 1
 ) -> tuple[float, float]:
-    """The step that gets to the target first, and the iterations of each worker; 0 and infinity if none does.
+    """Return the step that gets to the target first, and each worker's iterations; 0 and infinity if none does.
 
     Raises:
         ConfigError: The loss begins below the target.

@@ -25,7 +25,7 @@ class Interval:
     high: float
 
     def __format__(self, spec: str) -> str:
-        """The mean and half the interval's width: ``4.5 ± 1.6``.
+        """Write the mean and half the interval's width: ``4.5 ± 1.6``.
 
         >>> f"{interval_of([4.0, 5.0, 4.0, 5.0]):.1f}"
         '4.5 ± 0.9'
@@ -34,7 +34,7 @@ class Interval:
 
 
 def interval_of(values: Sequence[float] | NDArray[np.float64]) -> Interval:
-    """The mean of independent ``values`` and its confidence interval by Student's t; one value has none.
+    """Return the mean of independent ``values`` and its confidence interval by Student's t; one value has none.
 
     >>> interval_of([4.0, 5.0, 4.0, 5.0])
     Interval(mean=4.5, low=3.5813..., high=5.4186...)

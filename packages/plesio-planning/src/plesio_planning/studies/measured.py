@@ -1,4 +1,4 @@
-"""What was found when the subject of a study was measured."""
+"""The results of measuring the subject of a study."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def wrong(self) -> bool:
-        """Whether the choice costs something that repeats would show again."""
+        """True if the choice costs something that repeats would show again."""
         return self.cost > _TIE
 
 
@@ -54,7 +54,7 @@ class Scope:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a reader must know to hold the measurement against the study."""
+        """The facts that a reader needs to compare the measurement with the study."""
         told = []
         if self.taken:
             told.append(f"Measured with {', '.join(f'{option} {value}' for option, value in self.taken.items())}.")
@@ -68,7 +68,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a machine did where the study says what it should do.
+    """The measurements of a machine beside the study's model.
 
     Attributes:
         study: Its name.
@@ -99,7 +99,7 @@ class Measured:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What the model would choose among the rivals, and what was the best, wherever several were measured."""
+        """The model's choices among the rivals, and the best ones, wherever several were measured."""
         return tuple(self._choices())
 
     def _choices(self) -> Iterator[Choice]:

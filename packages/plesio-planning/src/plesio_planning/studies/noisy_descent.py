@@ -68,7 +68,7 @@ class Bowl:
         return found
 
     def noise(self, batch: Numbers, rng: np.random.Generator) -> Numbers:
-        """That of a batch of so many samples, for each row."""
+        """Draw the noise of a batch of so many samples, for each row."""
         deviation = np.sqrt(self.trace / len(self.eigenvalues) / batch)
         drawn: Numbers = deviation[:, None] * rng.standard_normal((len(batch), len(self.eigenvalues)), dtype=np.float32)
         return drawn
@@ -77,7 +77,7 @@ class Bowl:
 def descend_greedily(
     bowl: Bowl, *, batch: float, target: float, num_runs: int, most: int, rng: np.random.Generator
 ) -> tuple[Numbers, float, float]:
-    """Steps of each of some runs to a loss of ``target`` times the first, and the mean noise scales on the way.
+    """Count each run's steps to a loss of ``target`` times the first, and average the noise scales on the way.
 
     With the step that lowers the expected loss the most, ``‖g‖² / (gᵀHg + tr(HΣ)/B)``, the loss falls by
     ``1/(1 + B_noise/B)`` of what it would fall without noise, with the noise scale ``tr(HΣ)/gᵀHg`` (McCandlish et al.
@@ -118,7 +118,7 @@ def steps_to_target(
     most: int,
     rng: np.random.Generator,
 ) -> Numbers:
-    """Steps of each row to a loss of ``target`` times the first, and at least its warm-up; infinite if it diverges.
+    """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges.
 
     Args:
         bowl: What is descended.
@@ -150,7 +150,7 @@ def steps_to_target(
 def estimate_noise_scale(
     bowl: Bowl, *, small: int, large: int, num_draws: int, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The noise scale at the start, and 1.96 standard errors, from the gradients' lengths at two batch sizes alone.
+    """Estimate the noise scale at the start, and 1.96 standard errors, from gradients' lengths at two batch sizes.
 
     ``‖G_B‖²`` is ``‖G‖² + tr Σ/B`` in the mean, which two batch sizes solve (McCandlish et al. 2018, appendix A.1).
     The error is by the delta method.

@@ -11,7 +11,7 @@ from plesio_planning.studies.sigmoid_regression import make_sigmoid_regression
 __all__ = ["NONCONVEX_SHARE", "NonConvex", "first_to_end", "nonconvex_local_steps", "penalty_of"]
 
 NONCONVEX_SHARE = 0.05
-"""Of the first loss: the target."""
+"""The target, as a share of the first loss."""
 _NOISE = 0.2
 """Noise where the loss is not convex, over that of the quadratics: its gradients are smaller."""
 _TRIALS, _STEPS = 3, 512
@@ -43,7 +43,7 @@ class NonConvex:
 def nonconvex_local_steps(
     periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
 ) -> NonConvex:
-    """Iterations to a share of the first loss by number of local steps, and the number that is first.
+    """Find iterations to a share of the first loss by number of local steps, and the number that is first.
 
     Args:
         periods: K.
@@ -87,7 +87,7 @@ def nonconvex_local_steps(
 
 
 def penalty_of(iterations: Mapping[int, float]) -> float:
-    """The c of ``n (1 + cK)``, by least squares over all K that arrive; not below 0.
+    """Return the c of ``n (1 + cK)``, by least squares over all K that arrive; not below 0.
 
     >>> round(penalty_of({1: 110, 2: 120, 4: 140}), 6)
     0.1
@@ -100,5 +100,5 @@ def penalty_of(iterations: Mapping[int, float]) -> float:
 
 
 def first_to_end(times: Mapping[int, float]) -> int:
-    """The number of local steps with the least time."""
+    """Return the number of local steps with the least time."""
     return min(times, key=times.__getitem__)

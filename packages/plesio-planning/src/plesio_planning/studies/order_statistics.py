@@ -36,7 +36,7 @@ class Durations(ABC):
 
     @abstractmethod
     def exceeded_s(self, share: Array) -> Array:
-        """The seconds that this share of the durations exceeds: the quantile of ``1 - share``."""
+        """Return the seconds that this share of the durations exceeds: the quantile of ``1 - share``."""
 
     @abstractmethod
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -55,7 +55,7 @@ class Durations(ABC):
         return float(np.sum(self.exceeded_s(slower) * density) * (_LOGITS[1] - _LOGITS[0]))
 
     def slowest_quantile_s(self, level: float, *, of: int) -> float:
-        """What the slowest of ``of`` stays below with probability ``level``."""
+        """Return the time that the slowest of ``of`` does not exceed with probability ``level``."""
         return float(self.exceeded_s(np.array(-math.expm1(math.log(level) / of))))
 
 
@@ -88,7 +88,7 @@ class GammaTimes(Durations):
     cv: float
 
     def exceeded_s(self, share: Array) -> Array:
-        """The inverse of the regularised upper incomplete gamma function."""
+        """Invert the regularised upper incomplete gamma function."""
         from scipy.special import gammainccinv
 
         times_s: Array = self.mean_s * self.cv**2 * gammainccinv(self.cv**-2, share)
@@ -112,7 +112,7 @@ class UniformTimes(Durations):
         return (self.low_s + self.high_s) / 2
 
     def exceeded_s(self, share: Array) -> Array:
-        """A straight line."""
+        """Return a point of a straight line."""
         return self.high_s - (self.high_s - self.low_s) * share
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -160,7 +160,7 @@ class TraceTimes(Durations):
         return float(self.sorted_s.mean())
 
     def exceeded_s(self, share: Array) -> Array:
-        """A duration of the trace."""
+        """Return a duration of the trace."""
         number = len(self.sorted_s)
         places = np.clip(np.ceil((1 - share) * number).astype(int) - 1, 0, number - 1)
         times_s: Array = self.sorted_s[places]

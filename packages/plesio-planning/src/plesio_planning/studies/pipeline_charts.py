@@ -20,7 +20,7 @@ _MOST_DRAWN, _NUM_DRAWN = 1024, 80
 
 
 def words_of(point: PipelinePoint) -> str:
-    """A way to run the pipeline, in words."""
+    """Describe a way to run the pipeline."""
     again = "" if point.recomputation == "none" else f" and {point.recomputation} recomputation"
     return f"{point.schedule} with {point.num_micro_batches} micro-batches{again}"
 

@@ -55,7 +55,7 @@ class PipelinePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStages:
-    """What a pipeline is made of.
+    """The stages of a pipeline.
 
     Attributes:
         weights: How long each device takes compared to the times below.
@@ -145,7 +145,7 @@ class PipelineStages:
         last_slower: float = 1.0,
         send_s: float | None = None,
     ) -> Execution:
-        """An iteration, operation by operation."""
+        """Simulate an iteration, operation by operation."""
         p = len(self.weights)
         chunks = self.chunks(schedule)
         devices = list(range(p)) * chunks if schedule != "zbv" else [*range(p), *reversed(range(p))]
@@ -167,7 +167,7 @@ class PipelineStages:
         return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
 
     def has_order(self, schedule: Schedule, num_micro_batches: int) -> bool:
-        """Whether so many micro-batches can be run so, with whole layers on every stage."""
+        """Return True if so many micro-batches can be run so, with whole layers on every stage."""
         p = len(self.weights)
         return num_micro_batches >= fewest_micro_batches(schedule, num_devices=p) and (
             self.num_layers % (p * self.chunks(schedule)) == 0
@@ -212,7 +212,7 @@ class PipelineStages:
     def drawn(
         self, schedule: Schedule, recomputation: Recomputation, *, num_micro_batches: int
     ) -> tuple[TimelineBar, ...]:
-        """What devices do when, with few micro-batches, so that boxes can be told apart."""
+        """Draw the devices' operations over time, with few micro-batches, so that boxes can be told apart."""
         num_devices = len(self.weights)
         few = max(num_devices, fewest_micro_batches(schedule, num_devices=num_devices))
         done = self.run(schedule, min(num_micro_batches, few), recomputation)
@@ -242,7 +242,7 @@ def points_of(
 
 
 def frontier(points: Sequence[PipelinePoint]) -> tuple[PipelinePoint, ...]:
-    """Those than which none is faster with as little memory."""
+    """Return the points than which none is faster with as little memory."""
     front: list[PipelinePoint] = []
     for point in sorted(points, key=lambda one: (one.activation_bytes, one.micro_batch_s)):
         if not front or point.micro_batch_s < front[-1].micro_batch_s * (1 - 1e-9):

@@ -43,7 +43,7 @@ class PublishedFit:
 
 
 def fit_published() -> PublishedFit:
-    """The constants that fit the published times best, and how far they are off.
+    """Find the constants that fit the published times best, and their errors.
 
     >>> fit = fit_published()
     >>> f"{fit.latency_s * 1e6:.0f} µs, {fit.bytes_per_s / 1e9:.0f} GB/s, {fit.node_bytes_per_s / 1e9:.0f} GB/s"

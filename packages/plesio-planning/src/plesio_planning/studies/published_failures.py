@@ -17,7 +17,7 @@ _BLOOM_HOSTS, _BLOOM_MTBF_S, _BLOOM_CHECKPOINT_S = 384 // _DEVICES_PER_HOST, 7 *
 
 
 def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """The longest C that costs no more than ``overhead`` at its best interval; 0 if none does.
+    """Return the longest C that costs no more than ``overhead`` at its best interval; 0 if none does.
 
     >>> round(most_checkpoint_s(overhead=0.09464, mtbf_s=21 * 3600) / 60, 1)
     5.0
@@ -35,7 +35,7 @@ def most_checkpoint_s(*, overhead: float, mtbf_s: float, restart_s: float = 0.0)
 
 
 def published_failures() -> Table:
-    """What the model says of both runs, beside what was published."""
+    """Compare the model's figures for both runs with the published ones."""
     llama_mtbf_s = _LLAMA_S / _LLAMA_FAILURES
     bloom_host_s, llama_host_s = _BLOOM_MTBF_S * _BLOOM_HOSTS, llama_mtbf_s * _LLAMA_HOSTS
     scaled_s = cluster_mtbf_s(part_mtbf_s=bloom_host_s, num_parts=_LLAMA_HOSTS)

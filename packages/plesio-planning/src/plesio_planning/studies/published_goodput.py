@@ -1,4 +1,4 @@
-"""What others report of a machine of failing devices, beside what this model says.
+"""Others' figures for a machine of failing devices, beside those of this model.
 
 Decoupled DiLoCo (arXiv 2604.21428) simulates 1.2 million chips: about 27 % goodput of plain data parallelism, 58 % of
 an elastic one, 88 % of 8 learners that do not wait for each other and 93 % of 16. How often a chip fails and how long
@@ -26,7 +26,7 @@ _GROUPS = {"local SGD, 8 groups": 8, "local SGD, 16 groups": 16}
 
 
 def cost_of_a_failure(share: float, *, num_groups: int = 1) -> float:
-    """What a failure costs those whom it hits, in mean times between failures of the whole machine.
+    """Return the cost of a failure to the replicas that it hits, in mean times between failures of the whole machine.
 
     >>> round(cost_of_a_failure(0.27), 2), round(cost_of_a_failure(0.88, num_groups=8), 2)
     (2.7, 1.09)
@@ -35,7 +35,7 @@ def cost_of_a_failure(share: float, *, num_groups: int = 1) -> float:
 
 
 def published_goodput(ways: Sequence[WayToGoOn], *, mtbf_s: float) -> Table:
-    """Published shares beside those of the same ways here.
+    """List published shares beside those of the same ways here.
 
     Args:
         ways: On as many devices; of a way that is not among them stands "–".

@@ -1,4 +1,4 @@
-"""What adding up in another order does to floating-point numbers, and to a training whose gradients are added up.
+"""The effect of the order of addition on floating-point numbers, and on a training whose gradients are added up.
 
 Floating-point addition is commutative and not associative: ``(a + b) + c`` and ``a + (b + c)`` round at different
 places. So two ranks agree whatever the order, and from three on it matters.
@@ -48,7 +48,7 @@ class OrderEffect:
 
 
 def sums_by_order(numbers: tuple[float, ...]) -> dict[tuple[float, ...], float]:
-    """What each order of the numbers adds up to, in 32 bits from left to right.
+    """Return the sum of the numbers in each order, in 32 bits from left to right.
 
     >>> sorted(set(sums_by_order((1e30, -1e30, 1.0)).values()))
     [0.0, 1.0]
@@ -106,7 +106,7 @@ class Source:
 
     @property
     def reference(self) -> "Source":
-        """What it is compared with: ranks added up in their order, or where orders are random, another random order."""
+        """The source to compare with: ranks added up in their order, or another random order for random ones."""
         return replace(self, order_seed=self.order_seed + 1) if self.order.startswith("random") else SOURCES[0]
 
 

@@ -45,7 +45,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Served:
-    """What a server applied.
+    """The updates that a server applied.
 
     Attributes:
         ages: Age of each update, (updates,).

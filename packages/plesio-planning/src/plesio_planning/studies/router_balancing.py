@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedRouting:
-    """What became of the router.
+    """The router in the end.
 
     Attributes:
         weight: α.
@@ -49,7 +49,7 @@ class BalancedRouting:
 def balance_router(
     popularity: Array, weights: Sequence[float], *, capacity_factor: float, seed: int
 ) -> tuple[BalancedRouting, ...]:
-    """The router after descent, for each weight of the balancing loss.
+    """Return the router after descent, for each weight of the balancing loss.
 
     Args:
         popularity: Share of the tokens that like each expert most; adds up to 1.

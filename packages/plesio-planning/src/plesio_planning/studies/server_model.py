@@ -66,12 +66,12 @@ class ServerModel:
 
     @property
     def push_bytes(self) -> float:
-        """What a worker pushes."""
+        """Bytes that a worker pushes."""
         return self._bytes_of(self.density)
 
     @property
     def pull_bytes(self) -> float:
-        """What a worker pulls."""
+        """Bytes that a worker pulls."""
         shares = {"touched": self.density, "changed": 1 - (1 - self.density) ** self.num_workers, "all": 1.0}
         return self._bytes_of(shares[self.pull])
 

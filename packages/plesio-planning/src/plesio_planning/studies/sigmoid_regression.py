@@ -25,7 +25,7 @@ _NUM_SAMPLES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SigmoidRegression:
-    """What the workers minimise.
+    """The objective of the workers.
 
     Attributes:
         inputs: a, (workers, samples, dimensions).
@@ -47,7 +47,7 @@ class SigmoidRegression:
         return float(_loss(self.inputs, self.labels, self.start)) - self.least
 
     def iterations_to(self, share: float, *, period: int, most: int, num_trials: int, seed: int) -> tuple[float, float]:
-        """The best step, and each worker's steps until the mean loss of the trials stays low; infinite if it does not.
+        """Return the best step, and each worker's steps until the trials' mean loss stays low; infinite if it does not.
 
         Args:
             share: Loss above the least that is wanted, as a share of the start's.
@@ -127,7 +127,7 @@ def _gradients(inputs: Array, labels: Array, x: Array) -> Array:
 
 
 def _loss(inputs: Array, labels: Array, x: Array) -> Array:
-    """The mean of all workers', at common parameters (..., dimensions)."""
+    """Return the mean loss of all workers, at common parameters (..., dimensions)."""
     output = _sigmoid(np.einsum("wmd,...d->...wm", inputs, x))
     found: Array = ((output - labels) ** 2).mean(axis=(-2, -1))
     return found

@@ -117,7 +117,7 @@ class StalenessProblem:
     seed: int
 
     def point(self, delay: int, *, tiny_step: float, random: np.random.Generator) -> DelayPoint:
-        """What a staleness costs, whichever way it comes about."""
+        """Return the cost of a staleness, whichever way it comes about."""
         limit = stability_limit(staleness=delay)
         best = self._best_step(delay, limit=limit)
         tiny = self._constant(delay, step=tiny_step, most=self._enough(tiny_step)) if tiny_step < limit else math.inf
@@ -166,7 +166,7 @@ class StalenessProblem:
         )
 
     def _enough(self, step: float) -> int:
-        """Updates in which even a start that is far off in the slowest coordinate arrives."""
+        """Return the updates in which even a start that is far off in the slowest coordinate arrives."""
         return _PATIENCE * math.ceil(math.log(len(self.spectrum) / self.target) / (step * float(self.spectrum[0])))
 
     def _best_step(self, delay: int, *, limit: float) -> BestStep:

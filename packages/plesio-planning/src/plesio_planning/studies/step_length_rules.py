@@ -1,4 +1,4 @@
-"""What rules for the length of a step make of a batch: descents on a bowl with constant lengths, behind a warm-up.
+"""Rules for the length of a step by the batch: descents on a bowl with constant lengths, behind a warm-up.
 
 A rule says what becomes of the best length of the smallest batch as the batch grows: *linear* (Goyal et al. 2017),
 *square-root* (Krizhevsky 2014) or *none*. Beside them is the best of many lengths for each batch.
@@ -20,7 +20,7 @@ Rule = Literal["linear", "square-root", "none"]
 LENGTHS = 2.0 ** np.arange(1.0, -7.0, -1.0)
 """Step lengths that are tried, over 1/L."""
 _EXPONENTS: Mapping[Rule, float] = {"linear": 1.0, "square-root": 0.5, "none": 0.0}
-"""Of the batch, in the step length."""
+"""Exponent of the batch in the step length."""
 _RULE_RUNS = 5
 
 
@@ -62,12 +62,12 @@ class RuleRuns:
     rng: np.random.Generator
 
     def all_rules(self, sizes: Sequence[int]) -> list[RulePoint]:
-        """The best length of each size, and what each rule makes of the smallest's."""
+        """Return the best length of each size, and those that each rule makes of the smallest size's."""
         best = self.best(sizes)
         return [*best, *(point for rule in get_args(Rule) for point in self.by_rule(rule, sizes, base=best[0].length))]
 
     def best(self, sizes: Sequence[int]) -> list[RulePoint]:
-        """The best of all lengths, for each size."""
+        """Return the best of all lengths, for each size."""
         tried = [(float(size), float(length)) for size in sizes for length in LENGTHS]
         needed = np.array(self._median_steps(tried)).reshape(len(sizes), len(LENGTHS))
         return [
@@ -76,7 +76,7 @@ class RuleRuns:
         ]
 
     def by_rule(self, rule: Rule, sizes: Sequence[int], *, base: float) -> list[RulePoint]:
-        """What a rule makes of the length that the smallest size has."""
+        """Apply a rule to the length that the smallest size has."""
         lengths = [base * (size / sizes[0]) ** _EXPONENTS[rule] for size in sizes]
         steps = self._median_steps(list(zip(map(float, sizes), lengths, strict=True)))
         return [
@@ -102,7 +102,7 @@ class RuleRuns:
 
 
 def largest_batch(points: Sequence[RulePoint]) -> float:
-    """The largest batch up to which every point is at the target; 0 if none is."""
+    """Return the largest batch up to which every point is at the target; 0 if none is."""
     largest = 0.0
     for point in points:
         if math.isinf(point.steps):

@@ -28,7 +28,7 @@ CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 LEAST_VARIED_SHAPE = 2.0
 """Pareto's, up to which there is no variance."""
 _SHAPES = (50.0, 20.0, 10.0, 5.0, 3.0, 2.5, 2.0, 1.5)
-"""Of Pareto's, from a light tail to a heavy one."""
+"""Shapes of Pareto's distribution, from a light tail to a heavy one."""
 _TAILS = ("lognormal", "gamma", "uniform", "pareto")
 _RATIO = 1.8
 
@@ -63,7 +63,7 @@ class Tails:
     points: tuple[TailPoint, ...]
 
     def efficiencies_at(self, ratio: float) -> tuple[float, float]:
-        """The lowest and highest efficiency, per cent, where the 99th percentile is so many times the median."""
+        """Return the lowest and highest efficiency, per cent, where the 99th percentile is so many times the median."""
         found = []
         for kind in _TAILS:
             points = [point for point in self.points if point.kind == kind]
@@ -76,7 +76,7 @@ class Tails:
         return [self._tails(), self._percentiles()]
 
     def table(self) -> Table:
-        """A row for each."""
+        """Make a row for each."""
         rows = [
             (
                 point.kind,
@@ -139,7 +139,10 @@ def tails_of(num_workers: int) -> Tails:
 
 
 def _tail(kind: str, *, num_workers: int) -> list[TailPoint]:
-    """The cost from a light tail to a heavy one: by coefficient of variation, Pareto's by its shape; the mean is 1."""
+    """Compute the cost from a light tail to a heavy one, at a mean of 1.
+
+    Tails are by the coefficient of variation, Pareto's by its shape.
+    """
     if kind == "pareto":
         named: list[tuple[float, Durations]] = [
             (_pareto_cv(shape), ParetoTimes(mean_s=1.0, shape=shape)) for shape in _SHAPES

@@ -44,7 +44,7 @@ class ComposedTrace:
 
     @property
     def slowest_worker(self) -> int:
-        """Who is the slowest most often."""
+        """The worker that is the slowest most often."""
         return int(np.argmax(self.slowest_shares))
 
     @property
@@ -53,12 +53,12 @@ class ComposedTrace:
         return max(self.slowest_shares)
 
     def most_often_slowest(self) -> dict[int, float]:
-        """Those who are the slowest most often, and how often, in the order of workers."""
+        """Return the workers that are the slowest most often, and how often, in the order of workers."""
         order = sorted(range(len(self.slowest_shares)), key=lambda worker: -self.slowest_shares[worker])
         return {worker: self.slowest_shares[worker] for worker in sorted(order[:_MOST_SHOWN])}
 
     def tables(self) -> list[Table]:
-        """What each cause adds, and what fewer barriers save, compared with independent draws."""
+        """List the cost of each cause, and the savings of fewer barriers, compared with independent draws."""
         causes = [(name, f"{cost:.3f}", f"{100 / cost:.1f} %") for name, cost in self.cost_by_causes.items()]
         periods = [
             (str(period), f"{cost:.3f}", f"{self.shuffled_by_period[period]:.3f}")
@@ -79,7 +79,7 @@ class ComposedTrace:
 
 
 def slowest_sum(times: NDArray[np.float64], *, period: int) -> float:
-    """What the slowest worker takes for one of ``period`` steps between barriers, mean over the rounds.
+    """Return the slowest worker's time for one of ``period`` steps between barriers, mean over the rounds.
 
     >>> slowest_sum(np.array([[1.0, 3.0], [3.0, 1.0]]), period=2)  # each takes 4 for both
     2.0

@@ -1,4 +1,4 @@
-"""What a study is: a question, typed inputs, and a typed answer that can be shown.
+"""The interface of a study: a question, typed inputs, and a typed answer that can be shown.
 
 A study is a function with keyword arguments, whose names carry their units and whose defaults give the reference
 values, and a frozen dataclass that it returns. Everything else follows from these two: the options of ``plesio study
@@ -17,7 +17,7 @@ __all__ = ["Answer", "Asked"]
 
 
 class Answer(ABC):
-    """What a study found; subclasses are frozen dataclasses, whose fields are its numbers.
+    """The answer of a study; subclasses are frozen dataclasses, whose fields are its numbers.
 
     Attributes:
         unit: Unit of ``total`` and ``parts``: ``s``, ``B``, ``iterations`` ...
@@ -39,15 +39,15 @@ class Answer(ABC):
     @property
     @abstractmethod
     def parts(self) -> Mapping[str, float]:
-        """What ``total`` is made of, by name; the parts add up to it."""
+        """The parts of ``total`` by name; they add up to it."""
 
     @abstractmethod
     def tables(self) -> Sequence[Table]:
-        """The answer's tables, the most important first; at least one."""
+        """Return the answer's tables, the most important first; at least one."""
 
     @abstractmethod
     def charts(self) -> Sequence[Chart]:
-        """The answer's pictures, the most important first; at least one."""
+        """Return the answer's pictures, the most important first; at least one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def stragglers(asking: Asking) -> Values:
 
 
 def bounded_staleness(asking: Asking) -> Values:
-    """Iterations of a quadratic (κ = 100) to 1e-4 of the start, at the best step for each staleness."""
+    """Return the iterations of a quadratic (κ = 100) to 1e-4 of the start, at the best step for each staleness."""
     points = asking.defaults(num_trials=1, num_dimensions=2).points
     return [point.best_iterations for point in points if point.delay in (0, 1, 5, 10, 20, 50)]
 

@@ -59,7 +59,7 @@ class Work(ABC):
     @property
     @abstractmethod
     def shares(self) -> Mapping[str, float]:
-        """What the work goes into: shares that add up to 1."""
+        """The uses of the work's time: shares that add up to 1."""
 
     @property
     def caution(self) -> str:
@@ -68,18 +68,18 @@ class Work(ABC):
 
     @abstractmethod
     def sensitivities(self) -> tuple[Sensitivity, ...]:
-        """Inputs down and up by 20 %."""
+        """Move inputs down and up by 20 %."""
 
     @abstractmethod
     def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
-        """The run on so many devices.
+        """Compute the run on so many devices.
 
         Raises:
             ConfigError: It does not fit, cannot be laid out so, or would hardly ever end.
         """
 
     def here(self) -> DevicePoint:
-        """The run on the machine that was asked for."""
+        """Compute the run on the machine that was asked for."""
         return self.on(self.machine.num_devices, self.conditions)
 
     def by_devices(self, *, failing: float = 1.0) -> Mapping[int, DevicePoint]:
@@ -119,7 +119,7 @@ class GivenPace(Work):
 
     @property
     def num_parameters(self) -> float:
-        """Those that were given."""
+        """The given number of parameters."""
         return self.parameters
 
     @property
@@ -128,7 +128,7 @@ class GivenPace(Work):
         return {"arithmetic at the peak": self.mfu, "what keeps devices from their peak": 1 - self.mfu}
 
     def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
-        """The run on so many devices, of which each takes an equal part of the model's state."""
+        """Compute the run on so many devices, of which each takes an equal part of the model's state."""
         self._check_memory(num_devices)
         work_s = self.flops / (num_devices * self.machine.accelerator.peak("bf16") * self.mfu)
         goodput = conditions.goodput(
@@ -146,7 +146,7 @@ class GivenPace(Work):
             )
 
     def sensitivities(self) -> tuple[Sensitivity, ...]:
-        """As `plesio_planning.estimate.sensitivity.tornado`."""
+        """Return the rows of `plesio_planning.estimate.sensitivity.tornado`."""
         conditions = self.conditions
 
         def changed(field: str, value: float | None, factor: float) -> GivenPace:
@@ -210,7 +210,7 @@ class LaidOut(Work):
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """What a step goes into."""
+        """The uses of a step's time."""
         step = self._training(self.machine.num_devices, self.conditions).step
         return {name_of_part(name): value / step.total_s for name, value in step.parts.items() if value}
 
@@ -220,11 +220,11 @@ class LaidOut(Work):
         return memory_caution(self._training(self.machine.num_devices, self.conditions))
 
     def sensitivities(self) -> tuple[Sensitivity, ...]:
-        """The tornado of the estimate."""
+        """Return the tornado of the estimate."""
         return tornado(self._training(self.machine.num_devices, self.conditions))
 
     def on(self, num_devices: int, conditions: Conditions) -> DevicePoint:
-        """The run with as many replicas as so many devices allow."""
+        """Compute the run with as many replicas as so many devices allow."""
         training = self._training(num_devices, conditions)
         return DevicePoint(training.step.mfu, training.goodput)
 
@@ -256,7 +256,7 @@ class LaidOut(Work):
         )
 
     def _what_fits(self, machine: Machine) -> str:
-        """The degrees of the fewest devices that fit, powers of 2."""
+        """Find the degrees of the fewest devices that fit, powers of 2."""
         degrees = [2**power for power in range(_MOST_DEGREE_BITS)]
         for tp, pp in sorted(product(degrees, degrees), key=lambda degree: (degree[0] * degree[1], degree[1])):
             if tp > machine.devices_per_host:

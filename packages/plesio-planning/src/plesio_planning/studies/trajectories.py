@@ -65,7 +65,7 @@ class Distance:
     last_place: float
 
     def within(self, tier: Tier, *, tolerance: float) -> bool:
-        """Whether the tier has them as equal."""
+        """Return True if the tier counts them as equal."""
         return self.differing == 0 if tier == "strict" else self.relative <= tolerance
 
 
@@ -101,7 +101,7 @@ def _distances(first: Trajectory, second: Trajectory) -> Iterator[Distance]:
 
 
 def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, tolerance: float) -> Difference | None:
-    """The first step and tensor that the tier does not have as equal.
+    """Find the first step and tensor that the tier does not count as equal.
 
     >>> same = {0: {"w": np.array([1.0, 2.0])}}
     >>> other = {0: {"w": np.array([1.0, 2.0 + 1e-9])}}
@@ -117,7 +117,7 @@ def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, toler
 
 
 def difference_at(distance: Distance, first: Trajectory, second: Trajectory, *, tier: Tier) -> Difference:
-    """What two trajectories have where they are that far apart; the element that differs most is named."""
+    """Describe two trajectories where they are that far apart; the element that differs most is named."""
     one = first.get(distance.step, {}).get(distance.tensor)
     other = second.get(distance.step, {}).get(distance.tensor)
     if one is None or other is None or not _alike(one, other):
@@ -147,14 +147,14 @@ def _distance(step: int, name: str, one: Tensor | None, other: Tensor | None) ->
 
 
 def _length(tensor: Tensor) -> float:
-    """The norm, NaN counting as nothing: where only one has it the difference is infinite."""
+    """Return the norm, NaN counting as nothing: where only one has it the difference is infinite."""
     values = tensor.astype(float).ravel()
     square = float(values @ values)
     return math.sqrt(float(np.nansum(values * values)) if math.isnan(square) else square)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether elements can be compared with one another; texts can, whatever their lengths."""
+    """Return True if elements can be compared with one another; texts can, whatever their lengths."""
     return one.shape == other.shape and (one.dtype == other.dtype or one.dtype.kind == other.dtype.kind == "U")
 
 
@@ -180,7 +180,7 @@ def _described(tensor: Tensor | None) -> str:
 
 
 def read_trajectory(path: Path) -> Trajectory:
-    """The trajectory that a file holds; the head of the module says which files do.
+    """Read the trajectory that a file holds; the head of the module lists the kinds of files.
 
     Raises:
         ConfigError: The file is of another kind.

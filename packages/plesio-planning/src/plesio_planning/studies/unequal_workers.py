@@ -42,7 +42,7 @@ def _wandering_speeds(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Balanced:
-    """What one way to share the work took.
+    """The times of one way to share the work.
 
     Attributes:
         name: Name of the way.
@@ -194,7 +194,7 @@ class LongRun:
         )
 
     def constant_speeds(self, num_steps: int) -> Speeds:
-        """The first speeds of those that begin, over the jitter of so many steps: (workers, steps)."""
+        """Return the first speeds of those that begin, over the jitter of so many steps: (workers, steps)."""
         return self.speeds[:-1, :1] / self.jitter[:-1, :num_steps]
 
 
@@ -258,7 +258,7 @@ def asynchronous_descent(
 
 @compiled
 def _history(rates: Speeds, seen: NDArray[np.int64]) -> Speeds:
-    """What is left in each coordinate after each update, (updates + 1, dimensions); ``seen`` are beginnings."""
+    """Return the rest in each coordinate after each update, (updates + 1, dimensions); ``seen`` are beginnings."""
     history = np.ones((len(seen) + 1, len(rates)))
     for update in range(len(seen)):
         for j in range(len(rates)):

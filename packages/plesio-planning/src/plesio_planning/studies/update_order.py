@@ -31,7 +31,7 @@ class UpdateOrder:
 
 
 def order_updates(schedule: Schedule, *, exchange_s: float) -> UpdateOrder:
-    """The updates of an asynchronous schedule; those that count at the same time in the order of workers.
+    """Order the updates of an asynchronous schedule; those that count at the same time in the order of workers.
 
     >>> from plesio_planning.sim.recurrences import simulate_bound
     >>> order = order_updates(simulate_bound([[1.0, 1.0, 1.0], [1.5, 1.5, 1.5]], bound=9), exchange_s=0.0)

@@ -1,4 +1,4 @@
-"""Who gets how many samples of a step: in proportion to speed, in whole samples, under caps, and moved a bit at a time.
+"""Shares of a step's samples: in proportion to speed, in whole samples, under caps, and moved a bit at a time.
 
 The step's time is ``max Bᵢ/vᵢ`` with the samples Bᵢ and the speeds vᵢ. Without caps it is the least, ``B/Σv``, where
 shares are proportional to speeds. With caps, whoever would exceed its own gets just that, and the rest is divided among

@@ -1,4 +1,4 @@
-"""What a theorem says about given numbers: a value, the parts that add up to it, and the premises that it rests on."""
+"""A theorem's bound for given numbers: a value, the parts that add up to it, and the premises that it rests on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ class Condition:
 
     @property
     def holds(self) -> bool:
-        """Whether the quantity is within the limit."""
+        """True if the quantity is within the limit."""
         return self.value < self.limit if self.strict else self.value <= self.limit
 
 
@@ -67,7 +67,7 @@ class Bound:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; remedies name parameters without marks."""
+        """Return the fields as JSON values; remedies name parameters without marks."""
         conditions = tuple(replace(one, remedy=str(ArgumentError(one.remedy))) for one in self.conditions)
         values: dict[str, Any] = to_json(replace(self, conditions=conditions))
         return values
@@ -82,7 +82,7 @@ class Bound:
         return sum(self.parts.values())
 
     def format(self, value: float) -> str:
-        """A number in the bound's unit, for people.
+        """Write a number in the bound's unit.
 
         >>> Bound(quantity="bubble", unit="share", parts={}).format(0.17949)
         '17.95 %'

@@ -47,7 +47,7 @@ class Theorem:
 
     @property
     def name(self) -> str:
-        """As on the command line.
+        """The name on the command line.
 
         >>> find_theorem("local-sgd").name
         'local-sgd'
@@ -66,7 +66,7 @@ class Theorem:
         return text.replace("``", "").replace("`", "")
 
     def inputs(self) -> tuple[Input, ...]:
-        """What it can be asked with."""
+        """Return the inputs that can be given."""
         return inputs_of(self.function)
 
     def evaluate(self, **inputs: Any) -> Bound:
@@ -111,7 +111,7 @@ THEOREMS: tuple[Theorem, ...] = (
 
 
 def find_theorem(name: str) -> Theorem:
-    """The theorem of this name.
+    """Find the theorem of this name.
 
     Raises:
         ConfigError: There is none.

@@ -47,7 +47,7 @@ _DOOB = 9
 
 
 def staleness_of_lead(lead: int, *, num_workers: int) -> int:
-    """The staleness that no update exceeds if no worker starts a step more than ``lead`` steps ahead of the slowest.
+    """Return the staleness that no update exceeds if no worker starts a step over ``lead`` steps ahead of the slowest.
 
     ``(2s+1)(n-1)``, for workers that pull before and push after every step: at the pull another worker's clock is at
     most s below this one's, at the push at most s+1 above it (after Ho et al. 2013).
@@ -234,7 +234,7 @@ def _check_schedule(bounds: tuple[int, ...], learning_rates: tuple[float, ...]) 
 
 
 def _largest_rate(bound: int) -> float:
-    """The positive root of ``s + 2 bound² s² = 1``, written without a division by the bound."""
+    """Return the positive root of ``s + 2 bound² s² = 1``, written without a division by the bound."""
     return 2 / (1 + math.sqrt(1 + 8 * bound**2))
 
 
@@ -248,7 +248,7 @@ def _sum_over_windows(rates: tuple[float, ...], bounds: tuple[int, ...], *, num_
 
 
 def _schedule_premise(rates: tuple[float, ...], bounds: tuple[int, ...], *, smoothness: float) -> Condition:
-    """The premise where it is nearest to its limit: ``α_j L + 2L²α_j Σ_{t: j∈W_t} α_t τ_t ≤ 1``."""
+    """Return the premise where it is nearest to its limit: ``α_j L + 2L²α_j Σ_{t: j∈W_t} α_t τ_t ≤ 1``."""
     values = []
     phases = [*zip(rates, bounds, strict=True)]
     for (rate, bound), (next_rate, next_bound) in itertools.pairwise([*phases, phases[-1]]):

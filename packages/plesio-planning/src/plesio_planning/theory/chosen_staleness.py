@@ -17,7 +17,7 @@ def scheduled_sgd(
     num_runs: int = 200,
     seed: int = 0,
 ) -> float:
-    """The mean squared gradient of SGD on ``f(x) = log(1+x²)/2``, each step weighted with its rate, over many runs.
+    """Average the squared gradient of SGD on ``f(x) = log(1+x²)/2``, each step weighted with its rate, over many runs.
 
     f is not convex; L is 1 and Δ is ``f(start)``. Noise has the variance 1. Every gradient is as late as its bound
     allows.
@@ -48,7 +48,7 @@ def scheduled_sgd(
 
 
 def worst_descent(*, step: float, max_staleness: int, num_steps: int) -> list[float]:
-    """The error along one eigenvector, from 1 on, if at every step the staleness drives it on as long as it can.
+    """Return the error along one eigenvector, from 1 on, if the staleness drives it on at every step if it can.
 
     While the error grows the least of the last iterates is used, which lets it grow on if that is negative; while it
     falls the largest. From S = 2 on that diverges at 0.97 of the step that constant staleness bears.
@@ -77,7 +77,7 @@ def worst_descent(*, step: float, max_staleness: int, num_steps: int) -> list[fl
 def in_flight_sgd(
     *, step: float, num_workers: int, max_staleness: int, num_steps: int, peeks: bool, num_runs: int = 20, seed: int = 0
 ) -> float:
-    """The mean squared gradient of SGD on ``x²/2`` from its optimum, where somebody chooses which gradient comes next.
+    """Average the squared gradient of SGD on ``x²/2`` from its optimum, where an adversary picks the next gradient.
 
     Every worker has one gradient in flight, with noise of +1 or -1. One that ``peeks`` applies next the gradient
     whose noise drives x farthest from the optimum, unless some other would then come later than the bound; else the

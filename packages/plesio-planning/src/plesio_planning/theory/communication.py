@@ -1,4 +1,4 @@
-"""What parallel work must send, and how much faster it can get."""
+"""The traffic of parallel work, and the limits of its speed."""
 
 import math
 

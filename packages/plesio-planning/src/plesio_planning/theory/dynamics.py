@@ -12,12 +12,12 @@ __all__ = ["delayed_descent", "iterations_to", "noise_floor", "stability_limit_o
 
 _SETTLED = 1e-12
 _WELL_BELOW = 0.5
-"""Of a learning rate times curvature and the longest delay: what converges with any delays."""
+"""Limit of learning rate times curvature and the longest delay below which any delays converge."""
 _A_LITTLE = 1e-9
 
 
 def delayed_descent(*, step: float, staleness: int, num_steps: int, momentum: float = 0.0) -> NDArray[np.float64]:
-    """The error along one eigenvector, from 1 on: ``x[t+1] = x[t] + β(x[t] - x[t-1]) - s x[t-τ]``.
+    """Return the error along one eigenvector, from 1 on: ``x[t+1] = x[t] + β(x[t] - x[t-1]) - s x[t-τ]``.
 
     >>> delayed_descent(step=0.5, staleness=1, num_steps=4).tolist()
     [1.0, 0.5, 0.0, -0.25, -0.25]
@@ -57,7 +57,7 @@ def noise_floor(*, step: float, staleness: int) -> float:
 
 
 def iterations_to(target: float, *, condition: float, staleness: int) -> float:
-    """Iterations until the error has shrunk to ``target``, at the best constant learning rate, in the long run.
+    """Count iterations until the error has shrunk to ``target``, at the best constant learning rate, in the long run.
 
     On a quadratic with curvatures from 1/κ to 1. A larger rate makes the slow end faster and, near the limit of
     stability, the fast end slower; where they meet is the best.
@@ -83,7 +83,7 @@ def iterations_to(target: float, *, condition: float, staleness: int) -> float:
 
 
 def stability_limit_of_delays(hessian: NDArray[np.float64], delays: Sequence[int]) -> float:
-    """The learning rate up to which descent on a quadratic converges, each parameter's delay being its own.
+    """Return the learning rate up to which descent on a quadratic converges, each parameter's delay being its own.
 
     ``x[t+1] = x[t] - α H x̂[t]`` with ``x̂_i[t] = x_i[t-d_i]``, the rule of a grid's stages: by the largest eigenvalue of
     the recursion's matrix over the last states, and bisection. With one delay it is

@@ -7,7 +7,7 @@ __all__ = ["batch_variance", "critical_batch", "gradient_noise_scale"]
 
 
 def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
-    """Samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018).
+    """Return the samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018).
 
     >>> gradient_noise_scale(covariance_trace=500.0, squared_gradient_norm=0.5)
     1000.0

@@ -1,4 +1,4 @@
-"""What splitting a model costs in waiting, and what sharding its state saves in memory."""
+"""The waiting that splitting a model costs, and the memory that sharding its state saves."""
 
 import math
 
@@ -19,7 +19,7 @@ def bubble_share(*, num_stages: int, num_micro_batches: int, num_chunks: int = 1
 
 
 def micro_batches_for(bubble: float, *, num_stages: int, num_chunks: int = 1) -> int:
-    """The fewest micro-batches whose bubble is no larger share x of the time: ``m = (p-1)(1-x)/(xv)``.
+    """Return the fewest micro-batches whose bubble is no larger share x of the time: ``m = (p-1)(1-x)/(xv)``.
 
     >>> micro_batches_for(0.1, num_stages=8), micro_batches_for(0.05, num_stages=8)
     (63, 133)

@@ -38,7 +38,7 @@ def pictures_of(theorem: Theorem, inputs: Mapping[str, Any]) -> list[Chart]:
 
 
 def _curve(theorem: Theorem, inputs: Mapping[str, Any]) -> LineChart:
-    """The value and its parts over the theorem's main input; where a premise fails is a gap."""
+    """Draw the value and its parts over the theorem's main input; where a premise fails is a gap."""
     asked, at = theorem.evaluate(**inputs), inputs[theorem.over]
     places = [at * _SPAN ** (2 * number / (_POINTS - 1) - 1) for number in range(_POINTS)]
     places = sorted({max(round(place), 1) for place in places}) if isinstance(at, int) else places
@@ -65,7 +65,7 @@ def _curve(theorem: Theorem, inputs: Mapping[str, Any]) -> LineChart:
 
 
 def _visible(bound: Bound | None, part: str) -> float:
-    """A part, unless it is so small beside the sum that drawing it would hide all else."""
+    """Return a part, unless it is so small beside the sum that drawing it would hide all else."""
     if bound is None or bound.parts[part] <= _INVISIBLE * bound.value:
         return math.nan
     return bound.parts[part]
@@ -136,7 +136,7 @@ def _stability_limits(momentum: float, asked: tuple[int, float]) -> LineChart:
 
 
 def _decay_map(momentum: float) -> HeatMap:
-    """Steps until the error has shrunk tenfold, in the long run."""
+    """Map the steps until the error has shrunk tenfold, in the long run."""
     limits = {staleness: stability_limit(staleness=staleness, momentum=momentum) for staleness in _STALENESSES}
 
     def tenfold(step: float, staleness: int) -> float:

@@ -20,7 +20,7 @@ Loss = Literal["squared", "logistic"]
 
 
 def sharpness_of_training(loss: Loss, *, learning_rate: float = 0.3, num_steps: int = 2000) -> tuple[float, float]:
-    """The largest eigenvalue of the Hessian before the first step and after the last.
+    """Return the largest eigenvalue of the Hessian before the first step and after the last.
 
     >>> [round(each, 1) for each in sharpness_of_training("squared")]
     [3.2, 5.7]

@@ -1,4 +1,4 @@
-"""Whether gradient descent with late gradients converges at all: constant staleness, with and without momentum.
+"""Convergence of gradient descent with late gradients: constant staleness, with and without momentum.
 
 Along an eigenvector of a quadratic with curvature λ, a step with learning rate α, momentum β and a gradient that is τ
 steps late is ``x[t+1] = (1+β) x[t] - β x[t-1] - s x[t-τ]`` with ``s = αλ``. So x is a sum of powers of the roots of
@@ -31,7 +31,7 @@ _ROUNDING = 1e-12
 
 
 def stability_limit(*, staleness: int, momentum: float = 0.0) -> float:
-    """The αλ from which on gradient descent with this staleness does not converge.
+    """Return the αλ from which on gradient descent with this staleness does not converge.
 
     >>> [round(stability_limit(staleness=staleness), 4) for staleness in (0, 1, 15, 16)]
     [2.0, 1.0, 0.1013, 0.0952]
@@ -59,7 +59,7 @@ def stability_limit(*, staleness: int, momentum: float = 0.0) -> float:
 
 
 def first_unstable_staleness(*, step: float, momentum: float = 0.0) -> int:
-    """The smallest staleness with which gradient descent does not converge.
+    """Return the smallest staleness with which gradient descent does not converge.
 
     A step at the limit counts as beyond it: there the error neither grows nor shrinks.
 
@@ -94,7 +94,7 @@ def _converges(step: float, staleness: int, momentum: float) -> bool:
 
 
 def spectral_radius(*, step: float, staleness: int, momentum: float = 0.0) -> float:
-    """The factor by which the error changes in a step, in the long run; stable below 1.
+    """Return the factor by which the error changes in a step, in the long run; stable below 1.
 
     >>> round(spectral_radius(step=0.1, staleness=15), 4), round(spectral_radius(step=0.1, staleness=16), 4)
     (0.9994, 1.0021)

@@ -107,7 +107,7 @@ class BatchScaling(Answer):
         )
 
     def _spread(self) -> str:
-        """A sentence: how other starts on the same bowl differ."""
+        """Write a sentence about the spread among other starts on the same bowl."""
         if len(self.problems) == 1:
             return "Other starts have others."
         found = [one.critical_batch for one in self.problems]
@@ -140,7 +140,7 @@ class BatchScaling(Answer):
         }
 
     def largest(self, rule: Rule, *, warmup_steps: int) -> float:
-        """The largest batch up to which every one of the rule's runs is at the target; 0 if none is."""
+        """Return the largest batch up to which every one of the rule's runs is at the target; 0 if none is."""
         return largest_batch(self._of(rule, warmup_steps))
 
     def _of(self, rule: str, warmup_steps: int) -> list[RulePoint]:
@@ -150,7 +150,7 @@ class BatchScaling(Answer):
         return list(dict.fromkeys(one.warmup_steps for one in self.rules))
 
     def tables(self) -> Sequence[Table]:
-        """Steps by batch; noise scales; rules."""
+        """List steps by batch, noise scales, and rules."""
         steps = [
             (f"{one.batch:,.0f}", f"{one.steps:.4g}", f"{one.steps_error:.2g}", f"{one.fitted:.4g}")
             for one in self.points
@@ -201,7 +201,7 @@ class BatchScaling(Answer):
         return Table(title="Steps by rule, in brackets the step length over 1/L:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Steps by batch; steps by rule; step lengths."""
+        """Draw steps by batch, steps by rule, and step lengths."""
         return [self._steps_chart(), self._rules_chart(), self._lengths_chart()]
 
     def _steps_chart(self) -> LineChart:
@@ -287,7 +287,7 @@ def batch_scaling(
     num_trials: Annotated[int, Within(1, 50)] = 6,
     seed: int = 0,
 ) -> BatchScaling:
-    """Steps by batch size, the critical batch, and scaling rules with and without warm-up.
+    """Measure steps by batch size, the critical batch, and scaling rules with and without warm-up.
 
     >>> answer = batch_scaling(batches=(8, 64, 512, 4096))
     >>> 0.7 < answer.critical_batch / answer.mean_noise_scale < 1.4
@@ -355,7 +355,7 @@ def batch_scaling(
 
 
 def _linear_limits(rules: Sequence[RulePoint]) -> dict[int, float]:
-    """The largest batch at which linear scaling still gets to the target, by steps of warm-up."""
+    """Return the largest batch at which linear scaling still gets to the target, by steps of warm-up."""
     by_warmup: dict[int, list[RulePoint]] = {}
     for point in rules:
         if point.rule == "linear":

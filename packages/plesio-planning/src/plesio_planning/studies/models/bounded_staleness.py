@@ -41,7 +41,7 @@ __all__ = ["BoundedStaleness", "bounded_staleness"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedStaleness(Answer):
-    """What staleness costs.
+    """The costs of staleness.
 
     Attributes:
         points: Points by delay, from no delay on.
@@ -80,7 +80,7 @@ class BoundedStaleness(Answer):
         )
 
     def _served(self) -> str:
-        """A sentence: what a server refuses, and with which bound it is there first."""
+        """Write a sentence about the updates that a server refuses, and the bound with which it is there first."""
         fastest = min(self.points, key=lambda point: point.served.steps.mean)
         first, last = self.points[0].served, self.points[-1].served
         return (
@@ -96,7 +96,7 @@ class BoundedStaleness(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What it takes anyway, and what staleness adds."""
+        """The iterations without staleness, and those that staleness adds."""
         first = self.points[0].best_iterations
         return {"without staleness": first, "added by staleness": self.total - first}
 
@@ -139,7 +139,7 @@ class BoundedStaleness(Answer):
         )
 
     def charts(self) -> Sequence[Chart]:
-        """Iterations by delay; curves over iterations and over computing time; where steps become unstable."""
+        """Draw iterations by delay; curves over iterations and over computing time; where steps become unstable."""
         return [
             self._iterations(),
             self._curves(),
@@ -243,7 +243,7 @@ def bounded_staleness(
     slowdown: Annotated[float, Within(1, 100)] = 3.0,
     seed: int = 0,
 ) -> BoundedStaleness:
-    """Iterations by staleness, with the best step for each and with one tiny step.
+    """Compute iterations by staleness, with the best step for each and with one tiny step.
 
     >>> answer = bounded_staleness(stalenesses=(0, 5), num_trials=2)
     >>> [point.best_iterations for point in answer.points]

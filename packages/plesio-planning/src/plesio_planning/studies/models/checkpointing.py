@@ -263,7 +263,7 @@ def checkpointing(
     num_runs: Annotated[int, Within(2, 100_000)] = 1000,
     seed: int = 0,
 ) -> Checkpointing:
-    """The best interval, what failures cost there and elsewhere, and ways to save the state.
+    """Compute the best interval, the cost of failures there and elsewhere, and of ways to save the state.
 
     >>> answer = checkpointing()
     >>> round(answer.best_s / 60, 2), round(100 * (answer.slowdown - 1), 3)
@@ -325,7 +325,7 @@ def _answer(
     num_runs: int,
     seed: int,
 ) -> Checkpointing:
-    """What becomes of a run with an interval, the best without one, and what each way to save costs."""
+    """Answer for a run with an interval, the best one if none is given, and for each way to save."""
     checkpoint_s, mtbf_s = run.checkpoint_s, run.failures.mtbf_s
     best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     at_s = best_s if interval_s is None else interval_s

@@ -55,7 +55,7 @@ _ROWS = (1e3, 100e3, 1e6, 10e6, 100e6, 1e9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What the ranks are joined by.
+    """The links between the ranks.
 
     Attributes:
         latency_s: α, of a message between hosts.
@@ -82,7 +82,10 @@ class Links:
         return Link(latency_s=self.local_latency_s, bytes_per_s=self.local_bytes_per_s)
 
     def has(self, algorithm: str, *, num_ranks: int) -> bool:
-        """Whether the algorithm exists there: in two levels if there are several whole hosts of several ranks."""
+        """Return True if the algorithm is possible there.
+
+        Two levels are if there are several whole hosts of several ranks.
+        """
         whole_hosts = num_ranks % self.ranks_per_host == 0 and num_ranks > self.ranks_per_host > 1
         return algorithm != "hierarchical" or whole_hosts
 
@@ -160,12 +163,12 @@ class Collectives(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What an empty message would take, and the rest."""
+        """The time of an empty message, and the rest."""
         latency_s = self.latency_s[self.fastest]
         return {"latency": latency_s, "bandwidth": self.total - latency_s}
 
     def tables(self) -> Sequence[Table]:
-        """Times by size; bytes that ranks send; which is the fastest from where on; crossovers of ring and tree."""
+        """List times by size, bytes that ranks send, the fastest by size, and crossovers of ring and tree."""
         return [self._times(), self._sent(), self._selection(), self._crossings()]
 
     def _times(self) -> Table:
@@ -220,7 +223,7 @@ class Collectives(Answer):
         )
 
     def _bandwidth_chart(self) -> LineChart:
-        """The bandwidths of the algorithms that use nothing but these links."""
+        """Draw the bandwidths of the algorithms that use nothing but these links."""
         series = []
         for name, times in self.by_size_s.items():
             if name == "hierarchical":
@@ -288,7 +291,7 @@ def _from(size: float) -> str:
 
 
 def ring_tree_crossover_bytes(num_ranks: int, *, link: Link) -> float:
-    """The size from which on a ring is faster than a tree: ``αB((n-1) - h) / (h - (n-1)/n)``, ``h = ⌈log₂ n⌉``.
+    """Return the size from which on a ring is faster than a tree: ``αB((n-1) - h) / (h - (n-1)/n)``, ``h = ⌈log₂ n⌉``.
 
     >>> round(ring_tree_crossover_bytes(256, link=Link(latency_s=10e-6, bytes_per_s=50e9)) / 1e6, 1)
     17.6
@@ -327,7 +330,7 @@ def collectives(
         1024,
     ),
 ) -> Collectives:
-    """Times of five all-reduces by size, and where they cross.
+    """Compute the times of five all-reduces by size, and where they cross.
 
     >>> answer = collectives(algorithms=("ring", "halving-doubling", "tree"))
     >>> {name: f"{1e3 * duration_s:.2f} ms" for name, duration_s in answer.at_s.items()}

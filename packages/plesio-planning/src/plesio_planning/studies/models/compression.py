@@ -1,4 +1,4 @@
-"""What compressing gradients saves in bytes, costs in iterations, and comes to in time.
+"""The effects of compressing gradients: bytes saved, iterations lost, and the time that results.
 
 How many iterations each compression needs comes from a descent that is really done
 (`planning.studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
@@ -124,7 +124,7 @@ class CompressedRun:
         return "diverges" if self.diverged else f"over {self.at[-1]:,}"
 
     def beside(self, dense: "CompressedRun") -> "CompressedRun":
-        """The same with its break-even bandwidth against sending everything; the head of the module has the formula."""
+        """Return the same with its break-even bandwidth against sending everything, by the module's formula."""
         if self.iterations is None or dense.iterations is None:
             return self
         saved_bytes = dense.iterations * dense.sent_bytes - self.iterations * self.sent_bytes
@@ -136,7 +136,7 @@ class CompressedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedTraining(Answer):
-    """What each compression takes.
+    """The needs of each compression.
 
     Attributes:
         runs: Runs in the order asked for; sending everything first.
@@ -162,7 +162,7 @@ class CompressedTraining(Answer):
         return min(self.runs, key=lambda run: run.total_s)
 
     def run(self, scheme: str) -> CompressedRun:
-        """The run of this text.
+        """Return the run of this text.
 
         Raises:
             KeyError: It was not asked for.
@@ -199,7 +199,7 @@ class CompressedTraining(Answer):
         return {name: best.iterations * value for name, value in best.parts_s.items()}
 
     def tables(self) -> Sequence[Table]:
-        """A row for each compression."""
+        """Make a row for each compression."""
         rows = [
             (
                 run.scheme,
@@ -244,7 +244,7 @@ def compression(
     codec_bytes_per_s: Annotated[float, BANDWIDTH] = 2e9,
     seed: int = 0,
 ) -> CompressedTraining:
-    """Iterations, bytes and seconds to a target loss, and the break-even bandwidth of each compression.
+    """Compute iterations, bytes and seconds to a target loss, and the break-even bandwidth of each compression.
 
     >>> answer = compression(schemes=("none", "topk:0.1", "topk:0.1+no_feedback"))
     >>> [run.iterations for run in answer.runs], answer.best.scheme
@@ -297,7 +297,7 @@ def compression(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """What every compression is tried on: a quadratic, and workers who exchange a gradient; as `compression` has it."""
+    """The setting in which every compression is tried: a quadratic, and workers that exchange gradients."""
 
     num_dimensions: int
     condition_number: float

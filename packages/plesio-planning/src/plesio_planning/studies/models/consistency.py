@@ -43,7 +43,7 @@ __all__ = ["Consistency", "consistency"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consistency(Answer):
-    """Who wins where.
+    """The winners by situation.
 
     Attributes:
         at: The situation that was asked for.
@@ -117,7 +117,7 @@ class Consistency(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """The two maps, a line through one, and loss over time."""
+        """Draw the two maps, a line through one, and loss over time."""
         return [
             _map(
                 self.transient,
@@ -156,7 +156,7 @@ class Consistency(Answer):
         return max(cell.slowdown for cell in self.persistent)
 
     def _slow_title(self, cells: Sequence[Cell]) -> str:
-        """What is first where the worker is slowest."""
+        """Describe the winner where one worker is slowest."""
         slowest = next(cell for cell in cells if cell.slowdown == self._slowest)
         if slowest.slowdown == 1:
             return "Where nobody is slow for good, there is nothing to rebalance"
@@ -265,7 +265,7 @@ def consistency(
 def _map(
     cells: Sequence[Cell], *, slug: str, rows: Sequence[float], row_of: Callable[[Cell], float], title: str, axis: str
 ) -> HeatMap:
-    """Who wins, and how much faster than BSP that is."""
+    """Draw the winners, and how much faster than BSP they are."""
     columns = sorted({cell.ratio for cell in cells})
     places = {(row_of(cell), cell.ratio): cell for cell in cells}
     return HeatMap(
@@ -283,7 +283,7 @@ def _map(
 
 
 def _who_is_first(cells: Sequence[Cell]) -> str:
-    """Whoever is first in situations that differ by the length of an exchange alone, from short to long."""
+    """Name the winners in situations that differ by the length of an exchange alone, from short to long."""
     by_ratio = sorted(cells, key=lambda cell: cell.ratio)
     runs = [
         (family, max(cell.ratio for cell in run)) for family, run in groupby(by_ratio, lambda cell: cell.winner.family)

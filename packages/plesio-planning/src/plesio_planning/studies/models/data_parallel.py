@@ -69,7 +69,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel(Answer):
-    """What an iteration takes.
+    """The time of an iteration.
 
     Attributes:
         at: The number of workers that was asked for.
@@ -119,7 +119,7 @@ class DataParallel(Answer):
         )
 
     def _tree(self) -> str:
-        """A sentence: which gradients a tree is faster with than a ring."""
+        """Write a sentence about the gradients with which a tree is faster than a ring."""
         if not self.tree_below_bytes:
             return "On so many workers a tree is faster than a ring for no size of the gradient."
         return (
@@ -143,7 +143,7 @@ class DataParallel(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """A row for each number of workers; all-reduces; batches; who is idle when."""
+        """List each number of workers; all-reduces; batches; the devices' idle times."""
         return [self._workers_table(), self._all_reduces_table(), self._batches_table(), self._idle_table()]
 
     def _workers_table(self) -> Table:
@@ -302,7 +302,7 @@ def data_parallel(
     other_gradients_bytes: Annotated[tuple[float, ...], Within(0, 1e18, fewest=0)] = (10e6, 100e6, 700e6, 3e9),
     seed: Annotated[int, OnlyWith("cv", above=0)] = 0,
 ) -> DataParallel:
-    """An iteration's time by number of workers and size of the gradient.
+    """Compute an iteration's time by number of workers and size of the gradient.
 
     >>> answer = data_parallel()
     >>> round(answer.total, 4), round(answer.at.efficiency, 3), round(answer.at.speedup)
@@ -373,12 +373,12 @@ class _Job:
         return self.links.all_reduce_s(name, num_bytes, num_ranks=num_workers)
 
     def tree_below_bytes(self, num_workers: int) -> float:
-        """The size below which a tree is faster than a ring; 0 if it never is, as with few workers."""
+        """Return the size below which a tree is faster than a ring; 0 if it never is, as with few workers."""
         inside = num_workers <= self.links.ranks_per_host
         return ring_tree_crossover_bytes(num_workers, link=self.links.local if inside else self.links.link)
 
     def point(self, num_workers: int, num_bytes: float) -> ScalingPoint:
-        """An iteration of so many workers."""
+        """Compute an iteration of so many workers."""
         all_reduce_s = self.all_reduce_s(num_workers, num_bytes)
         computed_s = self.forward_s + self.backward_s
         waiting_s = 0.0
@@ -415,7 +415,7 @@ def _answer(
     gradients_bytes: Sequence[float],
     random: np.random.Generator,
 ) -> DataParallel:
-    """The job with so many workers, beside other numbers of them, gradients, algorithms and batches."""
+    """Answer for so many workers, beside other numbers of them, gradients, algorithms and batches."""
     at = job.point(num_workers, gradient_bytes)
     counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
     counts = [count for count in counts if count <= num_workers]

@@ -1,4 +1,4 @@
-"""What makes two runs differ, where they first do, and how far that goes.
+"""Causes of differences between two runs, the places where these begin, and their growth.
 
 Three things are shown. Sums of floating-point numbers depend on their order: of 64 ranks' gradients in 32 bits, added
 up forward and backward, most elements differ in their last bits (`planning.studies.reduction_order`). A training whose
@@ -74,7 +74,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Determinism(Answer):
-    """What differs.
+    """The differences between runs.
 
     Attributes:
         comparisons: Comparisons of simulated runs by source, or of the two files.
@@ -93,7 +93,7 @@ class Determinism(Answer):
 
     @property
     def finding(self) -> str:
-        """Where files first differ; or how much order changes, and what it grows to."""
+        """The place where files first differ; or how much order changes, and the size to which that grows."""
         if not self.orders:
             (only,) = self.comparisons
             if only.strict is None:
@@ -131,7 +131,7 @@ class Determinism(Answer):
         return {"by one unit in the last place": 100 * last_place, "by more": 100 * (differing - last_place)}
 
     def tables(self) -> Sequence[Table]:
-        """Where runs differ; how orders do."""
+        """List where runs differ, and how orders do."""
         tables = [
             table_of(
                 f"First differences (tolerance {self.tolerance:g}):",
@@ -239,7 +239,7 @@ def determinism(
     num_steps: Annotated[int, Within(1, 1000), OnlyWith("first")] = 150,
     seed: Annotated[int, OnlyWith("first")] = 0,
 ) -> Determinism:
-    """The first difference of two recorded runs, or of simulated ones by what differs between them.
+    """Find the first difference of two recorded runs, or of simulated ones by what differs between them.
 
     >>> answer = determinism(num_elements=10_000, num_steps=20)
     >>> round(answer.total), sorted(set(answer.sums.values()))

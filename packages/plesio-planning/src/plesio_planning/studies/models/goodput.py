@@ -1,4 +1,4 @@
-"""What share of a large machine's time is work, when its devices fail.
+"""The share of a large machine's time that is work, when its devices fail.
 
 The ways to go on, and what is simulated of them, are those of `plesio_planning.estimate.goodput_ways`.
 
@@ -44,7 +44,7 @@ _TIME = Within(1e-6, 1e12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsefulTime(Answer):
-    """What devices that fail do with their time.
+    """The uses of time of devices that fail.
 
     Attributes:
         num_devices: Of the machine that was asked for.
@@ -89,11 +89,11 @@ class UsefulTime(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What those seconds go into."""
+        """The uses of those seconds."""
         return {name: part / self.best.share for name, part in self.best.parts.items()}
 
     def tables(self) -> Sequence[Table]:
-        """The ways; numbers of devices; what others have published."""
+        """List the ways, numbers of devices, and others' published figures."""
         return [
             ways_table(self.ways, num_devices=self.num_devices),
             by_devices_table(self.by_devices),
@@ -123,7 +123,7 @@ def goodput(
     simulated_failures: Annotated[int, Within(100, 10**6)] = 20_000,
     seed: int = 0,
 ) -> UsefulTime:
-    """What every way makes of a machine, of machines from a thousand to a million devices, and of a published one.
+    """Compare the ways to go on, on machines from a thousand to a million devices, and on a published one.
 
     >>> answer = goodput(num_devices=16_384, simulated_failures=2000)
     >>> [(way.name, round(100 * way.share)) for way in answer.ways][:3]

@@ -1,4 +1,4 @@
-"""What an all-reduce in two levels saves over a flat one, by hosts, network interfaces (NICs), groups and messages.
+"""Savings of an all-reduce in two levels over a flat one, by hosts, network interfaces (NICs), groups and messages.
 
 N hosts of m ranks, n = Nm, and r NICs a host (*rails*: each joins the hosts among themselves). Within a host a message
 takes α₁ + S/B₁, over a NIC α + S/B. In the Hockney model (`plesio.cost.hockney`)
@@ -173,7 +173,7 @@ class Hierarchical(Answer):
 
     @property
     def finding(self) -> str:
-        """What two levels save, and where they do not."""
+        """The savings of two levels, and the cases without any."""
         flat_s, rails_s = self.times_s["flat ring"], self.times_s["a flat ring for each NIC"]
         small = fastest(self.small_times_s)
         return (
@@ -308,7 +308,7 @@ def hierarchical(
     local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
     local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
 ) -> Hierarchical:
-    """The time of an all-reduce in two levels, beside flat ones.
+    """Compute the time of an all-reduce in two levels, beside flat ones.
 
     >>> answer = hierarchical()
     >>> f"{1e3 * answer.total:.2f} ms", round(answer.times_s["flat ring"] / answer.total, 1), answer.best_group
@@ -375,7 +375,7 @@ def _powers(first: int, last: int, also: int) -> list[int]:
 
 
 def _faster_between_bytes(hosts: Hosts, other: str) -> tuple[float, float]:
-    """Where two straight lines cross: all of these times are latencies and seconds per byte."""
+    """Return where two straight lines cross: all of these times are latencies and seconds per byte."""
     empty, one_gb = hosts.times_s(0.0), hosts.times_s(1e9)
     saved_s = empty[other] - empty["hierarchical"]
     saved_s_per_byte = (one_gb[other] - one_gb["hierarchical"] - saved_s) / 1e9

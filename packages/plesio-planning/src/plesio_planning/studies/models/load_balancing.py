@@ -1,4 +1,4 @@
-"""What equal shares cost among unequal workers, and what shares in proportion to their speeds save.
+"""The cost of equal shares among unequal workers, and the savings of shares in proportion to their speeds.
 
 With speeds v and a batch of B samples, equal shares take ``(B/N) / min v`` and proportional ones ``B / Σv``, the least
 there is: equal ones take ``mean(v) / min(v)`` times as long. That ratio over many drawn clusters is the reference;
@@ -51,7 +51,7 @@ Distribution = Literal["uniform", "lognormal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What proportional shares save over drawn clusters.
+    """The savings of proportional shares over drawn clusters.
 
     Attributes:
         distribution: Distribution of the speeds, with its parameters.
@@ -68,7 +68,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancing(Answer):
-    """What unequal workers cost.
+    """The cost of unequal workers.
 
     Attributes:
         gain: Gain of the distribution that was asked for.
@@ -118,7 +118,7 @@ class LoadBalancing(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What is left with proportional shares, what whole samples and caps add, and what balancing saves."""
+        """The time with proportional shares, the additions by whole samples and caps, and the savings of balancing."""
         return {
             "proportional shares": self.proportional_s,
             "whole samples and caps": self.capped_s - self.proportional_s,
@@ -376,7 +376,7 @@ class _Step:
 def _quantile(
     distribution: Distribution, *, low: float, high: float, cv: float
 ) -> tuple[Callable[[Speeds], Speeds], str]:
-    """The function from a standard normal number to a speed, and the distribution's name with its parameters."""
+    """Return the function from a standard normal number to a speed, and the distribution's name with its parameters."""
     if distribution == "uniform":
         return lambda z: low + (high - low) * _normal_cdf(z), f"uniform in [{low:g}, {high:g}]"
     return lambda z: np.exp(math.sqrt(math.log1p(cv * cv)) * z), f"lognormal, CV {cv:g}"
@@ -410,7 +410,7 @@ def _gains(rng: np.random.Generator, num_clusters: int) -> tuple[Gain, ...]:
 
 
 def _needed_steps() -> int:
-    """Steps to the target with the mean gradient of each."""
+    """Count the steps to the target with the mean gradient of each."""
     steps = np.arange(1, 100_000)
     decay = (1 - _STEP * _EIGENVALUES) ** 2
     return next(int(step) for step in steps if float(_EIGENVALUES @ decay**step) <= _TARGET * _EIGENVALUES.sum())

@@ -90,7 +90,7 @@ class PeriodPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd(Answer):
-    """What local steps cost and save.
+    """The cost and the savings of local steps.
 
     Attributes:
         points: Points by number of local steps.

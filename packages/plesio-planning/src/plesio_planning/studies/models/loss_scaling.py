@@ -87,7 +87,7 @@ class Range:
         return _STANDARD.cdf(-(math.log(size) - self.log_mean) / self.deviation)
 
     def quantile_above(self, share: float) -> float:
-        """The size that so many exceed."""
+        """Return the size that so many exceed."""
         if self.log_mean is None:
             return -self.deviation * _STANDARD.inv_cdf(share / 2)
         return math.exp(self.log_mean - self.deviation * _STANDARD.inv_cdf(share))
@@ -100,7 +100,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What becomes of one distribution's gradients at one scale.
+    """The fate of one distribution's gradients at one scale.
 
     Attributes:
         distribution: Its name.
@@ -127,7 +127,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaling(Answer):
-    """What scales do to gradients.
+    """The effects of scales on gradients.
 
     Attributes:
         shares: Shares by distribution and scale.
@@ -152,7 +152,7 @@ class LossScaling(Answer):
     growth_interval: int
 
     def at(self, power: int, *, distribution: str | None = None) -> Shares:
-        """The shares at ``2^power``; of the run's distribution, if none is named.
+        """Return the shares at ``2^power``; of the run's distribution, if none is named.
 
         Raises:
             KeyError: There is none.
@@ -415,7 +415,7 @@ def _converged(growth_interval: int) -> tuple[Convergence, ...]:
 
 @functools.cache
 def _by_rule(share: float, seed: int) -> Mapping[str, float]:
-    """The mean loss of the second half of a run, over the first loss, by what is done about overflows."""
+    """Return the mean loss of the second half of a run, over the first loss, by the treatment of overflows."""
     rng = np.random.default_rng(seed)
     steps = np.flatnonzero(rng.random(_PROBLEM["num_steps"]) < share)
     spikes = dict(zip(steps.tolist(), rng.integers(0, _PROBLEM["dimension"], len(steps)).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What skewed routing costs a mixture of experts: time of the all-to-all, and dropped tokens.
+"""The costs of skewed routing in a mixture of experts: time of the all-to-all, and dropped tokens.
 
 Tokens like expert i with a popularity of ``1/i^s`` (Zipf; s = 0 is uniform), each k different ones. An expert takes at
 most c times the mean of tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the
@@ -52,7 +52,7 @@ _MOST_WORK = 2 * 10**7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts(Answer):
-    """What routing costs.
+    """The costs of routing.
 
     Attributes:
         at: Routing with the skew that was asked for.
@@ -153,7 +153,7 @@ class MixtureOfExperts(Answer):
         return Table(title=f"Against a published table: {_constants(self.published)}:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Times by skew; drops by capacity; who sends what to whom; balancing; the published table."""
+        """Draw times by skew, drops by capacity, bytes by pair of devices, balancing, and the published table."""
         return [self._times(), self._drops(), self._volumes(), self._descent(), self._against()]
 
     def _times(self) -> LineChart:

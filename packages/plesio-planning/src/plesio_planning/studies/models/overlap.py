@@ -144,7 +144,7 @@ class Overlap(Answer):
         return {"backward": self.layers.backward_s, "exposed all-reduce": self.best.exposed_s}
 
     def tables(self) -> Sequence[Table]:
-        """Some buckets beside the bounds; shapes of models; bandwidths."""
+        """List some buckets beside the bounds, shapes of models, and bandwidths."""
         return [self._buckets(), self._shapes(), self._bandwidths()]
 
     def _buckets(self) -> Table:
@@ -190,7 +190,7 @@ class Overlap(Answer):
         return Table(title="By bandwidth:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """The U-curve, what is hidden, three timelines, and the best bucket by bandwidth."""
+        """Draw the U-curve, the hidden share, three timelines, and the best bucket by bandwidth."""
         return [self._curve(), self._hidden(), self._timeline(), self._bandwidth_chart()]
 
     def _curve(self) -> LineChart:
@@ -309,7 +309,7 @@ def overlap(
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
     algorithm: Literal["ring", "halving-doubling", "double tree", "tree"] = "ring",
 ) -> Overlap:
-    """The time until all gradients are added up, by size of a bucket, and the best size.
+    """Compute the time until all gradients are added up, by size of a bucket, and the best size.
 
     >>> answer = overlap()
     >>> {count: round(1e3 * answer.by_layers[count].end_s) for count in (1, 2, 16, 96)}

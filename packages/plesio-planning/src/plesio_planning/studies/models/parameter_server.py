@@ -245,7 +245,7 @@ def parameter_server(
     compute_s: Annotated[float, DURATION] = 0.125,
     barrier_factor: Annotated[float, Within(1, 1e6)] = 1.722,
 ) -> ParameterServer:
-    """The time of an exchange with servers and with a ring; when sparse updates or asynchrony make servers win.
+    """Compute the time of an exchange with servers and with a ring, and when sparsity or asynchrony favours servers.
 
     >>> answer = parameter_server()
     >>> answer.total, round(answer.model.ring_s, 5), round(answer.model.server_s / answer.model.ring_s, 2)
@@ -303,7 +303,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _break_even_density(model: ServerModel) -> float:
-    """The density is found by halving: the denser, the longer the server takes."""
+    """Find the density by halving: the denser, the longer the server takes."""
     low, high = 0.0, 1.0
     if replace(model, density=high).server_s < model.ring_s:
         return high

@@ -1,4 +1,4 @@
-"""What a pipeline's schedule and number of micro-batches cost in time and memory.
+"""The costs of a pipeline's schedule and number of micro-batches, in time and memory.
 
 The model's layers are cut into p stages, a batch into m micro-batches. With equal stages, GPipe and 1F1B take
 ``(m + p - 1)(f + b)`` (Huang et al. 2019, section 2.3), so ``(p-1)/(m+p-1)`` of the time is bubble, and a share x of it
@@ -40,7 +40,7 @@ from plesio_planning.theory.parallelism import micro_batches_for
 __all__ = ["Pipeline", "pipeline"]
 
 _MOST_STAGES = 1024
-"""Of a pipeline, and of a device."""
+"""Most stages of a pipeline, and of a device."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
 _SLOWER = 1.2
@@ -60,7 +60,7 @@ _PUBLISHED: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Answer):
-    """What an iteration takes, and what else could be done.
+    """The time of an iteration, and the alternatives.
 
     Attributes:
         at: What was asked for.
@@ -150,7 +150,7 @@ class Pipeline(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What a device does on average, and how long it waits."""
+        """The mean work of a device, and its wait."""
         return {**self.computing_s, "bubble": self.at.iteration_s - math.fsum(self.computing_s.values())}
 
     def tables(self) -> Sequence[Table]:
@@ -360,7 +360,7 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
 
 
 def _check_micro_batches(schedule: Schedule, num_micro_batches: int, *, num_stages: int) -> None:
-    """The schedule has an order for so many."""
+    """Check that the schedule has an order for so many."""
     fewest = fewest_micro_batches(schedule, num_devices=num_stages)
     multiple_of = num_stages if schedule == "interleaved" else 1
     if num_micro_batches >= fewest and num_micro_batches % multiple_of == 0:

@@ -110,7 +110,7 @@ class TunedWeighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalenessWeighting(Answer):
-    """What weightings do.
+    """The effects of weightings.
 
     Attributes:
         untuned: Runs with steps that were not tuned, on the staleness that was asked for.
@@ -154,7 +154,7 @@ class StalenessWeighting(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What 1/(1+τ) needs of them, and what it saves."""
+        """The iterations that 1/(1+τ) needs, and those that it saves."""
         inverse = self._untuned("inverse").iterations.mean
         if math.isinf(inverse):
             return {"one small step": self.total}
@@ -283,7 +283,7 @@ def staleness_weighting(
     num_trials: Annotated[int, Within(1, 100)] = 20,
     seed: int = 0,
 ) -> StalenessWeighting:
-    """Iterations by weighting, untuned and with the best step for each.
+    """Compute iterations by weighting, untuned and with the best step for each.
 
     >>> answer = staleness_weighting(num_trials=2)
     >>> {each.name: round(each.by_trial[0]) for each in answer.untuned if each.num_diverged == 0}["small"]
@@ -337,7 +337,7 @@ def staleness_weighting(
 
 
 def _enough(condition_number: float, *, num_stalenesses: int, target: float) -> int:
-    """Updates in which the smallest mean weight, one over the number of stalenesses, arrives at a step of 1/L."""
+    """Return the updates in which the least mean weight, one over the number of stalenesses, arrives at step 1/L."""
     settled = 2 * num_stalenesses
     for_each = num_stalenesses * -math.log(target)
     needed = condition_number * for_each + settled

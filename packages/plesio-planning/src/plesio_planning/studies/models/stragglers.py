@@ -1,4 +1,4 @@
-"""What a barrier costs when step times vary.
+"""The cost of a barrier when step times vary.
 
 N workers compute for independent times and wait for the slowest, so an iteration takes ``E[max]`` where work takes the
 mean: efficiency is ``mean / E[max]`` (not median over mean: the median is not what anybody waits for). Means of order
@@ -70,7 +70,7 @@ class BarrierPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers(Answer):
-    """What the slowest worker costs.
+    """The cost of the slowest worker.
 
     Attributes:
         num_workers: N.
@@ -286,7 +286,7 @@ def stragglers(
     num_steps: Annotated[int, Within(2, 100_000)] = 2000,
     seed: int = 0,
 ) -> Stragglers:
-    """What a barrier costs, exactly and simulated, and what backups save.
+    """Compute the cost of a barrier, exactly and simulated, and the savings of backups.
 
     >>> answer = stragglers()
     >>> round(answer.cost, 2), round(answer.backups[13], 2), f"{answer.total:.3f}"
@@ -365,7 +365,7 @@ def _any_of(number: int, share: float) -> float:
 
 
 def _share_later(times: Durations, time_s: float) -> float:
-    """The share of durations above ``time_s``, by bisection of the quantile function."""
+    """Return the share of durations above ``time_s``, by bisection of the quantile function."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What cutting a transformer's layers over k devices sends, and how long that takes.
+"""The traffic of a transformer whose layers are cut over k devices, and the time that it takes.
 
 What a device sends for a layer depends on how its matrices are cut (`plesio_planning.studies.tensor_cuts`); times are
 those of Megatron's cut.
@@ -74,7 +74,7 @@ class TensorPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel(Answer):
-    """What an iteration takes with its layers cut.
+    """The time of an iteration with its layers cut.
 
     Attributes:
         at: The number of devices that was asked for, Megatron's cut.
@@ -270,7 +270,7 @@ class _Layers:
         return cut_bytes(num_devices=num_devices, tokens=tokens, hidden=self.hidden, element_bytes=self.element_bytes)
 
     def point(self, num_devices: int, *, network: _Network) -> TensorPoint:
-        """An iteration with Megatron's cut over so many devices."""
+        """Compute an iteration with Megatron's cut over so many devices."""
         layer_flops = 72 * self.tokens * self.hidden**2 * (1 + self.sequence / (6 * self.hidden))
         all_reduce_s = network.all_reduce_s(self.tokens * self.hidden * self.element_bytes, num_devices=num_devices)
         return TensorPoint(

@@ -46,14 +46,14 @@ _DAY_S = 86_400.0
 _MOST_FAILURES = 1e8
 """That are simulated, of all runs together: some 4 s."""
 _ROUND_RUNS = 300
-"""What a failure of all runs at once costs however few they are, in runs: 12 µs, where each takes 40 ns."""
+"""Fixed cost of a failure of all runs at once, in runs: 12 µs, where each takes 40 ns."""
 _FAILING = 5
 """Times as many failures, for the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToTrain(Answer):
-    """What a run takes.
+    """The time of a run.
 
     Attributes:
         machine: Devices and accelerator.
@@ -118,12 +118,12 @@ class TimeToTrain(Answer):
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """What the work goes into, and what failures and states add."""
+        """The uses of time by the work, and the time that failures and states add."""
         work = {name: share * self.ideal_s for name, share in self.work_shares.items()}
         return {**work, **self.goodput.parts}
 
     def tables(self) -> Sequence[Table]:
-        """The run's numbers; the tornado; numbers of devices."""
+        """List the run's numbers, the tornado, and numbers of devices."""
         return [self._numbers(), tornado_table(self.sensitivities, self.total), self._devices()]
 
     def _numbers(self) -> Table:
@@ -161,7 +161,7 @@ class TimeToTrain(Answer):
         return Table(title=f"By number of devices, {how}:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """The parts, the tornado, numbers of devices, and simulated runs."""
+        """Draw the parts, the tornado, numbers of devices, and simulated runs."""
         part, seconds = max(self.parts.items(), key=lambda one: one[1])
         parts = parts_chart(self.parts, title=f"{100 * seconds / self.total:.0f} % of the time go into {part}")
         return [parts, tornado_chart(self.sensitivities, self.total), self._scaling(), self._simulated()]
@@ -281,7 +281,7 @@ def time_to_train(
 
 
 def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
-    """The work with its failures: by formula, simulated, and on other numbers of devices."""
+    """Answer for the work with its failures: by formula, simulated, and on other numbers of devices."""
     conditions, here = work.conditions, work.here()
     _check_work(here.goodput, num_runs=num_runs)
     simulated = _simulated(here.goodput, num_runs=num_runs, seed=seed)
@@ -320,7 +320,7 @@ def _check_work(run: Goodput, *, num_runs: int) -> None:
 
 
 def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
-    """Runs of as many whole segments as are nearest to the work."""
+    """Simulate runs of as many whole segments as are nearest to the work."""
     num_segments = max(round(run.work_s / run.interval_s), 1)
     return simulate_runs(
         num_segments=num_segments,

@@ -67,7 +67,7 @@ def _time_to_target(updates: Sequence[tuple[int, int, float]], *, num_workers: i
 
 
 def _looser_bounds_cut_both_ways() -> Witness:
-    """Steps and time to a target under leads of 1 (a barrier) and 4 steps, of 8 workers with lognormal times."""
+    """Compare steps and time to a target with leads of 1 (a barrier) and 4 steps, of 8 workers with lognormal times."""
     num_workers, num_steps = 8, 250
     numbers: dict[str, float] = {}
     totals: dict[tuple[float, int], float] = {}

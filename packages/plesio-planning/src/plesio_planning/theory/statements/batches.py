@@ -78,7 +78,7 @@ def _more_workers_move_further() -> Witness:
 
 
 def _accumulation_is_a_larger_batch() -> Witness:
-    """The gradient of a batch against the mean over its quarters, with and without batch normalisation."""
+    """Compare the gradient of a batch with the mean over its quarters, with and without batch normalisation."""
     random = np.random.default_rng(0)
     data, targets, weight = random.normal(1.0, 2.0, size=_BATCH), random.normal(size=_BATCH), 0.7
 

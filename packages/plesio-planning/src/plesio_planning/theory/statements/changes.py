@@ -12,7 +12,7 @@ from plesio_planning.theory.statements.statement import Witness
 
 
 def _schedule_pays_for_the_mean() -> Witness:
-    """A staleness of 40 for a tenth of the steps."""
+    """Compute the error with a staleness of 40 for a tenth of the steps."""
     bounds, each = (0,) * 9 + (40,), 500
     error = scheduled_sgd(learning_rates=(0.01,), bounds=bounds, num_steps_each=each)
     bound = changing_bound(gap=math.log(2) / 2, bounds=bounds, learning_rates=(0.01,), num_steps_each=each)

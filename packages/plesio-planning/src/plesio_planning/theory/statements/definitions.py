@@ -25,7 +25,7 @@ def _ring_is_below_twice_the_message() -> Witness:
 
 
 def _compression_speeds_up_all_reduces() -> Witness:
-    """It does so by 4, for a megabyte over 255 hops of a ring with 10 µs and 50 GB/s."""
+    """Compute the speed-up by 4, for a megabyte over 255 hops of a ring with 10 µs and 50 GB/s."""
     latency_s = 2 * 255 * 10e-6
     plain_s, packed_s = (latency_s + all_reduce_bytes(message_bytes=size).value / 50e9 for size in (1e6, 0.25e6))
     return Witness(plain_s / packed_s > 3.9, {"speed-up of a 1 MB all-reduce, 256 ranks": plain_s / packed_s})

@@ -1,4 +1,4 @@
-"""What a statement is: a claim with its place, a verdict, and a check that computes whether it holds."""
+"""The form of a statement: a claim with its place, a verdict, and a check that computes whether it holds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Verdict = Literal["true", "true under a condition", "false"]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a check found.
+    """The finding of a check.
 
     Attributes:
         holds: Whether the statement does; under its condition, where it has one.
@@ -25,7 +25,7 @@ class Witness:
 
     @property
     def verdict(self) -> Verdict:
-        """What the numbers say of the statement.
+        """The verdict by the numbers.
 
         >>> Witness(True, {"with": 1.0}, holds_otherwise=False).verdict
         'true under a condition'

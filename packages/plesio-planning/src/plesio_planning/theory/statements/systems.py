@@ -40,7 +40,7 @@ def _unbiased_compression_is_free() -> Witness:
 
 
 def _four_times_the_workers_halve_at_most() -> Witness:
-    """An iteration of 800 ms of computing for all and a ring all-reduce of 100 MB at 25 GB/s."""
+    """Time an iteration of 800 ms of computing for all and a ring all-reduce of 100 MB at 25 GB/s."""
     times_s = {n: 0.8 / n + all_reduce_bytes(message_bytes=100e6, num_ranks=n).value / 25e9 for n in (8, 32)}
     speed_up = times_s[8] / times_s[32]
     numbers = {f"iteration with {workers} workers (s)": each for workers, each in times_s.items()}

@@ -26,7 +26,7 @@ def _noise_grows_with_batch() -> Witness:
 
 
 def _bound_up_to_two_over_smoothness() -> Witness:
-    """The error is never negative, so neither may its bound be."""
+    """Compare the bound with 0: an error is never negative, and neither may its bound be."""
     rate, smoothness, distance, num_steps = 1.5, 1.0, 1.0, 100
     bound = rate * smoothness / (2 * (1 - rate * smoothness)) + 4 * smoothness * distance**2 / (2 * num_steps)
     return Witness(bound >= 0, {"αL": rate * smoothness, "the text's bound": bound})
