@@ -38,7 +38,7 @@ NUM_STEPS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMedian:
-    """What a user writes: a value, equal to another with the same fields."""
+    """A user's policy: a value, equal to another with the same fields."""
 
     bound: int = 4
 

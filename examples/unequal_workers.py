@@ -1,4 +1,4 @@
-"""What does one slow worker cost, and which policy gets round it? In virtual time, so no machine has to be slow.
+"""The cost of one slow worker, and the policy that gets round it. In virtual time, so no machine has to be slow.
 
     python examples/unequal_workers.py
     python examples/unequal_workers.py bsp ssp:8 "asp,weight=inverse"

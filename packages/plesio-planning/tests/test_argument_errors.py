@@ -1,4 +1,4 @@
-"""What the errors of planning say of parameters: each that they name is one, so that it has an option."""
+"""Parameters in the errors of planning: each that they name is one, so that it has an option."""
 
 import ast
 import re

@@ -99,7 +99,7 @@ def test_a_pipeline_shares_gradients_but_those_it_collects():
 
 
 def test_layers_that_do_not_come_out_even_are_missing_at_the_ends():
-    """Of 16 stages of Llama 3 405B two have a layer less (Grattafiori et al. 2024, section 3.3.2)."""
+    """Two of 16 stages of Llama 3 405B have a layer less (Grattafiori et al. 2024, section 3.3.2)."""
     model = find_model("llama-3-405b")
     assert isinstance(model, Transformer)
     assert [layers_of_stage(model, Layout(pp=16), stage) for stage in (0, 1, 14, 15)] == [7, 8, 8, 7]

@@ -1,4 +1,4 @@
-"""What the estimate must not get worse at: every published step, with its family or its program left out of the fit."""
+"""Limits of the estimate's errors: every published step, with its family or its program left out of the fit."""
 
 import json
 import statistics

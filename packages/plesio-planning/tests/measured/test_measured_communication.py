@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def least_s(num_bytes: float) -> float:
-    """What so many bytes take on a link that had been idle before."""
+    """Return the seconds of so many bytes on a link that had been idle before."""
     return num_bytes / BYTES_PER_S - BUCKET_S
 
 

@@ -1,4 +1,4 @@
-"""What a measurement takes of its study's inputs, what it says it leaves out, and what it says of its errors."""
+"""A measurement's inputs among its study's, and its sentences about the others and about its errors."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -27,8 +27,9 @@ def test_a_barrier_is_charged_to_whoever_waits_at_it():
 
 
 def test_who_wins_where():
-    """What every account agrees on: a barrier where all is even, local steps where communication is dear, slack where
-    steps vary and it is cheap."""
+    """Every account agrees: a barrier where all is even, local steps where communication is dear, slack where steps
+    vary and it is cheap.
+    """
     assert alone(ratio=0.01, cv=0.0).at.winner.family == "BSP"
     assert alone(ratio=10.0, cv=0.1).at.winner.family == "local SGD"
     assert alone(ratio=0.01, cv=0.6).at.winner.family in ("SSP", "asynchronous")

@@ -19,11 +19,11 @@ SMALLER: dict[str, dict[str, Any]] = {
 }
 """Smaller than the defaults, for time alone, and large enough for every input to have an effect."""
 LIMITS = {"max_steps"}
-"""What only gives up on runs that do not end."""
+"""Inputs whose only effect is to give up on runs that do not end."""
 ELSEWHERE = {
     ("load-balancing", "largest_move"): "shares of four workers in forty steps need not move by more than one",
 }
-"""What these inputs are too small for, and why."""
+"""Inputs for which these settings are too small, and the reason."""
 FAST = {
     "collectives",
     "compression",
@@ -93,7 +93,7 @@ def unchecked(study: Study, inputs: dict[str, Any]) -> Asked:
 
 
 def changes(study: Study, one: Input, inputs: dict[str, Any]) -> bool:
-    """Whether another value changes the answer, or is told that it would not and does not."""
+    """Return True if another value changes the answer, or if the study reports that it has no effect and it has none."""
     before = inputs.get(one.name, one.default)
     for value in others(one, before):
         other = {**inputs, one.name: value}

@@ -21,7 +21,7 @@ def answer() -> LocalSgd:
 
 @pytest.fixture(autouse=True)
 def _short_where_it_is_not_convex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no matter of the tests that ask by themselves; the answer for all is asked for before."""
+    """Shorten the non-convex part, which the tests here do not look at."""
     monkeypatch.setattr(sigmoid_regression, "_LONG", 200)
     monkeypatch.setattr(nonconvex_local_steps, "_STEPS", 64)
 

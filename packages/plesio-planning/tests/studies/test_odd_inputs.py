@@ -26,7 +26,9 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def odd_values(one: Input) -> list[Any]:
-    """Of a number or a list: 0, 1, below 0, huge, none, the same twice, no number; and the ends of what it may be."""
+    """Return odd values for a number or a list: 0, 1, below 0, huge, none, duplicates, no number; and the ends of its
+    range.
+    """
     if one.kind == "whole number":
         odd: list[Any] = [0, 1, -1, LARGE, 10**400]
         ends = [int(each) for each in (one.within.low, one.within.high) if each in (0, 1, 2)]
@@ -42,7 +44,7 @@ def odd_values(one: Input) -> list[Any]:
 
 
 def faults(study: Study, one: Input, value: Any) -> str:
-    """What is wrong with how the study answers; empty if nothing is."""
+    """Describe the faults of the study's answer; empty if there are none."""
     try:
         asked = study.ask(**{**QUICK.get(study.name, {}), one.name: value})
     except ConfigError as error:
@@ -63,7 +65,7 @@ def faults(study: Study, one: Input, value: Any) -> str:
 
 
 def names(one: Input, error: ConfigError) -> bool:
-    """Whether an error is about the parameter, and says its option to the command line."""
+    """Return True if an error is about the parameter, and names its option on the command line."""
     if not isinstance(error, ArgumentError):
         return False
     if str(error).startswith("failures are "):  # of a run that would hardly ever end

@@ -1,4 +1,4 @@
-"""What holds of every study."""
+"""Laws of every study."""
 
 import dataclasses
 import inspect

@@ -25,7 +25,7 @@ def odd_values(one: Input) -> list[Any]:
 
 
 def faults(theorem: Theorem, one: Input, value: Any) -> str:
-    """What is wrong with what the theorem says; empty if nothing is."""
+    """Describe the faults of the theorem's bound; empty if there are none."""
     inputs = {each.name: each.default for each in theorem.inputs()} | {one.name: value}
     try:
         bound = theorem.evaluate(**inputs)

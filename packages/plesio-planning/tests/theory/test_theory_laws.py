@@ -1,4 +1,4 @@
-"""What holds of every theorem that can be evaluated by name."""
+"""Laws of every theorem that can be evaluated by name."""
 
 import json
 import math

@@ -53,7 +53,7 @@ def best_of(world: KnownWorld) -> float:
 
 @pytest.fixture(autouse=True)
 def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each axis that is asked elsewhere on: the ends and the middle."""
+    """Reduce each axis of other settings to its ends and its middle."""
     for name in ("BANDWIDTHS", "IMBALANCES", "SCALES", "MTBFS_S"):
         points = getattr(flips, name)
         monkeypatch.setattr(flips, name, points[:: len(points) // 2])

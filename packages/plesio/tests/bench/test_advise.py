@@ -45,7 +45,7 @@ def rehearsal(**run: object) -> TaskRehearsal:
 
 @pytest.fixture(autouse=True)
 def _short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured is of no matter here."""
+    """Shorten the probes, whose measurements do not matter here."""
     monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.05)
 
 

@@ -1,4 +1,4 @@
-"""What is drawn for the table of undivided rates in docs/evidence.md, and that every kind of model trains."""
+"""The draws for the table of undivided rates in docs/evidence.md, and a training of every kind of model."""
 
 import sys
 from collections.abc import Iterator

@@ -81,7 +81,7 @@ def test_who_cannot_be_probed_is_told_at_once(changes: dict[str, str], message: 
 
 
 def on_hosts(hosts: Sequence[Host], *arguments: str) -> str:
-    """What `plesio probe` says on rank 0, started by torchrun on every host."""
+    """Return the output of `plesio probe` on rank 0, started by torchrun on every host."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)), "--nproc-per-node", "1"]
     meet = ["--master-addr", hosts[0].address, "--master-port", str(PORT), "-m", "plesio.cli.main", "probe"]
     running = [

@@ -74,7 +74,7 @@ def test_progress_rises_through_a_stage_on_the_store(
     [("bsp", False), pytest.param("ssp:2", True, marks=pytest.mark.slow), ("switch:bsp/asp@9", True)],
 )
 def test_a_server_is_ready_for_the_store_when_the_run_begins(policy: str, *, loads: bool):
-    """What it has imported when the first worker of two has joined; in a process of its own."""
+    """The server's imports are looked at when the first worker of two has joined; in a process of its own."""
     code = f"""
 import sys
 from plesio.core.clock import MonotonicClock

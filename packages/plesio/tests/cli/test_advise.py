@@ -42,7 +42,7 @@ make = Task(name="deep", build=build, train_set=lambda: data, loss=loss, metric=
 
 @pytest.fixture(autouse=True)
 def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured, and how many points an axis has, is of no matter here."""
+    """Shorten the probes and the axes, which do not matter here."""
     monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.05)
     for name in ("BANDWIDTHS", "IMBALANCES", "SCALES", "MTBFS_S"):
         points = getattr(flips, name)

@@ -23,7 +23,7 @@ def a_run(policy: str, seed: int, *, wall_s: float = 0.6) -> RunResult:
 
 
 def record(folder: Path, run: RunResult) -> None:
-    """What a run leaves in its trace folder: under an adaptive policy a change after step 5."""
+    """Write a run's trace folder: under an adaptive policy a change after step 5."""
     review = Reviewed(worker=0, clock=3, samples=(32,) * 3, compute_s=(0.01,) * 3, blocked_s=(0.03,) * 3)
     answer = Steer(
         clock=5, before="bsp", policy="local_sgd:4", next_review=20, next_clock=24, reason=f"seed {run.seed} is slow",

@@ -65,7 +65,7 @@ def test_plain_lines_tell_the_time_that_is_left_from_the_runs_that_were_done_her
 
 
 def shown(display: LiveDisplay) -> str:
-    """What the display would draw now, at a width at which nothing is cut."""
+    """Return the display's present drawing, at a width at which nothing is cut."""
     console = Console(file=io.StringIO(), width=160)
     console.print(display.progress.get_renderable())
     return console.file.getvalue()  # type: ignore[attr-defined]

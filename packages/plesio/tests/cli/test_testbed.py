@@ -16,7 +16,7 @@ from plesio.testbed.testbed import QUIET
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the commands set for this process goes with the test."""
+    """Restore this process's environment after the test."""
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
 

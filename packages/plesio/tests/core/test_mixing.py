@@ -80,7 +80,7 @@ def test_a_mixing_keeps_the_mean_and_shrinks_the_distance_by_rho(mixing: Mixing,
 
 
 def _drift_apart(mixing: Mixing, late: int) -> bool:
-    """Whether replicas do under ``x_{j+1} = x_j + (P - I) x_{j-n}``: their distance grows or shrinks a hundredfold.
+    """Return True if replicas drift apart under ``x_{j+1} = x_j + (P - I) x_{j-n}``, by a hundredfold change.
 
     They begin with the difference that is the first to grow: others may shrink a hundredfold before it is seen.
     """

@@ -1,4 +1,4 @@
-"""What befalls a job comes in the order of time, is repeatable, and has the lifetimes asked for."""
+"""Faults of a job come in the order of time, are repeatable, and have the given lifetimes."""
 
 import math
 from itertools import islice, takewhile

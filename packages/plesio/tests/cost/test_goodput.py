@@ -1,4 +1,4 @@
-"""What failures and states make of work."""
+"""The effect of failures and states on work."""
 
 import math
 

@@ -27,7 +27,7 @@ TRAILER = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 81.3212 \n#\n
 
 
 def printed_time(duration_s: float) -> str:
-    """As nccl-tests print it: about four digits."""
+    """Print a time as nccl-tests do: with about four digits."""
     us = duration_s * 1e6
     return f"{us:7.0f}" if us >= 10_000 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
 

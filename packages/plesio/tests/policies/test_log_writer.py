@@ -23,7 +23,7 @@ def play(recorder: Recorder, *, num_updates: int, begin: int = 0) -> None:
 
 
 def written(path: Path, *, num_updates: int, limit_bytes: int = 2**30) -> tuple[EventLog, EventLog]:
-    """What was heard, and what the file has of it."""
+    """Return the whole log, and the one in the file."""
     said: list[str] = []
     writer = LogWriter(path, policy=POLICY, limit_bytes=limit_bytes, on_failure=said.append)
     both = Recorder(POLICY), Recorder(POLICY, entries=writer)

@@ -95,7 +95,7 @@ class World:
         self.on_store = False
         self.halted = False
         self.under_way: set[int] = set()
-        """Who had credit for a step before the halt, and may have begun it or not."""
+        """The workers that had credit for a step before the halt, and may have begun it or not."""
         self.loses = loses
         self.lost = False
         self.clocks = dict.fromkeys(range(NUM_WORKERS), 0)
@@ -104,7 +104,7 @@ class World:
         self.version = 0
         self.standing: set[int] = set()
         self.mates: dict[int, int] = {}
-        """Of worker 1, where it is in worker 0's rack, who speaks for it."""
+        """The worker that represents worker 1, where it is in worker 0's rack."""
         self.review, self.holds = policy.first_review
         self.changes: list[tuple[int, str]] = []
 

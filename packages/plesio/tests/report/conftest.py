@@ -27,7 +27,7 @@ ENVIRONMENT = Environment(
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a made-up policy does: how long it takes, how good it ends, where its time goes."""
+    """The behaviour of a made-up policy: its duration, its final quality, the uses of its time."""
 
     wall_s: float
     accuracy: float

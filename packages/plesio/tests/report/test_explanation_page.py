@@ -54,7 +54,7 @@ def test_an_explanation_is_json(network: Explanation):
 
 
 def decisions() -> tuple[dict[str, Any], ...]:
-    """As the ledger writes them."""
+    """Make decisions in the form of the ledger."""
     rows = [("bsp", "bsp", []), ("bsp", "bsp", list(SLOW_SHARES)), ("bsp", "local_sgd:2", list(SLOW_SHARES))]
     first, second, last = (
         {

@@ -17,7 +17,7 @@ EVIL = '</script><img src=x onerror="alert(1)"><b>'
 
 
 class PageReader(HTMLParser):
-    """What a browser would see: visible text, tags with their attributes, scripts."""
+    """A browser's view: visible text, tags with their attributes, scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

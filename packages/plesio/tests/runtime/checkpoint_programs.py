@@ -1,4 +1,4 @@
-"""What workers do in the tests of checkpoints."""
+"""The workers' programs in the tests of checkpoints."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What workers do in the tests on a GPU: the same training on the GPU and on the CPU."""
+"""The workers' programs in the tests on a GPU: the same training on the GPU and on the CPU."""
 
 import os
 import time

@@ -60,7 +60,7 @@ def evaluated_everywhere(*, policy: str, folder: Path, killed: int) -> list[floa
 
 
 def train(*, policy: str, folder: Path, plan: dict[str, Any]) -> bool:
-    """Whether nothing went wrong."""
+    """Train, and return True if nothing went wrong."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     torch.manual_seed(rank)

@@ -157,13 +157,13 @@ def bad_loss(*, policy: str, steps: int = 5) -> dict[str, Any]:
 
 
 def each(*, function: str, of: list[dict[str, Any]]) -> list[Any]:
-    """What a function above or below returns for each of several arguments: one session after another in one job."""
+    """Return a function's result for each of several arguments: one session after another in one job."""
     [returned] = several(calls=[(function, of)])
     return returned
 
 
 def several(*, calls: list[tuple[str, list[dict[str, Any]]]]) -> list[list[Any]]:
-    """What `each` returns for each of several functions."""
+    """Return the results of `each` for each of several functions."""
     place = Place.from_environment()
     assert place is not None
     with plesio.Job(place) as job, within(Ambient(job=job)):
@@ -243,7 +243,7 @@ def refusals(of: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def send(*, policy: str, steps: int, width: int, depth: int) -> dict[str, int]:
-    """What all workers have sent in collectives, a run of so many steps."""
+    """Return the bytes that all workers have sent in collectives, in a run of so many steps."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
@@ -276,7 +276,7 @@ def hold(*, policy: str, width: int, depth: int) -> dict[str, int]:
 
 
 def num_bytes(tensors: Any) -> int:
-    """Of this worker's own parts."""
+    """Count the bytes of this worker's own parts."""
     own = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors if tensor is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in own)
 

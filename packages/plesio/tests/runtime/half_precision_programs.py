@@ -74,7 +74,7 @@ def flat_of(model: nn.Module) -> list[float]:
 
 
 def loss_with(parameters: list[float]) -> float:
-    """Of all samples."""
+    """Return the loss of all samples."""
     model, data = build()[0], Noisy()
     nn.utils.vector_to_parameters(torch.tensor(parameters), model.parameters())
     return float(loss_of(model, data.x, data.y, autocast=None).detach())
@@ -82,7 +82,7 @@ def loss_with(parameters: list[float]) -> float:
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw, step by step, and ended with."""
+    """The record of one worker: each step, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -173,7 +173,7 @@ def train_on_processes(*, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[
 
 
 def on_processes(cases: list[tuple[str, dict[str, Any]]]) -> list[list[Worker]]:
-    """What two processes come to in each case."""
+    """Return the results of two processes in each case."""
     with LocalJob(2) as job:
         endings = job.run(Path(__file__), "train_on_processes", timeout_s=110, cases=cases)
     for ending in endings.values():
@@ -182,7 +182,7 @@ def on_processes(cases: list[tuple[str, dict[str, Any]]]) -> list[list[Worker]]:
 
 
 def steps_of(workers: Sequence[Worker]) -> Iterator[list[list[int]]]:
-    """Of each step, every worker's batch."""
+    """Yield every worker's batch of each step."""
     yield from (list(batches) for batches in zip(*(worker.batches for worker in workers), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the workers of the process tests do: small training runs with everything a user's loop may have."""
+"""The workers' programs in the process tests: small training runs with everything a user's loop may have."""
 
 import hashlib
 import math
@@ -81,7 +81,7 @@ def whole_loss(model: nn.Module, num_samples: int = NUM_SAMPLES) -> float:
 
 
 def digest(model: nn.Module) -> str:
-    """Of the parameters: running statistics are a rank's own under DDP."""
+    """Return a digest of the parameters: running statistics are a rank's own under DDP."""
     parts = [tensor.detach().contiguous().numpy().tobytes() for _, tensor in sorted(model.named_parameters())]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 

@@ -1,4 +1,4 @@
-"""What workers do whose policy goes by racks: alone as a script, or called by a test's job."""
+"""The programs of workers whose policy goes by racks: alone as a script, or called by a test's job."""
 
 import sys
 from collections.abc import Sequence

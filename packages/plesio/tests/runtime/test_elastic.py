@@ -145,7 +145,7 @@ def test_the_launcher_says_in_a_line_that_the_others_have_finished_and_exits_0(p
 
 @pytest.mark.slow
 def test_where_rank_0_hosts_the_key_value_store_the_others_meet_elsewhere(tmp_path: Path) -> None:
-    """As under a launcher that only sets the variables: the store is gone with the worker that is killed."""
+    """A launcher that only sets the variables does the same: the store is gone with the worker that is killed."""
     with listen(0) as listener:
         port = listener.getsockname()[1]
     plan = json.dumps({"fault": "kill", "rank": 0, "step": 7, "step_s": 0.01})

@@ -1,4 +1,4 @@
-"""What workers of a job measure of themselves: in the results, in the traces, on the page."""
+"""Measurements by a job's workers of themselves: in the results, in the traces, on the page."""
 
 import json
 import time

@@ -174,7 +174,7 @@ def test_clipping_is_of_true_gradients():
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:2", "asp", "delayed:1"])
 def test_clipping_by_value_does_not_hide_an_overflow(policy: str):
-    """Of infinity it makes a number."""
+    """Clipping turns infinity into a number."""
     workers = workers_of(run(policy, scale=TOO_LARGE, autocast="float16", clip_value=0.1))
     for rank, worker in enumerate(workers):
         assert workers[0].refused[str(rank)] == {"overflow": skipped(worker)}
@@ -293,7 +293,7 @@ def test_a_newcomer_takes_over_a_scale_that_has_grown():
 
 
 def test_all_go_on_from_a_loss_with_the_smallest_scale():
-    """Of two workers that stepped together only one may have heard of a step's overflow when the group broke."""
+    """Only one of two workers that stepped together may know of a step's overflow when the group broke."""
     lost = Fault(at_s=0.21, worker=1, kind="lose")
     options: dict[str, Any] = {"scale": 1024.0, "autocast": "float16", "overflows": [(0, 2)]}
     workers = workers_of(run("local_sgd:2", faults=[lost], **options))

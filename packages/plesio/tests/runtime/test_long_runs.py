@@ -30,12 +30,12 @@ FULL = 500
 """Steps after which every buffer and every bin has been filled once."""
 MORE = 750
 MOST_BYTES = 30_000
-"""What may be there more after `MORE` steps: 40 bytes a step; an event that is kept takes some 1300."""
+"""Memory that may be added by `MORE` steps: 40 bytes a step; an event that is kept takes some 1300."""
 
 
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is bounded is full soon."""
+    """Shrink the bounded buffers, so that they are full soon."""
     monkeypatch.setattr(trace_module, "FLUSH_RECORDS", 100)
     monkeypatch.setattr(meter_module, "MOST_NEWS", 100)
     monkeypatch.setattr(loss_curve, "MOST_BINS", MOST_BINS)

@@ -1,4 +1,4 @@
-"""Who is in which rack: what follows from what workers ask for, and what a run makes of it."""
+"""The racks of a run: the workers' wishes, the choice that follows from them, and its effect."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).with_name("rack_programs.py")
 def wishes(
     hosts: Sequence[int], *, racks: Racks = "auto", named: Sequence[int | None] | None = None, policy: str = "adaptive"
 ) -> list[Wish]:
-    """Of workers on these hosts, named by their first ranks."""
+    """Make the wishes of workers on these hosts, named by their first ranks."""
     names = [None] * len(hosts) if named is None else named
     return [
         Wish(

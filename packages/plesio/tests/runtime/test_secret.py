@@ -1,4 +1,4 @@
-"""Who learns the secret of a job: its processes, and nobody who only reaches the port where they meet."""
+"""The secret of a job reaches its processes, and no one else who only reaches the port where they meet."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ TIMEOUT_S = 60.0
 
 
 def in_a_job(*, without: tuple[str, ...] = (), meet_s: float = 10.0, **variables: str) -> tuple[str, bool]:
-    """What a worker's secret is, and whether it lies in the store; runs in a worker."""
+    """Return a worker's secret, and True if it lies in the store; runs in a worker."""
     os.environ.update(variables)
     for name in without:
         os.environ.pop(name)

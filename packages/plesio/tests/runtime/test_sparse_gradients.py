@@ -96,7 +96,7 @@ def flat_of(model: nn.Module) -> list[float]:
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw, step by step, and ended with."""
+    """The record of one worker: each step, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     final: list[float] = field(default_factory=list)
@@ -178,7 +178,7 @@ def alone(kind: str, batches: list[list[int]], *, delay: int = 0) -> list[float]
 
 
 def union(workers: list[Worker], *, accumulate: int = 1) -> list[list[int]]:
-    """Of each step, what all workers saw."""
+    """Return the samples of all workers in each step."""
     steps = [
         [index for batch in batches for index in batch] for batches in zip(*(w.batches for w in workers), strict=True)
     ]
@@ -203,7 +203,7 @@ def test_replicas_step_as_one_process_does_on_the_union_of_their_batches(policy:
 @pytest.mark.parametrize("policy", ["bsp,compress=topk:1", "delayed:1,compress=topk:1", "bsp,compress=topk:0.2"])
 @pytest.mark.parametrize("kind", ["words/sgd", "words/nesterov", "factors/sparse_adam"])
 def test_rows_are_sent_in_full_whatever_the_compression(policy: str, kind: str):
-    """What is compressed is the layer; without one, the run is the plain one, and otherwise nearly so."""
+    """Only the layer is compressed; without one, the run is the plain one, and otherwise nearly so."""
     workers = workers_of(run(policy, kind=kind))
     expected = alone(kind, union(workers), delay=1 if "delayed" in policy else 0)
     exact = "factors" in kind
@@ -261,7 +261,7 @@ def test_a_sparse_gradient_that_is_not_finite_reaches_nobody(policy: str):
 
 
 def test_only_the_rows_that_were_touched_are_sent():
-    """Of 24 rows each rank touches at most 8 a step: 8 + 24 bytes each, 3 ranks, in two thirds of a ring."""
+    """Each rank touches at most 8 of 24 rows a step: 8 + 24 bytes each, 3 ranks, in two thirds of a ring."""
     plain, sparse = (run("bsp", kind="factors/adagrad", sparse=one).runs[0] for one in (False, True))
     assert sparse.bytes_sent_total < 0.8 * plain.bytes_sent_total
 

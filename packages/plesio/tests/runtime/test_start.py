@@ -1,4 +1,4 @@
-"""What can be wrong at the start of a job, and what one process alone does."""
+"""Errors at the start of a job, and a process on its own."""
 
 import os
 import socket

@@ -28,7 +28,7 @@ def values(program: str, **arguments: Any) -> list[Any]:
 
 
 def each(function: str, of: list[dict[str, Any]]) -> list[list[Any]]:
-    """What a function returns for each of several arguments, in one job; by rank."""
+    """Return a function's result for each of several arguments, in one job; by rank."""
     by_rank = values("each", function=function, of=of)
     return [[one[index] for one in by_rank] for index in range(len(of))]
 

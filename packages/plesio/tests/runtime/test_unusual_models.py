@@ -28,7 +28,7 @@ def run(function: str, **arguments: Any) -> dict[int, Ending]:
 
 
 def in_one_process(*, from_step: int) -> dict[str, list[float]]:
-    """What two ranks come to: a step with the mean of their gradients, in which what nobody used has none."""
+    """Return the result of two ranks: a step with the mean of their gradients; parameters without use have none."""
     model = Branches()
     optimizer = optimizer_of(model)
     for step in range(NUM_STEPS):

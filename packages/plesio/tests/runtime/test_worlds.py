@@ -137,7 +137,7 @@ def values(endings: dict[int, Ending]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Run]:
-    """What is asked for of the catalogue, in one job: the workers and servers stay, as in a comparison."""
+    """Run all requested cases of the catalogue in one job: the workers and servers stay, as in a comparison."""
     folder = tmp_path_factory.mktemp("catalogue")
     asked = {
         item.callspec.params["name"]
@@ -231,7 +231,7 @@ def average_gradients(models: list[Any]) -> None:
 
 @torch.no_grad()
 def add_correction(models: list[Any], started: list[State]) -> None:
-    """What a plain average of the states as they were would change, added to the states as they are."""
+    """Add the change that a plain average of the states would make to the states."""
     for name in started[0]:
         mean = torch.stack([state[name] for state in started]).mean(0)
         for model, state in zip(models, started, strict=True):

@@ -160,7 +160,7 @@ def test_an_action_that_raises_does_not_stop_the_kernel(advance: Callable[[Kerne
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.booleans()), max_size=40))
 def test_moving_is_cancelling_and_scheduling_anew(plan: Any):
-    """Of four movable events and plain ones between them, the order, the moments and the count are the same."""
+    """With four movable events and plain ones between them, the order, the moments and the count are the same."""
 
     def run(*, movable: bool) -> tuple[list[tuple[float, Any]], int]:
         kernel = Kernel()

@@ -1,1 +1,1 @@
-"""What the tests of several folders build on; pytest finds it by `pythonpath`, and so do processes that tests start."""
+"""The ground of the tests of several folders; pytest finds it by `pythonpath`, and so do processes that tests start."""

@@ -94,7 +94,7 @@ class Run:
         return self
 
     def start_racks(self, *racks: int) -> "Run":
-        """Of each worker, its rack."""
+        """Start with each worker in its rack."""
         for worker in self.coordinator.expected:
             self.join(worker, rack=racks[worker])
         return self

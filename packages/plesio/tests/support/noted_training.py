@@ -26,7 +26,7 @@ ONE_HOST = Cluster.one_host(NUM_WORKERS)
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 """float64, 20 steps."""
 IN_FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
-"""What codecs send of a float64 is in float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
+"""Tolerance of codecs, which send a float64 as a float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
 
 
 def build(*, batch_norm: bool = False, momentum: float = MOMENTUM) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -40,7 +40,7 @@ def flat_of(model: nn.Module) -> Tensor:
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw, step by step, and ended with."""
+    """The record of one worker: each step, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     after: list[Tensor] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What virtual workers train: small, in float64, and with samples that carry their number."""
+"""Problems for virtual workers: small, in float64, and with samples that carry their number."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""What ranks are told to run; here, for they import it by name."""
+"""Functions that ranks run; here, because they import them by name."""
 
 import os
 

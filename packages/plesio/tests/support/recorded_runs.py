@@ -125,7 +125,7 @@ RUNS: dict[str, Run] = {
 
 
 def capability() -> str:
-    """What decides how sums are rounded: torch's version, the processor, and which of its vectors torch uses."""
+    """Describe the causes of rounding: torch's version, the processor, and which of its vectors torch uses."""
     version = torch.__version__.partition("+")[0]
     return f"torch {version}, {environment().cpu}, {torch.backends.cpu.get_cpu_capability()}"
 
@@ -186,7 +186,7 @@ def train(run: Run, folder: Path) -> None:
 
 
 def digests_of(folder: Path) -> dict[str, Any]:
-    """What a run came to: times as they are, the parameters' digest, and digests of what it wrote.
+    """Return a run's figures: times as they are, the parameters' digest, and digests of the files that it wrote.
 
     Headers of traces are left out: they tell commits apart.
     """

@@ -81,7 +81,7 @@ class ServerUnderTest:
         )
 
     def answers(self) -> bool:
-        """Whether it does what it is asked, on a new connection."""
+        """Return True if it answers a request on a new connection."""
         with self.control(b"observer-1") as observer:
             observer.send(*encode(ProgressRequest()))
             [answer] = observer.poll(PATIENCE_S)

@@ -124,5 +124,5 @@ def random_bytes(num_bytes: int, *, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def header_of(client: ClientEndpoint, **fields: int) -> Header:
-    """Of a new request of this client."""
+    """Make the header of a new request of this client."""
     return Header(kind=7, generation=client.generation, request=client.new_request(), **fields)

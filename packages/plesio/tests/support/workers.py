@@ -16,7 +16,7 @@ UPLINK = Link(latency_s=100e-6, bytes_per_s=2e7)
 
 
 def workers_of(simulation: Simulation[T]) -> list[T]:
-    """What the workers that were not lost returned, in the order of ranks."""
+    """Return the results of the workers that were not lost, in the order of ranks."""
     return [value for value in simulation.values() if value is not None]
 
 

@@ -102,7 +102,7 @@ def test_cifar_files_come_back_in_order(
 
 
 def test_the_pickle_of_python_2_is_read() -> None:
-    """As the authors' own files: texts of Python 2, and numpy under its old name."""
+    """The authors' own files are such: texts of Python 2, and numpy under its old name."""
     data = b"\x00" * 3072
     written = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b"

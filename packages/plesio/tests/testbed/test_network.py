@@ -1,4 +1,4 @@
-"""What is asked of the kernel for links with latency, where it has netem: no kernel is needed to look at that."""
+"""Commands to the kernel for links with latency, where it has netem: no kernel is needed to look at them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the controller decides when the guard gives alarm; reviews are made up."""
+"""The controller's decisions after an alarm of the guard; reviews are made up."""
 
 import pytest
 from msgspec.structs import replace

@@ -27,7 +27,7 @@ STRICT = Allowance(slack=0, drift=0, staleness=1)
 def reviews(
     blocked_s: float, *, low_rank_share: float = LOW_RANK_SHARE, sparse_bytes: tuple[float, ...] = ()
 ) -> dict[int, Reviewed]:
-    """Of equal workers that stood still so long in every step."""
+    """Make the reviews of equal workers that were blocked so long in every step."""
     return {
         worker: Reviewed(
             worker=worker,
@@ -113,7 +113,7 @@ def test_an_alarm_ends_it():
 
 
 def test_once_tried_it_is_measured_and_left_if_something_else_is_as_fast():
-    """What factoring takes is part of the exchange that is measured."""
+    """The time of factoring is part of the exchange that is measured."""
     system = monitor(0.16)
     assert system.transfer_s(IN_LOW_RANK) == pytest.approx(0.16 * LOW_RANK_SHARE)
     system.observe(reviews(0.012), setting=IN_LOW_RANK)
@@ -141,7 +141,7 @@ class _Judged:
             self.look(2.0 * 0.9**self.num_reviews)
 
     def look(self, loss: float) -> bool:
-        """Whether a review with this loss is a failure."""
+        """Return True if a review with this loss is a failure."""
         self.num_reviews += 1
         reading = Reading(clock=16 * self.num_reviews, num_steps=16, learning_rate=0.1, loss=loss, loss_error=0.001)
         return self.judge.observe(reading) is not None

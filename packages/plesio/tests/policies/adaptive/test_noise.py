@@ -62,7 +62,7 @@ def test_the_noisiest_of_the_last_figures_counts():
 def with_moments(
     noise: float, *, progress: float | None, num_workers: int = 16, num_racks: int = 1, num_steps: int = 640
 ) -> Advice:
-    """Of a review in a run of so many steps."""
+    """Return the advice after a review in a run of so many steps."""
     seen = reading(noise=noise, num_workers=num_workers)
     clock = round(num_steps * (progress or 0.1))
     seen = replace(seen, clock=clock, shares_moments=True, progress=progress, num_racks=num_racks)
@@ -125,7 +125,7 @@ def test_the_store_is_not_for_the_first_quarter(progress: float | None, stalenes
 
 @pytest.mark.parametrize("progress", [0.1, 0.5])
 def test_in_a_short_run_they_are_not_relied_on(progress: float):
-    """Of fewer than ten times as many steps as workers."""
+    """A short run has fewer than ten times as many steps as workers."""
     noisy = with_moments(30.0, progress=progress, num_steps=150)
     assert (noisy.slack, noisy.efficiency) == (0, noisy.inputs["efficiency"])
     calm = with_moments(0.5, progress=progress, num_steps=150)
@@ -157,7 +157,7 @@ def test_workers_whose_data_differ_are_kept_together_but_may_use_the_store():
 
 
 def test_racks_whose_data_differ_are_kept_together_too():
-    """Where single workers are already, since their gradients are too noisy."""
+    """Single workers are together already, since their gradients are too noisy."""
     noise = NoiseMonitor(NoiseConfig(window=1, least_efficiency=0.8))
     figures = GradientFigures(norm_sq=2.0, mean_norm_sq=1.0, within=0.4, between=1.0, noise_scale=9.0)
     seen = of_data(between=1.0, normalises=True)

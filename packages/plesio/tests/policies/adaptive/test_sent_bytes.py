@@ -1,4 +1,4 @@
-"""What exchanges cost where gradients are sparse: the trial is in virtual time, on links that the tables fill."""
+"""The cost of exchanges with sparse gradients: the trial is in virtual time, on links that the tables fill."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ TABLE_BYTES = 4.0 * NUM_ROWS * WIDTH
 
 
 def reviews(*, blocked_s: float, sparse_bytes: tuple[float, ...]) -> dict[int, Reviewed]:
-    """What workers report whose steps of 20 ms each end in an exchange."""
+    """Make the reviews of workers whose steps of 20 ms each end in an exchange."""
     seconds = {"compute_s": (0.02,) * 16, "blocked_s": (blocked_s,) * 16}
     return {
         worker: Reviewed(worker=worker, clock=16, samples=(8,) * 16, sparse_bytes=sparse_bytes, **seconds)
@@ -88,7 +88,7 @@ def test_what_has_been_measured_is_not_predicted():
 
 
 def test_bsp_stays_where_only_its_exchange_is_small():
-    """As if they were dense, rounding would save 3 of 24 ms."""
+    """If they were dense, rounding would save 3 of 24 ms."""
     sparse = monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4))
     as_if_dense = monitor(blocked_s=0.004, sparse_bytes=())
     chosen = [

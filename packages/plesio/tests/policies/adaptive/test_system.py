@@ -39,7 +39,7 @@ def review(
 
 
 def bsp_reviews(compute_s: list[list[float]], *, transfer_s: float) -> dict[int, Reviewed]:
-    """What workers report who took a barrier and a transfer after every step."""
+    """Make the reviews of workers with a barrier and a transfer after every step."""
     slowest = [max(steps) for steps in zip(*compute_s, strict=True)]
     return {
         worker: review(worker, steps, [most + transfer_s - own for own, most in zip(steps, slowest, strict=True)])

@@ -48,7 +48,7 @@ def reviews(
     num_steps: int = 8,
     exchanges: tuple[tuple[float, float], ...] = (),
 ) -> dict[int, Reviewed]:
-    """What workers report whose steps all take as long."""
+    """Make the reviews of workers whose steps all take as long."""
     return {
         worker: Reviewed(
             worker=worker,
@@ -351,7 +351,7 @@ def test_before_an_exchange_of_all_is_measured_nothing_is_tried():
 
 
 def test_of_settings_that_drift_alike_it_takes_a_fast_one():
-    """Of periods 2 to 8, whose drift is 1 at most, not the longest, which hides nothing of its exchange."""
+    """The choice is among periods 2 to 8, whose drift is at most 1; the longest hides nothing of its exchange."""
     system = monitor()
     system.observe(reviews(TWO_OF_EIGHT, blocked_s=0.04), setting=SYNCHRONOUS)
     assert choose(system, SYNCHRONOUS, slack=0, drift=1).setting == by_racks(4, 2)

@@ -57,7 +57,7 @@ def run(
 
 
 def alike(one: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal to the bit."""
+    """Return the fields that must be equal to the bit."""
     return {name: value for name, value in one.items() if name not in ("seen", "wall_s", "fallbacks")}
 
 

@@ -102,7 +102,7 @@ def test_a_book_needs_samples_a_batch_size_and_a_budget(changes: dict[str, int],
 
 
 class LeasedEpochs(RuleBasedStateMachine):
-    """Whatever the order of leases, progress, losses and joins: each sample of the budget once, and it ends."""
+    """For every order of leases, progress, losses and joins, each sample of the budget is dealt once, and the run ends."""
 
     @initialize(
         num_samples=st.integers(1, 60),
@@ -410,7 +410,9 @@ def test_a_worker_that_joins_has_a_batch_in_the_next_round():
 def test_racks_have_a_sample_for_each_worker_in_every_batch_and_all_samples_once(
     sizes: list[int], num_samples: int, batch_size: int, epochs: int, dealing: Dealing, pick: random.Random
 ):
-    """Whoever asks, is slow or leaves early; only what is too little for every rack that stays is left out."""
+    """Only a rest that is too small for every rack that stays is left out, whichever workers ask, are slow or leave
+    early.
+    """
     budget = epochs * num_samples
     book = LeaseRecords(
         num_samples,

@@ -1,4 +1,4 @@
-"""Who joins a running collective, and where the others stop for it: decided on server 0, without socket or tensor."""
+"""Joins of a running collective, and the stops of the others for them: decided on server 0, without socket or tensor."""
 
 from typing import Any
 

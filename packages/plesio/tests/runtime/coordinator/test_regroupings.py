@@ -1,4 +1,4 @@
-"""Who goes on in a collective that has lost a worker: decided on server 0, without a socket or a tensor."""
+"""Continuations of a collective that has lost a worker: decided on server 0, without a socket or a tensor."""
 
 from collections.abc import Sequence
 from pathlib import Path

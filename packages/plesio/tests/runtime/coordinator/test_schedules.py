@@ -14,7 +14,7 @@ from support.schedules.chance import KINDS, POLICIES, play, random_moves, random
 from support.schedules.moves import Move, Setting, read_schedule, write_schedule
 
 FOUND = Path(__file__).with_name("schedules")
-"""What the campaign has found, each without what it did not need to fail; mended since."""
+"""Failures that the campaign has found, reduced to the moves that they needed; mended since."""
 MOVES = st.builds(Move, kind=st.sampled_from(KINDS), worker=st.integers(0, 4), server=st.just(0))
 SETTINGS = st.builds(
     random_setting, st.sampled_from(POLICIES), st.integers(0, 2**16).map(lambda seed: random.Random(seed))

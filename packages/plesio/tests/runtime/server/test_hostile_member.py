@@ -43,7 +43,7 @@ def join_of(**changes: Any) -> Join:
 
 
 def refused(member: ClientEndpoint) -> dict[str, int]:
-    """What the server counts as refused in the run under way."""
+    """Return the server's count of refused messages in the run under way."""
     member.send_control(*encode(ResultRequest()))
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""What a server leaves behind, what it says when it cannot begin, and what becomes of results that it cannot write."""
+"""A server's end: its files, its message when it cannot begin, and results that it cannot write."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_next_server_removes_the_folder_of_one_that_was_killed():
 
 
 def with_a_killed_server() -> tuple[bool, bool]:
-    """Whether the folder of a server that was killed is there, before and after its starter's job; runs in a worker."""
+    """Return if the folder of a killed server is there before and after its starter's job; runs in a worker."""
     place = Place.from_environment()
     assert place is not None
     with Job(place) as job:

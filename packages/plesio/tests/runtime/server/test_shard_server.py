@@ -19,7 +19,7 @@ LAYOUT = Layout.of([("w", torch.zeros(4), "parameter", 0)], num_servers=1)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker was sent."""
+    """A message that a worker was sent."""
 
     worker: int
     request: int
@@ -57,7 +57,7 @@ class Host:
         return Bulk(peer=worker_identity(worker).encode(), header=header, meta=message.body(), payload=numbers)
 
     def answers(self) -> list[Answer]:
-        """What has been sent since the last call."""
+        """Return the messages that have been sent since the last call."""
         sent, self.endpoint.bulks = self.endpoint.bulks, []
         found = []
         for _, header, meta, payload in sent:

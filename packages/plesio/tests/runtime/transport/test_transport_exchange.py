@@ -300,7 +300,7 @@ def test_another_host_or_an_unreachable_socket_file_means_tcp(server: EchoServer
 
 
 def open_files() -> Counter[str]:
-    """What this process has open, by kind."""
+    """Count this process's open files, by kind."""
     targets = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing's own

@@ -210,7 +210,7 @@ def test_without_any_shared_memory_everything_goes_through_the_socket(
 
 
 def opens(server: EchoServer, context: zmq.Context, memory: object) -> bool:
-    """Whether the server can open what a client offers."""
+    """Return True if the server can open the memory that a client offers."""
     with ControlClient(
         server.addresses,
         identity=b"w0",

@@ -1,4 +1,4 @@
-"""What a worker that joins is told beside the parameters: options, registered objects, and what evaluations gave."""
+"""A joining worker's news beside the parameters: options, registered objects, and evaluations' results."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ class Counter:
 
 @dataclass
 class Seen:
-    """What a script has seen on one worker."""
+    """The observations of a script on one worker."""
 
     first_clock: int
     rates: list[float]

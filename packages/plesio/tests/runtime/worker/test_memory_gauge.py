@@ -1,4 +1,4 @@
-"""What a worker's memory holds, against sizes that are known."""
+"""The contents of a worker's memory, against sizes that are known."""
 
 import copy
 import io

@@ -31,7 +31,7 @@ class Loop:
     def __init__(self, worker: Worker) -> None:
         self._me = worker
         self._held: deque[list[int]] = deque()
-        """Of each block the number, and the samples that are not trained on."""
+        """The number of each block, and its samples that are not trained on."""
         self._next: Block | None = None
         self._asked = self._to_the_end = False
 

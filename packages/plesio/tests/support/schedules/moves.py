@@ -1,4 +1,4 @@
-"""What can happen next in a schedule of a whole run, as records: a schedule that fails is a file of them.
+"""Moves of a whole run's schedule, as records: a schedule that fails is a file of them.
 
 A move names a worker and never a message, so a schedule from which moves were dropped is a schedule still: a move for
 which there is nothing to do does nothing.
@@ -50,7 +50,7 @@ class Move(Record, frozen=True, kw_only=True):
 
 
 class Setting(Record, frozen=True, kw_only=True, tag_field="of", tag="run"):
-    """What a schedule begins with.
+    """The beginning of a schedule.
 
     Attributes:
         policy: Its text.
@@ -83,7 +83,7 @@ class Alone(Record, frozen=True, kw_only=True, tag_field="of", tag="machine"):
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """What happens in one: as the methods of `support.schedules.machine_laws.Laws`.
+    """One event of a schedule, by the methods of `support.schedules.machine_laws.Laws`.
 
     Attributes:
         kind: What happens; "go" is to leave while resting.

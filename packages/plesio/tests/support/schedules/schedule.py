@@ -29,7 +29,7 @@ from support.schedules.worker import Offer, Worker
 __all__ = ["BrokenError", "Schedule"]
 
 MOST_MOVES = 20_000
-"""Of the end of a schedule: then something goes round in circles."""
+"""Most moves in the end of a schedule: with more, something goes round in circles."""
 MOST_WORKERS = 7
 TOO_LATE = "the run was over"
 EXCUSES = (
@@ -82,14 +82,14 @@ class Schedule:
         self._handed: dict[int, tuple[int, Remainder, int]] = {}
         self._parts: Counter[tuple[int, int]] = Counter()
         self._blocks: dict[tuple[int, int], tuple[Block, int]] = {}
-        """Of each block that was given out, the samples of it that have been passed."""
+        """The passed samples of each block that was given out."""
         self._whole = Remainder(num_samples=setting.num_samples, num_fresh=setting.num_samples)
         self._plan_of: dict[int, int | None] = {}
         """The loop over the data in which a worker has last stood still."""
         self._left: dict[int, set[tuple[int, int]]] = {}
-        """What those say is left of a plan who stand on the way to the store."""
+        """The rest of a plan, by each worker that waits on the way to the store."""
         self._done: dict[int, set[tuple[int, int]]] = {}
-        """Of each plan, epochs and positions of the samples that are done."""
+        """The epochs and positions of each plan's samples that are done."""
 
     # What workers find around them
 
@@ -100,7 +100,7 @@ class Schedule:
         return there
 
     def is_broken(self, members: tuple[int, ...], generation: int) -> bool:
-        """Whether one of the group of this generation is gone, or stands."""
+        """Return True if one of this generation's group is gone, or waits."""
         return any(self.workers[one].gone or (one, generation) in self._broken for one in members)
 
     def stand(self, worker: int, generation: int, where: tuple[int, Remainder, int]) -> None:
@@ -109,11 +109,11 @@ class Schedule:
         self._stood[worker] = where
 
     def handed_over(self, generation: int) -> tuple[int, Remainder, int]:
-        """Where the worker stood that says what is left for this generation."""
+        """Return the position of the worker that decides the remainder for this generation."""
         return self._handed[generation]
 
     def speaker(self, worker: int) -> Worker:
-        """Who speaks to the store for this worker."""
+        """Return the worker that represents this one at the store."""
         if not self.workers[worker].stage.racks_share_store:
             return self.workers[worker]
         return self.workers[self.coordinator.ledger.racks.get(worker, (worker,))[0]]
@@ -260,7 +260,7 @@ class Schedule:
         self._carry_out(effects, of=part, worker=event.worker)
 
     def _fate(self, effects: Iterable[Effect], worker: int, clock: int) -> str:
-        """What became of an update: "dropped" unheard, "late", or anything else."""
+        """Return the fate of an update: "dropped" unheard, "late", or anything else."""
         drops = [one for one in effects if isinstance(one, DropOrder) and (one.worker, one.clock) == (worker, clock)]
         for one in effects:
             if not isinstance(one, Tell) or not isinstance(one.message, UpdateRefused):
@@ -335,7 +335,7 @@ class Schedule:
         self._left.clear()
 
     def _check_turn(self, worker: int, turn: Turn) -> None:
-        """What is left, as those are told who go on elsewhere, is what is not done."""
+        """Check that the workers that go on elsewhere are told of exactly the samples that are not done."""
         plan = self._plan_of[worker]
         if self.policy.goes_by_racks or plan is None:
             return
@@ -351,7 +351,7 @@ class Schedule:
     # The end
 
     def settle(self) -> None:
-        """Nobody disturbs the workers any more: they come to their end, and what they leave is as it must be."""
+        """Let the workers come to their end undisturbed, and check the state that they leave."""
         for worker in list(self.workers.values()):
             if worker.gone:
                 self._lose(worker, notice=True)
@@ -415,7 +415,7 @@ class Schedule:
 
     @property
     def _lets_racks_go(self) -> bool:
-        """Whether a loss ends more than the lost worker's part."""
+        """True if a loss ends more than the lost worker's part."""
         return self.policy.racks_share_store or self.policy.goes_by_racks
 
     def _check_excuse(self, error: str) -> None:

@@ -1,4 +1,4 @@
-"""What a worker of a schedule does, from its `Join` to its `Goodbye`."""
+"""The script of a worker in a schedule, from its `Join` to its `Goodbye`."""
 
 from msgspec.structs import replace
 
@@ -179,7 +179,7 @@ def _change(me: Worker, steer: Steering, *, turn: Turn | None) -> Script[None]:
 
 
 def _stops(me: Worker) -> Script[bool]:
-    """Whether it stops here for others, as all have agreed; if not it has begun its next step."""
+    """Return True if it stops here for others, as all have agreed; if not it has begun its next step."""
     if me.on_store:
         return False
     while me.asked > me.generation:

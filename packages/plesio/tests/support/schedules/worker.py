@@ -47,7 +47,7 @@ class Offer:
 
 
 class World(Protocol):
-    """What a worker finds around it."""
+    """The world around a worker."""
 
     setting: Setting
     num_stages: int
@@ -58,7 +58,7 @@ class World(Protocol):
         ...
 
     def is_broken(self, members: tuple[int, ...], generation: int) -> bool:
-        """Whether one of the group of this generation is gone, or stands."""
+        """Return True if one of this generation's group is gone, or waits."""
         ...
 
     def stand(self, worker: int, generation: int, where: tuple[int, Remainder, int]) -> None:
@@ -66,11 +66,11 @@ class World(Protocol):
         ...
 
     def handed_over(self, generation: int) -> tuple[int, Remainder, int]:
-        """Where the worker stood that says what is left for this generation."""
+        """Return the position of the worker that decides the remainder for this generation."""
         ...
 
     def speaker(self, worker: int) -> "Worker":
-        """Who speaks to the store for this worker; itself where racks do not share it."""
+        """Return the worker that represents this one at the store; itself where racks do not share it."""
         ...
 
 
@@ -123,9 +123,9 @@ class Worker:
         self.on_store = self.policy.exchange == "store"
         self.finished: list[Finished] = []
         self.stage_number = 0
-        """Of the stage on the store that it is in, or was in last."""
+        """The number of the stage on the store that it is in, or was in last."""
         self.shared: dict[int, list[Turn | None]] = defaultdict(list)
-        """Of each stage, what it has told its rack: how it has left, or that the plan is over."""
+        """The messages to its rack in each stage: how it has left, or that the plan is over."""
         # of a policy that changes
         self.review, self.holds = self.policy.first_review if self.policy.adapts else (NEVER, NEVER)
         self.reviewed_clock = 0
@@ -163,7 +163,7 @@ class Worker:
 
     @property
     def cut_off(self) -> bool:
-        """Whether it has heard that its group is no more."""
+        """True if it has been told that its group is no more."""
         return self.told_generation > self.generation
 
     def hear(self) -> bool:
@@ -181,7 +181,7 @@ class Worker:
         return True
 
     def hear_urgent(self) -> bool:
-        """What the heartbeat's thread does with the next of its messages."""
+        """Handle the next urgent message, as the heartbeat's thread does."""
         if not self.urgent:
             return False
         match self.urgent.popleft():
@@ -267,7 +267,7 @@ class Worker:
         )
 
     def review_of(self) -> Reviewed:
-        """What it tells a policy that adapts: made up, the same whenever the schedule is played."""
+        """Return its report to a policy that adapts: made up, the same whenever the schedule is played."""
         steps = self.clock - self.reviewed_clock
         self.reviewed_clock = self.clock
         if self.policy.review is None:

@@ -1,4 +1,4 @@
-"""What the ranks of the process tests do."""
+"""The ranks' programs in the process tests."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ SHAPES = [(16, 12), (5,), (20, 30)]
 SIZE = 16 * 12 + 5 + 600
 CLOCKS = 40
 CLOCKS_ALIKE = 10
-"""Of noise, which has no structure, the power method makes small differences larger at every exchange."""
+"""Clocks up to which results agree: on noise, the power method enlarges small differences at every exchange."""
 
 
 def update(rank: int, clock: int) -> Tensor:
@@ -28,7 +28,7 @@ def update(rank: int, clock: int) -> Tensor:
 
 
 def collect(*, texts: list[str]) -> dict[str, Any]:
-    """What groups and reducers make in real processes."""
+    """Collect the results of groups and reducers in real processes."""
     place = Place.from_environment()
     assert place is not None
     torch.set_num_threads(1)

@@ -123,7 +123,7 @@ def test_qsgd_of_zeros_tiny_and_huge_numbers(text: str):
 
 
 def variance(text: str, update: Tensor) -> Tensor:
-    """Of each number of a decoded payload, in closed form."""
+    """Return the variance of each number of a decoded payload, in closed form."""
     if text.startswith("randk"):  # in 70 blocks of 10: sent times 10 with probability 1/10
         return 9 * update.double() ** 2
     size, levels = (128, 7) if text == "qsgd:4" else (512, 127)
@@ -183,7 +183,7 @@ def test_qsgd_of_four_bits_loses_much_less_of_a_gradient_than_at_worst():
 
 
 def factored(factoring: Factoring, update: Tensor) -> Tensor:
-    """What one rank alone sends of its update."""
+    """Return the update as one rank alone sends it."""
     first = factoring.first(update)
     bases = factoring.bases(first)
     second = factoring.second(update, bases)

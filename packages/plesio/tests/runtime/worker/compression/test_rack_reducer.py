@@ -29,7 +29,7 @@ def update(rack: int, clock: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one rank found: its means, and its residual before the last of them."""
+    """The results of one rank: its means, and its residual before the last of them."""
 
     means: list[Tensor]
     reducer: RackReducer
@@ -39,7 +39,7 @@ class Found:
 def reduce(
     text: str, sizes: Sequence[int], *, num_exchanges: int, update: Callable[[int, int], Tensor] = update
 ) -> tuple[list[Found], int]:
-    """What every rank found, and the bytes that crossed racks."""
+    """Return every rank's results, and the bytes that crossed racks."""
 
     def work(job: VirtualJob) -> Found:
         compression, group = parse_compression(text), job.group("cpu")

@@ -1,4 +1,4 @@
-"""What an optimizer remembers in local steps, against what it would remember of the mean gradient."""
+"""An optimizer's moments in local steps, against its moments of the mean gradient."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is said of exchanges by racks that take longer or less than a probe predicts."""
+"""Warnings about exchanges by racks that take longer or less than a probe predicts."""
 
 import math
 

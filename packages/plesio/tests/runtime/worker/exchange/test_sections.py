@@ -1,4 +1,4 @@
-"""What a model is gathered by."""
+"""The sections by which a model is gathered."""
 
 import pytest
 import torch

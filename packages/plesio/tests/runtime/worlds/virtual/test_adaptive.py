@@ -43,7 +43,7 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw and ended with."""
+    """The record of one worker, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     parameters: list[torch.Tensor] = field(default_factory=list)

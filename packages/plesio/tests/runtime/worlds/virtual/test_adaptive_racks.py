@@ -50,7 +50,7 @@ def cluster(sizes: Sequence[int], *, uplink_bytes_per_s: float = 2e6, nic_bytes_
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw and ended with."""
+    """The record of one worker, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     parameters: list[torch.Tensor] = field(default_factory=list)
@@ -122,7 +122,7 @@ class ByHand:
         self.merged = 0
 
     def groups(self, policy: Policy) -> list[list[int]]:
-        """Who steps together."""
+        """Return the groups that step together."""
         if isinstance(policy, BSP):
             return [list(range(self.num_workers))]
         return self.racks if isinstance(policy, Hierarchical) else [[one] for one in range(self.num_workers)]
@@ -324,7 +324,7 @@ def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) 
 
 
 def test_where_a_loss_leaves_one_rack_or_racks_of_one_worker_it_goes_on_without_racks() -> None:
-    """Of racks of two and one, whichever worker is lost."""
+    """Racks of two and one do so, whichever worker is lost."""
     policy = f"{SYSTEM_ALONE},system.store=off,system.compress=off"
     [whole] = run(policy, sizes=(2, 1), **LARGE).runs
     assert isinstance(parse_policy(whole.decisions[0]["policy"]), Hierarchical)

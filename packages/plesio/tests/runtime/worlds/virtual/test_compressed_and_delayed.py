@@ -41,7 +41,7 @@ def test_no_compression_is_what_it_is_without_the_option(policy: str):
 
 
 def test_short_local_steps_averaged_every_step_are_bsp():
-    """Of plain SGD: the mean of the steps is that of the gradients, at whatever length it is taken."""
+    """With plain SGD the mean of the steps is the step of the mean gradient, at any length."""
     plain, short = (workers_of(run(policy, momentum=0.0)) for policy in ("bsp", "local_sgd:1,inner_rate=0.25"))
     torch.testing.assert_close(short[0].final, plain[0].final, **TOLERANCE)
 

@@ -1,4 +1,4 @@
-"""What goes between racks, compressed: held against flat local SGD and against training written out by hand.
+"""Compressed exchanges between racks, against flat local SGD and against training written out by hand.
 
 `train` is this file's one program; it runs on virtual workers, and by `LocalJob` on processes, which load this file.
 The reducer by itself, and the bytes, are in `packages/plesio/tests/runtime/worker/compression/test_rack_reducer.py`.
@@ -34,7 +34,7 @@ EQUAL, UNEQUAL, THREE = (2, 2), (3, 2), (2, 2, 2)
 TEXTS = ["fp16", "bf16+feedback", "topk:0.2", "topk:0.2+no_feedback", "randk:0.2", "qsgd:8", "qsgd:4+feedback",
          "powersgd:1"]  # fmt: skip
 IN_FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
-"""What codecs send of a float64 is in float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
+"""Tolerance of codecs, which send a float64 as a float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
 
 
 def build(*, batch_norm: bool = False, width: int = 7) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -53,7 +53,7 @@ def flat_of(model: nn.Module) -> Tensor:
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw, step by step, and ended with."""
+    """The record of one worker: each step, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     after: list[Tensor] = field(default_factory=list)

@@ -38,7 +38,7 @@ CHANGING = [
 
 @dataclass
 class Worker:
-    """What one saw: of each loop the samples of steps that counted; and what it ended with."""
+    """The record of one worker: by loop, the samples of steps that counted; and its end."""
 
     counted: list[list[int]] = field(default_factory=list)
     metrics: list[float | None] = field(default_factory=list)
@@ -167,7 +167,7 @@ def test_a_rack_goes_on_without_one_of_its_workers(policy: str, lost: int, at_s:
 
 
 def test_at_the_end_of_a_stage_without_steps_all_have_the_shared_state_to_the_bit() -> None:
-    """Nobody asks the others for it, who may have said goodbye or be lost by then."""
+    """No worker asks the others for it, which may have left or be lost by then."""
     last = workers_of(run("bsp", racks=(2, 1)))[0].clock
     result = assert_went_on(run(f"switch:bsp/hier:bsp/local_sgd:4@{last}", racks=(2, 1)))
     assert result.decisions[-1]["clock"] == last

@@ -1,4 +1,4 @@
-"""What compression loses for good without error feedback, and does not with it (Karimireddy et al. 2019)."""
+"""Compression loses for good without error feedback, and not with it (Karimireddy et al. 2019)."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ NUM_SAMPLES, NUM_WORKERS = 120, 3
 
 
 def loss_of(policy: str) -> float:
-    """Of the final parameters, on all samples, far into the training."""
+    """Return the loss of the final parameters, on all samples, far into the training."""
 
     def work(job: VirtualJob) -> float:
         generator = torch.Generator().manual_seed(2)

@@ -67,7 +67,7 @@ def test_the_numbers_are_those_of_bsp_to_the_bit(batch_norm: bool):
 
 
 def test_a_step_has_the_collectives_of_fsdp():
-    """Of each block two gatherings and a scattering, of the root one of each; each is a ring."""
+    """Each block has two gatherings and a scattering, the root one of each; each is a ring."""
     short, long = trained("fsdp", num_steps=1), trained("fsdp", num_steps=1 + STEPS)
     part = WIDTH // NUM_RANKS * (WIDTH + 1) * 4
     collectives = 3 * DEPTH + 2

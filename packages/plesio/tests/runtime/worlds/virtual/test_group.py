@@ -15,7 +15,7 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 RANKS = 4
 FOUR, TWO_RACKS = (replace(parse_cluster(name), collectives="nccl") for name in ("4x1gbe", "2-racks"))
 NIC = Link(latency_s=50e-6, bytes_per_s=125e6)
-"""Of 4x1gbe."""
+"""The interfaces of 4x1gbe."""
 
 
 def gather(job: VirtualJob) -> tuple[list[list[int]], float, int]:

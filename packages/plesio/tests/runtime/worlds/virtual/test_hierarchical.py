@@ -40,7 +40,7 @@ def build(*, momentum: float = 0.9, batch_norm: bool = False) -> tuple[nn.Module
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw and ended with."""
+    """The record of one worker, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)

@@ -47,7 +47,7 @@ CHANGING = [
 
 @dataclass
 class Worker:
-    """What one saw: the samples of steps that counted, by loop; what it ended with."""
+    """The record of one worker: by loop, the samples of steps that counted; and its end."""
 
     counted: list[list[int]] = field(default_factory=list)
     metrics: list[float | None] = field(default_factory=list)
@@ -120,7 +120,7 @@ def lose(worker: int, *, at_s: float) -> Fault:
 
 
 def ends_in_collective(result: RunResult) -> bool:
-    """Whether the last stage is one; on the store each worker keeps what it has trained on last."""
+    """Return True if the last stage is one; on the store each worker keeps the parameters of its last step."""
     policy = result.decisions[-1]["policy"] if result.decisions else parse_policy(result.policy).first.spec
     return parse_policy(policy).exchange == "collective"
 

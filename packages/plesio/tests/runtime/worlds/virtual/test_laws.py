@@ -53,7 +53,7 @@ Draw = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What each worker does."""
+    """The program of each worker."""
 
     policy: str = "bsp"
     optimizer: str = "sgd"
@@ -73,7 +73,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What a worker saw and ended with."""
+    """The record of one worker, and its end."""
 
     state: State
     batches: list[list[int]] = field(default_factory=list)
@@ -163,7 +163,7 @@ def distance(one: State, other: State) -> float:
 
 
 def merged_batches(num_workers: int) -> Iterator[torch.Tensor]:
-    """What all workers of a synchronous policy train on in each step."""
+    """Yield the samples of all workers of a synchronous policy in each step."""
     for epoch in range(EPOCHS):
         ranks = [
             synchronous_batches(
@@ -290,7 +290,7 @@ TIMELESS = ["bsp", "bsp,exchange=store", "local_sgd:4", "local_sgd:4,delay=2"]
 
 @pytest.fixture(scope="module")
 def on_processes() -> dict[str, list[dict[str, Any]]]:
-    """What two real processes train, by policy and rank."""
+    """Train on two real processes, by policy and rank."""
     with LocalJob(2) as job:
         endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, policies=TIMELESS, **RANDOM_OPTIONS)
     for ending in endings.values():
@@ -323,7 +323,7 @@ def test_loader_processes_visit_every_sample_and_repeat_their_augmentation(polic
 
 
 def digest_of_all_families(folder: Path) -> str:
-    """Of all that simulations of every family of policies write and train."""
+    """Return a digest of the files and parameters of simulations of every family of policies."""
     digest = hashlib.sha256()
     for number, policy in enumerate(FAMILIES):
         trace = folder / str(number)

@@ -43,7 +43,7 @@ class Slope(nn.Module):
 
 
 def train(policy: str, *, pacer: Pacer | None = None, trace: Path | None = None) -> Tensor:
-    """What a worker ends with."""
+    """Train, and return a worker's final parameters."""
     generator = torch.Generator().manual_seed(4)
     data = TensorDataset(torch.randn(NUM_WORKERS * BATCH_SIZE * NUM_STEPS, SIZE + 1, SIZE, generator=generator))
     model = Slope()
@@ -94,7 +94,7 @@ def test_a_switch_away_from_low_rank_loses_no_update() -> None:
 def test_an_adaptive_run_that_leaves_low_rank_loses_no_update(
     settings: Sequence[Setting], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is rounded is right in the mean alone."""
+    """Rounding is right in the mean alone."""
     script(monkeypatch, *map(to_setting, settings))
     simulation = run("adaptive")
     assert [one["policy"] for one in simulation.runs[0].decisions] == [setting.spec for setting in settings]

@@ -38,7 +38,7 @@ SLOW = pytest.mark.slow
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw and ended with."""
+    """The record of one worker, and its end."""
 
     batches: list[list[int]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
@@ -153,7 +153,7 @@ def test_with_a_bound_of_zero_it_is_bsp(sizes: Sequence[int], num_samples: int) 
 def test_together_racks_move_the_parameters_as_synchronous_steps_of_their_batches_would(
     policy: str, sizes: Sequence[int]
 ) -> None:
-    """Where the gradient does not depend on the parameters, every rack's steps add up: m / N of each one's mean."""
+    """If the gradient does not depend on the parameters, every rack's steps add up: m / N of each one's mean."""
     workers = workers_of(run(policy, sizes=sizes, linear=True, momentum=0.0))
     expected = after_synchronous_steps([worker.batches for worker in workers], sizes)
     torch.testing.assert_close(workers[0].tensors[0], expected, **TOLERANCE)

@@ -101,7 +101,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
 
 
 def kinds(events: list[Event]) -> set[str]:
-    """Of events: what they are, and why a worker left."""
+    """Return the kinds of events, and the reasons why workers left."""
     return {f"left, {event.reason}" if isinstance(event, Left) else type(event).__name__.lower() for event in events}
 
 

@@ -1,4 +1,4 @@
-"""Whatever a loader samples by, its workers together train on what it gives, under every way of dealing."""
+"""With every sampler and every way of dealing, a loader's workers together train on the samples that it gives."""
 
 from collections import Counter
 from collections.abc import Callable

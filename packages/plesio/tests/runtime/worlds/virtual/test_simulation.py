@@ -48,7 +48,7 @@ def held_out_loss(model: nn.Module) -> float:
 
 @dataclass(frozen=True)
 class Worker:
-    """What each worker does."""
+    """The program of each worker."""
 
     policy: str
     epochs: int = 2

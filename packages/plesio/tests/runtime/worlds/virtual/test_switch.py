@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, Factory] = {
 
 @dataclass(kw_only=True)
 class Worker:
-    """What one worker saw and ended with; ``epochs`` holds its batches by loop."""
+    """The record of one worker, and its end; ``epochs`` holds its batches by loop."""
 
     epochs: list[list[list[int]]] = field(default_factory=list)
     metrics: list[float | None] = field(default_factory=list)
