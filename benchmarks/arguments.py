@@ -20,7 +20,7 @@ def policy_texts(text: str) -> list[str]:
 
 
 def one_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Some of these, between commas."""
+    """Choose some of these, between commas."""
 
     def chosen(text: str) -> list[str]:
         found = [one.strip() for one in text.split(",")]
@@ -32,7 +32,7 @@ def one_of(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number that is not smaller."""
+    """Take a whole number that is not smaller."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

@@ -1,4 +1,4 @@
-"""What does a checkpoint of a model of 100 MB cost: while it is written, while training stands still, and when read?
+"""The cost of a checkpoint of a 100 MB model: while it is written, while training stops, and when it is read.
 
 Two workers train under bsp; most of a step is a wait, so that the cores have room for what is real, as they have where
 a GPU computes. Checkpoints are asked for one after another, with as many steps between them. Then, in one process, the
@@ -34,7 +34,7 @@ from record import Spread, print_table, print_verdict, save
 NUM_WORKERS = 2
 WIDTH = 1024
 NUM_LAYERS = 24
-"""Of 4.2 MB each."""
+"""Layers of 4.2 MB each."""
 MOST_STEPS = 4000
 DURING_LIMIT = 1.05
 FILE_LIMIT = 1.5
@@ -57,7 +57,7 @@ class Waiting(torch.nn.Module):
 
 
 def train(*, folder: str, wait_s: float, num_layers: int, checkpoints: int, out: str) -> None:
-    """What each worker does; rank 0 writes down its steps: when each began and ended, and how long it waited before."""
+    """Train as one worker; rank 0 writes down its steps: when each began and ended, and how long it waited before."""
     torch.manual_seed(0)
     model = Waiting(num_layers, wait_s=wait_s)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -118,7 +118,7 @@ def while_training(*, wait_s: float, num_layers: int, checkpoints: int) -> dict[
 
 
 def saved_by_plesio(state: dict[str, Any], path: Path) -> None:
-    """As a run of one worker does, with checksums."""
+    """Save as a run of one worker does, with checksums."""
     path.mkdir()
     share = tensors.Share(0, state, num_shares=1)
     _, places = share.write(path)

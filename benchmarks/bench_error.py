@@ -22,7 +22,7 @@ FAILING_STEP = 3
 
 
 def train(*, policy: str, times: str) -> None:
-    """What each worker does: rank 1 raises at the third step; both write down when, and when they have ended."""
+    """Train as one worker: rank 1 raises at the third step; both write down when, and when they have ended."""
     model = torch.nn.Linear(4, 1)
     data = TensorDataset(torch.randn(64, 4))
     rank = 0

@@ -1,4 +1,4 @@
-"""What does a worker hold and send under fsdp and under bsp, and how long does a step take?
+"""A worker's memory, traffic and step time under fsdp and under bsp.
 
     python benchmarks/bench_fsdp.py [--policies bsp,fsdp,bsp,hook=fp16] [--workers 4] [--repeat 5] [--quick]
 
@@ -53,14 +53,14 @@ class Model(nn.Module):
 
 
 def storage_bytes(tensors: Iterable[Any]) -> int:
-    """Of the storages of this worker's own parts, each once."""
+    """Count the storages of this worker's own parts, each once."""
     own = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in own}
     return sum(storages.values())
 
 
 def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """What this worker holds now, in bytes."""
+    """Return the bytes that this worker holds now."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,4 +1,4 @@
-"""What do 16 bits cost in accuracy, under which policy? The same network in float32 and in bfloat16.
+"""The cost of 16 bits in accuracy, by policy: the same network in float32 and in bfloat16.
 
     python benchmarks/bench_half_precision.py [--seeds 3] [--epochs 8] [--quick]
 
@@ -31,7 +31,7 @@ MOST_RATIO = 1.1
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
-    """What is trained on, and what is held out; the same for all."""
+    """Return the data to train on, and the held-out ones; the same for all."""
     images, labels = load_digits(return_X_y=True)
     whole = TensorDataset(torch.from_numpy(images).float() / 16, torch.from_numpy(labels).long())
     sizes = [len(whole) - NUM_HELD_OUT, NUM_HELD_OUT]

@@ -150,7 +150,7 @@ def measure_store(*, num_repeats: int) -> dict[str, Spread]:
 
 
 def sweep() -> None:
-    """Who waits how long, at every bound, if one worker in a hundred is slow and one step in a hundred stalls."""
+    """Sweep the waits at every bound, if one worker in a hundred is slow and one step in a hundred stalls."""
     random = np.random.default_rng(0)
     step_s = random.lognormal(0.0, 0.1, (NUM_WORKERS, NUM_STEPS))
     step_s[:: NUM_WORKERS // 10] *= 1.5

@@ -34,7 +34,7 @@ PARTS = ("launcher", "server", "worker")
 
 
 def train(policy: str, num_steps: int, folder: Path) -> None:
-    """What each worker does; worker 0 writes down how far it is."""
+    """Train as one worker; worker 0 writes down how far it is."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -72,7 +72,7 @@ def memory_of(launcher: psutil.Process) -> dict[str, float]:
 
 
 def watched(policy: str, *, num_steps: int, folder: Path) -> tuple[list[tuple[int, dict[str, float]]], float]:
-    """Steps and memory, every so often; and how long the run took."""
+    """Return steps and memory, every so often; and how long the run took."""
     argv = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", str(NUM_WORKERS), __file__]
     argv += ["--train", policy, str(num_steps), str(folder)]
     began_s = time.monotonic()

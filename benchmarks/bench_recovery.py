@@ -30,13 +30,13 @@ HELD_TO_IT = ("bsp", "local_sgd", "adaptive")
 
 
 def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """A model of about 85 thousand parameters."""
+    """Build a model of about 85 thousand parameters."""
     model = torch.nn.Sequential(torch.nn.Linear(64, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def train(*, policy: str, steps: int, at: int, kills: bool, step_s: float, folder: str) -> None:
-    """What each worker does: one kills itself or calls for another; all write down when their steps had ended."""
+    """Train as one worker: one kills itself or calls for another; all write down when their steps had ended."""
     torch.set_num_threads(1)
     model, optimizer = build()
     data = TensorDataset(torch.randn(4096, 64))
@@ -59,7 +59,7 @@ def train(*, policy: str, steps: int, at: int, kills: bool, step_s: float, folde
 
 
 def stall_s(policy: str, *, kills: bool, steps: int, step_s: float, folder: Path) -> float:
-    """Of one run, the longest that another worker went without finishing a step, less its median step."""
+    """Return the longest that another worker of a run went without finishing a step, less its median step."""
     folder.mkdir(parents=True)
     options = {"policy": policy, "steps": steps, "at": steps // 3, "kills": kills, "step_s": step_s}
     with LocalJob(NUM_WORKERS) as job:

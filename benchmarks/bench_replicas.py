@@ -1,4 +1,4 @@
-"""What does a backup of the server cost, and how long do workers stand still when it takes over?
+"""The cost of a backup of the server, and the workers' stall when it takes over.
 
     python benchmarks/bench_replicas.py [--policies bsp,adaptive,ssp:4,asp] [--repeat 5] [--quick]
 
@@ -29,7 +29,7 @@ MOST_STALL_S = 1.0
 
 
 def build(width: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """A model of 64 times ``width`` plus ``width`` squared parameters, about: 85 thousand, or 2.7 million."""
+    """Build a model of about 64 times ``width`` plus ``width`` squared parameters: 85 thousand, or 2.7 million."""
     model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.Tanh(), torch.nn.Linear(width, width))
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -59,7 +59,7 @@ def blocks(*, num_blocks: int, steps: int) -> dict[str, list[float]]:
 
 
 def train(*, policy: str, steps: int, kill_at: int, step_s: float, folder: str) -> None:
-    """What each worker does; rank 0 kills the server, and both write down when each of their steps had ended."""
+    """Train as one worker; rank 0 kills the server, and both write down when each of their steps had ended."""
     torch.set_num_threads(1)
     model, optimizer = build(WIDTHS["small"])
     data = TensorDataset(torch.randn(4096, 64))
@@ -79,7 +79,7 @@ def train(*, policy: str, steps: int, kill_at: int, step_s: float, folder: str) 
 
 
 def stall_s(policy: str, *, steps: int, step_s: float, folder: Path) -> float:
-    """Of one run, the longest that a worker went without finishing a step, less its median step."""
+    """Return the longest that a worker of a run went without finishing a step, less its median step."""
     folder.mkdir(parents=True)
     options = {"policy": policy, "steps": steps, "kill_at": steps // 3, "step_s": step_s, "folder": str(folder)}
     with LocalJob(NUM_WORKERS) as job:

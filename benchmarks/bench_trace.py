@@ -1,4 +1,4 @@
-"""What tracing costs a training step, and measuring what the worker uses, as shares of a step of 5 ms.
+"""The cost of tracing in a training step, and of measuring a worker's resources, as shares of a step of 5 ms.
 
 A step under `asp` or `ssp` makes the most records of all policies: four spans and two events. These calls are timed
 with a trace file and without one (path=None, where a session only adds up its totals), in blocks that alternate.
@@ -38,7 +38,7 @@ NUM_LAYERS = 10
 
 
 def record_step(timeline: Timeline, *, clock: int) -> None:
-    """The records of one step on the store, as the session and its exchange make them."""
+    """Record one step on the store, as the session and its exchange do."""
     now_s = time.perf_counter()
     timeline.compute(now_s - STEP_S, now_s, clock=clock)
     timeline.communicate(now_s, now_s, clock=clock)

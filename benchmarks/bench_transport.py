@@ -57,7 +57,7 @@ def join_gloo(rank: int, store_file: str) -> None:
 
 
 def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
-    """The other process: answers every push with as many bytes, and takes part in Gloo's exchange when told to."""
+    """Answer every push with as many bytes, in the other process, and take part in Gloo's exchange when asked to."""
     join_gloo(1, f"{directory}/store")
     gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
     answer = staged = np.ones(max_bytes, dtype=np.uint8)

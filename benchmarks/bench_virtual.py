@@ -1,4 +1,4 @@
-"""What the virtual world adds to a step: the turns of 16 workers, whole runs of `digits`, and policies beside BSP.
+"""The virtual world's overhead in a step: the turns of 16 workers, whole runs of `digits`, and policies beside BSP.
 
 - Turns: threads that only sleep, for times of their own; every sleep is an event and a switch, random streams included.
 - Run: 16 workers of `digits` on 16 hosts at 1 Gbit/s, 400 steps each, by policy, beside the bare gradients of as many
@@ -93,7 +93,7 @@ def step_cpu_s(*, num_workers: int, num_servers: int | None, num_steps: int, num
 
 
 def ratios(*, num_steps: int, num_rounds: int) -> tuple[list[dict[str, Any]], bool]:
-    """Of every setting the seconds by policy, and whether all ratios to BSP are within their limits."""
+    """Return the seconds of every setting by policy, and True if all ratios to BSP are within their limits."""
     found = []
     met = True
     rows = []

@@ -118,12 +118,12 @@ class Case:
 
     @property
     def needs_links(self) -> bool:
-        """Whether it takes hosts of their own."""
+        """True if it takes hosts of their own."""
         return self.kind in OF_LINKS
 
     @property
     def changes(self) -> bool:
-        """Whether the policy decides while it runs, on server 0."""
+        """True if the policy decides while it runs, on server 0."""
         return parse_policy(self.policy).adapts
 
     @property
@@ -133,7 +133,7 @@ class Case:
 
     @property
     def culprit(self) -> str | None:
-        """What an error must name that ends the run; None where nothing must end it."""
+        """The pattern of an error that may end the run; None where nothing must end it."""
         if self.kind == "kill worker while all join":  # without a launcher nobody knows who will never come
             return r"worker \d was (gone|lost)|have not come|has not answered within .*start|is worker 0 running"
         if self.kind == "kill server" and (self.changes or parse_policy(self.policy).exchange == "store"):
@@ -156,7 +156,7 @@ class Case:
 
     @property
     def victims(self) -> tuple[int, ...]:
-        """Who may be counted lost: where it is the server's host that is cut off, all the others."""
+        """The workers that may be counted lost: where it is the server's host that is cut off, all the others."""
         if self.kind == "cut link" and self.victim == 0:
             return tuple(range(1, self.num_workers))
         return (self.victim,) if self.kind in GONE else ()
@@ -173,7 +173,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of it."""
+    """The verdict on a case."""
 
     outcome: Outcome
     text: str = ""
@@ -336,7 +336,7 @@ def _befall(case: Case, folder: Path, *, links: Links | None) -> bool:
 
 
 def _servers() -> list[psutil.Process]:
-    """Of the run that is under way: the backup, if there is one, and the server."""
+    """Return the servers of the run that is under way: the backup, if there is one, and the server."""
     found = [one for one, line in _descendants() if "plesio.runtime.server.process" in line]
     return sorted(found, key=lambda one: one.create_time())
 
@@ -366,7 +366,7 @@ def _judge(case: Case, run: Run) -> Verdict:
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[Path]:
-    """A disk that is full at once."""
+    """Mount a disk that is full at once."""
     folder.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "plesio-campaign", str(folder)],
@@ -386,7 +386,7 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 
 def _descendants() -> list[tuple[psutil.Process, str]]:
-    """Processes of ours, with their command lines, besides those that serve multiprocessing, and the testbed's own."""
+    """Return our processes and their command lines, but for those that serve multiprocessing and the testbed's own."""
     found = []
     for one in psutil.Process().children(recursive=True):
         try:
@@ -415,7 +415,7 @@ def _belongings() -> set[str]:
 
 
 def _left_behind(before: set[str]) -> list[str]:
-    """What is there that was not before; a moment is given to what is on its way out."""
+    """Return what is there that was not before; a moment is given to what is on its way out."""
     deadline_s = time.monotonic() + 30.0  # a server without its starter ends after 5 s, on a machine that is busy
     while left := _belongings() - before:
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""What must be true of a run of counting workers, whatever befell it: from their notes, the log and the results."""
+"""Truths of a run of counting workers after any fault: from their notes, the log and the results."""
 
 import sys
 from collections import Counter
@@ -18,7 +18,7 @@ __all__ = ["Run", "problem"]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of one.
+    """The facts about a run.
 
     Attributes:
         policy: Its text.
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def survivors(self) -> list[int]:
-        """Those that came to the end."""
+        """The workers that came to the end."""
         return [rank for rank, one in self.endings.items() if one.error is None and one.exit_status == 0]
 
     def steps(self, rank: int) -> list[tuple[int, list[int]]]:
@@ -53,7 +53,7 @@ class Run:
 
 
 def problem(run: Run) -> str | None:
-    """What is not true, in a sentence; None if all is."""
+    """Describe the first broken truth in a sentence; None if all hold."""
     for rank, one in run.endings.items():
         if rank not in run.victims and one.error is None and one.exit_status != 0:
             return f"worker {rank}, which nothing befell, ended with status {one.exit_status}"

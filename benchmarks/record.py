@@ -1,4 +1,4 @@
-"""What every benchmark does with its numbers: median and spread, a table, a verdict, and a JSON file."""
+"""The output of every benchmark: median and spread, a table, a verdict, and a JSON file."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Spread(dict[str, float]):
 
 
 def print_table(title: str, *, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with numbers to the right of their names."""
+    """Print a table with numbers to the right of their names."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
@@ -45,7 +45,7 @@ def print_table(title: str, *, columns: Sequence[str], rows: Sequence[Sequence[s
 
 
 def print_verdict(criterion: str, *, met: bool) -> None:
-    """The benchmark's criterion and whether the numbers above meet it."""
+    """Print the benchmark's criterion and whether the numbers above meet it."""
     print(f"criterion: {criterion}: {'met' if met else 'NOT MET'}")
 
 

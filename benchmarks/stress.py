@@ -55,7 +55,7 @@ WARM_UP_STEPS = 30
 
 
 def train(*, folder: str) -> tuple[list[float], dict[str, int]]:
-    """What each worker does: when each step ended, and what the run's result says was refused."""
+    """Train as one worker: return the ends of its steps, and the refused messages by the run's result."""
     torch.set_num_threads(1)
     model = torch.nn.Linear(256, 256)
     data = TensorDataset(torch.randn(4096, 256))
@@ -85,7 +85,7 @@ def greeting(mechanism: bytes) -> bytes:
 
 
 class Job:
-    """What the attackers know of it; the holder of the secret knows all."""
+    """The attackers' information about the job; the holder of the secret has it all."""
 
     def __init__(self, addresses: dict[str, str], *, name: str, secret: str) -> None:
         self.addresses = addresses
@@ -130,7 +130,7 @@ class Strangers:
 
 
 def recorded_handshake(job: Job) -> bytes:
-    """What a worker sends to the control channel until it is welcome, as one on the way reads it."""
+    """Record the bytes that a worker sends to the control channel until it is welcome, as one on the way reads them."""
     recorded = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listener, zmq.Context() as context:
         between = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -212,7 +212,7 @@ class HostileMember:
 
 @contextmanager
 def training(folder: str) -> Iterator[tuple[LocalJob, Job, psutil.Process]]:
-    """A job whose two workers are past their first steps, and its server's process."""
+    """Start a job whose two workers are past their first steps, and return its server's process."""
     with LocalJob(2) as local:
         for rank in range(2):
             local.start(rank, Path(__file__), "train", folder=folder)
@@ -235,7 +235,7 @@ def listens(process: psutil.Process, port: int) -> bool:
 def attack(
     job: Job, server: psutil.Process, *, num_connections: int, num_messages: int, rate: float, window_s: float
 ) -> tuple[list[tuple[float, float]], int]:
-    """The windows of the attack, and how much the server's memory had grown at most."""
+    """Return the windows of the attack, and the largest growth of the server's memory."""
     windows = []
     os.nice(10)
     before = most = server.memory_info().rss

@@ -35,7 +35,7 @@ warm_up()
 TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 COMPARED = ("sha", "metrics", "samples", "steps", "clock", "rate")
 PRELOADED = ["torch.distributed.checkpoint", "torch._dynamo", "plesio.runtime.join", "runtime.checkpoint_programs"]
-"""What the fork server imports once, and its children need not: they would for seconds each."""
+"""Modules that the fork server imports once, so that its children need not: they would for seconds each."""
 
 
 def train_and_die(
@@ -65,7 +65,7 @@ def _alone(folder: str, die_after: int | None, steps: int, said: Any) -> None:
 
 
 def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str, steps: int) -> dict[str, Any] | None:
-    """What a run comes to; None if it was killed."""
+    """Return the outcome of a run; None if it was killed."""
     if workers > 1:
         with LocalJob(workers) as job:
             rank = 0 if die_after is None else die_after % workers

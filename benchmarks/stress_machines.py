@@ -46,7 +46,7 @@ MOST_WRITTEN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """What a process found: by policy, how many schedules it played, what the coordinator heard, and which failed."""
+    """The findings of a process by policy: schedules played, events of the coordinator, and failures."""
 
     played: Counter[str]
     heard: Counter[str]
@@ -109,7 +109,7 @@ def portions(schedules: int, *, seed: int, processes: int, policies: tuple[str, 
 
 
 def write_shortest(number: int, *, seed: int, policies: tuple[str, ...], folder: Path) -> Path:
-    """The failing schedule without what is not needed for it to fail in the same way, as a file."""
+    """Shrink the failing schedule to the moves that it needs to fail in the same way, and write it to a file."""
     setting, moves = case(number, seed=seed, policies=policies)
     what = (failure(setting, moves) or "").split(" ")[:3]
     short = shrunk(moves, lambda some: (failure(setting, some) or "").split(" ")[:3] == what)

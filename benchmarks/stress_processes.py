@@ -89,7 +89,7 @@ def campaign(arguments: argparse.Namespace, *, name: str, kinds: Sequence[str]) 
 
 
 def repeats(arguments: argparse.Namespace, number: int, *, name: str) -> str:
-    """The command that does one of the faults again."""
+    """Return the command that does one of the faults again."""
     chosen = f' --policies "{" ".join(arguments.policies)}"' if arguments.policies else ""
     chosen += f' --kinds "{",".join(arguments.kinds)}"' if arguments.kinds else ""
     return f"python benchmarks/{name}.py --seed {arguments.seed} --only {number}{chosen}"

@@ -46,9 +46,9 @@ from support.problems import Problem, perceptron
 from support.workers import cluster_of_racks
 
 MOST_S = 10_000.0
-"""Of virtual time; a run takes some ten, and hundreds over the slowest links."""
+"""Most virtual time; a run takes some ten seconds, and hundreds over the slowest links."""
 MOST_APART = 1e-9
-"""Of replicas at the end, as a share of the largest parameter: rank 0 has their mean, in which sums are rounded."""
+"""Largest distance of replicas at the end, as a share of the largest parameter: rank 0 has their rounded mean."""
 BATCH_SIZE = 4
 COMPONENTS = ("gradient", "noise", "phase", "feedback", "progress", "guard", "topology")
 SYSTEM = ("store", "compress", "balance")
@@ -64,7 +64,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """What is wrong with a worker's steps for a while."""
+    """A worker's bad steps for a while."""
 
     worker: int
     since: int
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def cluster(self) -> Cluster:
-        """Where it runs."""
+        """The cluster of its run."""
         nic = Link(latency_s=50e-6, bytes_per_s=self.nic_bytes_per_s)
         if not self.racks:
             hosts = self.num_workers
@@ -105,7 +105,7 @@ class Case:
 
 
 def random_case(number: int, *, seed: int, policies: Sequence[str]) -> Case:
-    """The ``number``-th of the campaign with this seed."""
+    """Draw the ``number``-th case of the campaign with this seed."""
     rng = random.Random(f"{seed} {number}")
     policy = rng.choice(policies)
     if policy == "adaptive":
@@ -167,7 +167,7 @@ def train(case: Case, job: VirtualJob, *, trace: Path, began_s: list[float]) -> 
 
 
 def run(case: Case, *, trace: Path) -> tuple[Simulation[list[torch.Tensor]], float]:
-    """The case, with its faults at the seconds that they name; and the moment when all had made their first step."""
+    """Run the case, with its faults at the given seconds; and return the moment when all had made their first step."""
     began_s: list[float] = []
     late: list[Progress] = []
 
@@ -187,20 +187,20 @@ def run(case: Case, *, trace: Path) -> tuple[Simulation[list[torch.Tensor]], flo
 
 
 def timed(case: Case, *, trace: Path) -> Case:
-    """The same with the times of its faults in seconds, all of them after the first step."""
+    """Return the same with the times of its faults in seconds, all of them after the first step."""
     simulation, begin_s = run(replace(case, faults=()), trace=trace)
     rest_s = simulation.virtual_s - begin_s
     return replace(case, faults=tuple(replace(fault, at_s=begin_s + fault.at_s * rest_s) for fault in case.faults))
 
 
 def _distance(mine: list[torch.Tensor], other: list[torch.Tensor]) -> float:
-    """The largest difference of two numbers, as a share of the largest number."""
+    """Return the largest difference of two numbers, as a share of the largest number."""
     apart = max(float((a - b).abs().max()) for a, b in zip(mine, other, strict=True))
     return apart / max(float(a.abs().max()) for a in mine)
 
 
 def problem_of(case: Case) -> tuple[str, list[str]]:
-    """What went otherwise than it should, empty if nothing did; and the policies that were in force."""
+    """Describe what went wrong, empty if nothing did; and return the policies that were in force."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder)
         try:

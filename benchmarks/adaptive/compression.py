@@ -39,7 +39,7 @@ from record import Spread, print_table, print_verdict, save
 TEXTS = ("none", "fp16", "bf16", "qsgd:8", "qsgd:4", "topk:0.05", "topk:0.01", "topk:0.001", "randk:0.05", "randk:0.01",
          "powersgd:1", "powersgd:2", "powersgd:4")  # fmt: skip
 USUAL = ("fp16", "bf16", "qsgd:8", "qsgd:4", "topk:0.01", "randk:0.05", "powersgd:2")
-"""What one would try first."""
+"""The compressions that one would try first."""
 TRAINED = (*TEXTS, "qsgd:4+feedback", "topk:0.01+no_feedback", "randk:0.01+no_feedback", "powersgd:2+no_feedback")
 MODELS: dict[str, dict[str, Any]] = {
     "digits": {},
@@ -47,13 +47,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "stdlib_lm, 5 million": {"width": 320, "depth": 4, "num_heads": 5},
 }
 NUM_STEPS = {"digits": 200, "stdlib_lm": 60, "stdlib_lm, 5 million": 12}
-"""Of training before and while gradients are taken, one every step of the second half."""
+"""Steps of training before and while gradients are taken, one every step of the second half."""
 NUM_RANKS = 4
 MB = 1e6
 
 
 def gradients_of(task: Task, *, num_steps: int) -> tuple[list[Tensor], list[tuple[int, ...]]]:
-    """The flat gradients of the second half of ``num_steps`` steps, and their tensors' shapes."""
+    """Return the flat gradients of the second half of ``num_steps`` steps, and their tensors' shapes."""
     model, optimizer = task.build(0)
     parameters = list(model.parameters())
     dataset: Any = task.train_set()
@@ -198,7 +198,7 @@ def batches(num_samples: int, *, batch_size: int, num_epochs: int, seed: int, ra
 
 
 def train(text: str, *, seed: int, num_epochs: int) -> tuple[float, CompressionFigures]:
-    """Final accuracy on digits, and rank 0's figures."""
+    """Train, and return the final accuracy on digits, and rank 0's figures."""
     task = load_task("digits", num_epochs=num_epochs)
 
     def main(job: VirtualJob) -> tuple[float, CompressionFigures]:

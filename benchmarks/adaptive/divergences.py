@@ -70,7 +70,7 @@ class Outcome:
     unhurt: bool
 
     def acted_by(self, later: int) -> bool:
-        """Whether the guard acted at most this many reviews after the fall."""
+        """Return True if the guard acted at most this many reviews after the fall."""
         return self.fall is not None and self.acted is not None and self.acted <= self.fall + later
 
 
@@ -127,7 +127,7 @@ def _review_of(step: int, reviews: Sequence[Seen]) -> int:
 
 
 def _alarm_without_speed(recording: Recording, fork: Fork) -> list[int]:
-    """The review of the first alarm, if there is one."""
+    """Return the review of the first alarm, if there is one."""
     guard = Guard(GuardConfig())
     for one in recording.healthy.reviews[: fork.onset_review]:
         guard.observe(replace(one.reading, speed=math.nan))
@@ -146,7 +146,7 @@ def false_alarms(recordings: Sequence[Recording]) -> list[str]:
 
 
 def objections(recordings: Sequence[Recording]) -> dict[str, float]:
-    """What the other two components would have said in the healthy runs, with a metric every fourth review."""
+    """Return the objections of the other two components in the healthy runs, with a metric every fourth review."""
     num_reviews = num_trips = num_cuts = 0
     for recording in recordings:
         monitor, tuner = GradientMonitor(GradientMonitorConfig()), BoundTuner(BoundTunerConfig())

@@ -66,7 +66,7 @@ class TeamSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong from a step on.
+    """A fault from a step on.
 
     Attributes:
         kind: ``rate`` times the learning rate; on one worker: ``labels`` random in this share, ``inputs`` or
@@ -81,7 +81,7 @@ class Fault:
 
 
 class Watch:
-    """What guards a team: detectors of each worker's norms and losses, the rate's limit, and what they did.
+    """The guard of a team: detectors of each worker's norms and losses, the rate's limit, and their actions.
 
     Args:
         num_workers: N.
@@ -101,7 +101,7 @@ class Watch:
         """Steps."""
 
     def gradient(self, gradient: Tensor, *, loss: float, worker: int, step: int) -> Tensor:
-        """The gradient as it is sent; a loss is known in time for the next one."""
+        """Return the gradient as it is sent; its loss only counts for the next one."""
         factor = self._norms[worker].judge(float(gradient.norm()), suspect=self._suspect[worker])
         self._suspect[worker] = self._losses[worker].judge(loss) < 1.0
         if factor == 1.0:
@@ -110,19 +110,19 @@ class Watch:
         return gradient * factor
 
     def rate(self, rate: float, *, step: int) -> float:
-        """The rate that is let through."""
+        """Return the rate that is let through."""
         allowed = self._limit.allow(rate)
         if self._limit.holds:
             self.held.append(step)
         return allowed
 
     def most_clipped(self, *, since: int) -> int:
-        """Steps from ``since`` on, of the worker with most of them."""
+        """Count the steps from ``since`` on in which the worker with most of them was clipped."""
         counts = Counter(worker for step, worker in self.clipped if step >= since)
         return max(counts.values(), default=0)
 
     def answered(self, *, good: bool, restored: bool) -> None:
-        """A review is over."""
+        """Take the answer to a review."""
         if restored:
             self._limit.returned()
         elif good:
@@ -155,7 +155,7 @@ class Team:
         """None for a branch that nothing guards."""
 
     def fork(self, fault: Fault, *, worker_seed: int, guarded: bool) -> "Team":
-        """A copy that goes on by itself; the fault begins some steps into its first review."""
+        """Copy the team; the copy's fault begins some steps into its first review."""
         other = copy.copy(self)
         other.watch = copy.deepcopy(self.watch, {id(one): one for one in self.watch.kept}) if guarded else None
         other._replicas = [replica.copy() for replica in self._replicas]
@@ -335,13 +335,13 @@ class Team:
         return torch.zeros(SKETCH_SIZE, dtype=flat.dtype).index_add_(0, self._bucket, flat * self._sign)
 
     def _shared(self) -> Tensor:
-        """The parameters that the workers have in common: of replicas, their mean."""
+        """Return the parameters that the workers have in common: of replicas, their mean."""
         if self._setting.mode == "stale":
             return self._history[-1]
         return torch.stack([replica.flat for replica in self._replicas]).mean(0)
 
     def metric(self) -> float:
-        """The shared model's metric; higher is better."""
+        """Return the shared model's metric; higher is better."""
         first = self._replicas[0]
         own = first.flat.clone()
         if self._setting.mode == "local":
@@ -376,7 +376,7 @@ class _Replica:
         return other
 
     def gradient(self, task: Task, batch: Batch) -> float:
-        """The loss; its gradient is in ``grad``."""
+        """Return the loss; its gradient is in ``grad``."""
         self.grad.zero_()
         loss = task.loss(self.model, batch)
         loss.backward()

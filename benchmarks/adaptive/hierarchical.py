@@ -52,7 +52,7 @@ class Quiet:
         """Nothing yet."""
 
     def run_finished(self, result: RunResult) -> None:
-        """A dot."""
+        """Print a dot."""
         print(".", end="", flush=True)
 
     def run_failed(self, result: RunResult) -> None:
@@ -72,7 +72,7 @@ def train(*, seeds: Sequence[int]) -> dict[str, list[RunResult]]:
 
 
 def figures(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> dict[str, Any]:
-    """Of a policy, seed by seed against BSP's."""
+    """Return the figures of a policy, seed by seed against BSP's."""
     accuracies, strict = ([100 * (run.final_metric or 0.0) for run in each] for each in (runs, bsp))
     differences = [one - other for one, other in zip(accuracies, strict, strict=True)]
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0

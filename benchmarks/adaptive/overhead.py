@@ -1,4 +1,4 @@
-"""What adapting costs: monitoring on the worker and deciding on the server, as shares of a training step.
+"""The cost of adapting: monitoring on the worker and deciding on the server, as shares of a training step.
 
     python benchmarks/adaptive/overhead.py
 
@@ -55,7 +55,7 @@ def timed_s(action: Callable[[], object]) -> float:
 
 
 def monitor_of(config: Adaptive) -> StepMonitor:
-    """A worker's, with nothing behind it."""
+    """Make a worker's monitor, with nothing behind it."""
     clock = MonotonicClock()
     timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
     rounds = RoundRecords(0, 4, say=print)

@@ -1,4 +1,4 @@
-"""What compression, delayed gradients and delayed averaging make of a slow link: time, bytes and accuracy beside BSP.
+"""Compression, delayed gradients and delayed averaging on a slow link: time, bytes and accuracy beside BSP.
 
 Virtual: digits by 8 workers with batches of 8, steps of 20 ms (log-normal, cv 0.2), a host each, on links on which an
 all-reduce of the gradients takes about a step (100 Mbit/s) or five (20 Mbit/s). Codecs cost nothing there

@@ -46,7 +46,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """What came after a fault, with nobody acting and with the guard."""
+    """The outcomes of a fault without a guard and with it."""
 
     kind: str
     strength: float
@@ -118,7 +118,7 @@ def _branch(team: Team, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _task_of(scenario: Scenario) -> Task:
-    """The task; a quadratic's metric is its objective: a share of the distance to the optimum says little."""
+    """Make the task; a quadratic's metric is its objective: a share of the distance to the optimum tells little."""
     task = load_task(scenario.task, **scenario.options)
     if scenario.task != "quadratic":
         return task

@@ -46,7 +46,7 @@ from record import Spread, print_table, print_verdict, save
 GOAL = 0.28
 GIGABIT = 125e6
 LATENCY_S = 250e-6
-"""Of Gloo, from host to host, on the machine this was written on."""
+"""Latency of Gloo, from host to host, on the machine this was written on."""
 RANDOM_ORDERS = 100
 MEASURED_SEEDS = (0, 1, 2)
 PORT = 29_541
@@ -54,14 +54,14 @@ Seconds = dict[str, float]
 
 
 def dealt(sizes: Sequence[int]) -> list[int]:
-    """The hosts of racks (numbered rack by rack) in turn: first of each rack, second of each ..."""
+    """Deal the hosts of racks (numbered rack by rack) in turn: first of each rack, second of each ..."""
     first = [sum(sizes[:rack]) for rack in range(len(sizes))]
     racks = [range(start, start + size) for start, size in zip(first, sizes, strict=True)]
     return [host for host in chain.from_iterable(zip_longest(*racks)) if host is not None]
 
 
 def exact_topology(sizes: Sequence[int], *, uplink_bytes_per_s: float) -> Topology:
-    """What a probe without errors would find, hosts dealt to the racks."""
+    """Return the findings of a probe without errors, hosts dealt to the racks."""
     racks = [rack for rack, size in enumerate(sizes) for _ in range(size)]
     racks = [racks[host] for host in dealt(sizes)]
     count = len(racks)
@@ -94,7 +94,7 @@ def modelled(sizes: Sequence[int], *, uplink_bytes_per_s: float, num_bytes: floa
 
 
 def measured(sizes: Sequence[int], *, uplink_bytes_per_s: float, num_bytes: Sequence[int], rounds: int) -> Any:
-    """What the hosts' rank 0 wrote: the probe's plan and, by size, the seconds of each way in each round."""
+    """Return the output of the hosts' rank 0: the probe's plan and, by size, the seconds of each way in each round."""
     with (
         Testbed.of_racks(sizes, nic_bytes_per_s=GIGABIT, uplink_bytes_per_s=uplink_bytes_per_s) as testbed,
         tempfile.TemporaryDirectory(prefix="plesio-") as folder,
@@ -189,7 +189,7 @@ class _Groups:
         self._world: Any = None
 
     def of(self, name: str, members: Sequence[int]) -> Any:
-        """The group of these hosts in this order; None if this one is not in it."""
+        """Return the group of these hosts in this order; None if this one is not in it."""
         from torch.distributed import PrefixStore, ProcessGroupGloo
 
         key = f"{name}/{'-'.join(map(str, members))}"

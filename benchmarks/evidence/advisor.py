@@ -68,7 +68,7 @@ class Case:
 
     @classmethod
     def of(cls, seed: int, *, now_s: Any) -> "Case":
-        """The configuration of a seed."""
+        """Make the configuration of a seed."""
         it = scenario_of(seed)
         task = make(seed=seed)
         probed = probe_task(task)
@@ -160,7 +160,7 @@ class Case:
 
 
 def answer(case: Case, *, now_s: Any) -> tuple[Advice, dict[str, float]]:
-    """The advice, and what it took."""
+    """Ask for advice, and measure the time that it takes."""
     begun_s, begun_process_s = time.monotonic(), time.process_time()
     advice = advise(case.question, case.rehearsal, now_s=now_s)
     return advice, {"wall_s": time.monotonic() - begun_s, "process_s": time.process_time() - begun_process_s}
@@ -231,7 +231,7 @@ def _means(kept: dict[str, Any]) -> dict[str, float]:
 
 
 def _verdict(kept: dict[str, Any]) -> tuple[str, float, bool, bool]:
-    """The best that was measured, the chosen one's time over its, whether DDP should be named, and whether it was."""
+    """Return the best measured, the chosen one's time over its, whether DDP should be named, and whether it was."""
     means = _means(kept)
     full = {spec: mean for spec, mean in means.items() if len(kept["measured"][spec]) >= len(SEEDS)}
     best = min(full or means, key=lambda spec: means[spec])
@@ -252,7 +252,7 @@ def _line(kept: dict[str, Any]) -> str:
 
 
 def show(folder: Path) -> None:
-    """A line a configuration, and the score."""
+    """Print a line a configuration, and the score."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     for kept in found:
         print(_line(kept))

@@ -23,11 +23,11 @@ MOST_WORKERS, MOST_STEPS = 8, 200
 """Smaller than the scenarios of `unseen.py`: here some thirty candidates are measured in each."""
 BALLAST_NUMBERS = 2**13
 SHARE = 0.8
-"""Where the curve is still steep: near its end, chance decides when it comes to a level."""
+"""Share at which the curve is still steep: near its end, chance decides when it comes to a level."""
 
 
 def scenario_of(seed: int) -> Scenario:
-    """The scenario of a seed, made smaller: workers that are slow stay the last ones."""
+    """Return the scenario of a seed, made smaller: workers that are slow stay the last ones."""
     drawn = draw(seed)
     workers = min(drawn.num_workers, MOST_WORKERS)
     return replace(
@@ -48,7 +48,7 @@ def tuned_of(seed: int) -> Tuned:
 
 
 def make(*, seed: int) -> Task:
-    """The task of a seed."""
+    """Make the task of a seed."""
     it, found = scenario_of(seed), tuned_of(seed)
     problem = FAMILIES[it.family].make(it.seed, it.difficulty)
 

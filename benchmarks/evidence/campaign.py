@@ -37,7 +37,7 @@ FLOOR = 0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What counts of a run.
+    """The figures of a run that count.
 
     Attributes:
         to_target_s: Virtual seconds, off the smoothed curve; inf if it does not get there.
@@ -69,16 +69,16 @@ class Campaign:
     seeds: Sequence[int]
 
     def path(self, scenario: Scenario, policy: str, seed: int) -> Path:
-        """Of a run's file."""
+        """Return the path of a run's file."""
         slug = re.sub(r"[^A-Za-z0-9_.+]+", "-", policy)
         return self.folder / self.label / self.set_name / scenario.name / f"{slug}-{seed}.json"
 
     def tuned(self, scenario: Scenario) -> Tuned:
-        """What plain runs say; they are done now if they have not been."""
+        """Return the findings of plain runs; they are done now if they have not been."""
         return tuned(scenario, folder=self.folder / "tuning")
 
     def outcome(self, scenario: Scenario, policy: str, seed: int) -> Outcome | None:
-        """Of a run that is kept; None if there is none of this scenario as it is now."""
+        """Return the outcome of a run that is kept; None if there is none of this scenario as it is now."""
         path = self.path(scenario, policy, seed)
         if not path.exists():
             return None
@@ -87,7 +87,7 @@ class Campaign:
 
 
 def kept_outcomes(campaign: Campaign, scenario: Scenario, policy: str) -> dict[int, Outcome]:
-    """Of the runs that are kept, by seed."""
+    """Return the outcomes of the runs that are kept, by seed."""
     found = {seed: campaign.outcome(scenario, policy, seed) for seed in campaign.seeds}
     return {seed: outcome for seed, outcome in found.items() if outcome is not None}
 
@@ -154,7 +154,7 @@ def _run(campaign: Campaign, scenario: Scenario, policy: str, seed: int) -> str:
 
 
 def _racing(campaign: Campaign, scenario: Scenario, seed: int) -> Iterable[str]:
-    """The policies to go on with in a scenario."""
+    """Choose the policies to go on with in a scenario."""
     first = campaign.seeds[0]
     if seed == first:
         return campaign.policies

@@ -64,7 +64,7 @@ Rule = Callable[[Case], float]
 
 
 def stall(patience: int, gain: float) -> Rule:
-    """A plateau: the best of the last ``patience`` evaluations is not ``gain`` σ better than the best before them."""
+    """Find a plateau: the best of the last ``patience`` evaluations is not ``gain`` σ better than the best before."""
 
     def alarm(case: Case) -> float:
         least = gain * _scatter(case.known)
@@ -78,7 +78,7 @@ def stall(patience: int, gain: float) -> Rule:
 
 
 def oscillation(window: int, ratio: float) -> Rule:
-    """The last ``window`` evaluations scatter ``ratio`` times as much about their trend as those before the change."""
+    """Find an oscillation: the last ``window`` values scatter ``ratio`` times as much as those before the change."""
 
     def alarm(case: Case) -> float:
         usual = _scatter(case.known)
@@ -91,7 +91,7 @@ def oscillation(window: int, ratio: float) -> Rule:
 
 
 def fall(patience: int, depth: float) -> Rule:
-    """The last ``patience`` evaluations are all more than ``depth`` σ below the best so far."""
+    """Find a fall: the last ``patience`` evaluations are all more than ``depth`` σ below the best so far."""
 
     def alarm(case: Case) -> float:
         limit = depth * _scatter(case.known)
@@ -104,7 +104,7 @@ def fall(patience: int, depth: float) -> Rule:
 
 
 def trial(config: ProgressConfig) -> Rule:
-    """The rule of `plesio.policies.adaptive.training.progress` on the losses."""
+    """Apply the rule of `plesio.policies.adaptive.training.progress` to the losses."""
 
     def alarm(case: Case) -> float:
         judge, changed = ProgressJudge(config), False
@@ -121,6 +121,6 @@ def trial(config: ProgressConfig) -> Rule:
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """Standard deviation of one value about the trend, from second differences; 0 of fewer than four values."""
+    """Return one value's standard deviation about the trend, from second differences; 0 of fewer than four values."""
     second = [abs(c - 2 * b + a) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return statistics.median(second) / (math.sqrt(6) * 0.6745) if len(second) >= 2 else 0.0

@@ -14,7 +14,7 @@ __all__ = ["Comparison", "Difference", "compare", "difference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Of paired values: their mean difference, half of its 95 % interval, and the p value of Student's paired test."""
+    """The mean difference of paired values, half of its 95 % interval, and the p value of Student's paired test."""
 
     mean: float
     half_width: float

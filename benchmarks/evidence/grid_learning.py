@@ -126,7 +126,7 @@ class Runs:
         self._done = json.loads(self._path.read_text()) if self._path.exists() else {}
 
     def get(self, spec: str, factor: float, seed: int, *, do: bool) -> dict[str, Any] | None:
-        """The run, done now if need be."""
+        """Return the run, done now if need be."""
         case = Case(task=self.task, spec=spec, factor=factor, seed=seed)
         if case.key not in self._done and do:
             self._done[case.key] = train(case)
@@ -136,7 +136,7 @@ class Runs:
         return self._done.get(case.key)
 
     def tuned(self, specs: list[str], *, do: bool) -> tuple[str, float] | None:
-        """Of these settings and all factors, the best on the tuning seeds."""
+        """Return the best of these settings and all factors on the tuning seeds."""
         best: tuple[float, str, float] | None = None
         sign = -1.0 if self.task == "digits" else 1.0
         for spec in specs:
@@ -152,7 +152,7 @@ class Runs:
 
 
 def variants(spec: str) -> list[str]:
-    """A grid with each shrinking."""
+    """Return a grid with each shrinking."""
     return [spec if shrink == 1.0 else f"{spec},shrink={shrink:g}" for shrink in SHRINKS]
 
 
@@ -167,7 +167,7 @@ def do_all(task: str) -> None:
 
 
 def show(task: str) -> None:
-    """What has been done, the worst first."""
+    """Print the runs that are done, the worst first."""
     runs = Runs(task)
     rows = []
     for spec in GRIDS:

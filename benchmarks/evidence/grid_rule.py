@@ -1,4 +1,4 @@
-"""What late gradients do to the small transformer, without Plesio's grid: two halves, of which the first is late.
+"""The effect of late gradients on the small transformer, without Plesio's grid: two halves, the first of them late.
 
     python benchmarks/evidence/grid_rule.py --late 0 1 2 6
     python benchmarks/evidence/grid_rule.py --late 0 2 --beta1 0 --factor 0.3

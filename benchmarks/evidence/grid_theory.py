@@ -42,11 +42,11 @@ BATCH = 4
 OF_LARGEST = 0.9
 """The learning rate, as a share of the largest that suffices."""
 NUM_GROUPS = 8
-"""Of the runs on consensus."""
+"""Groups of the runs on consensus."""
 
 
 def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bound:
-    """What theory says of a run here."""
+    """Return the theory's bound for a run here."""
     return grid(
         num_stages=setting.stages,
         num_groups=setting.groups,
@@ -60,12 +60,12 @@ def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bou
 
 
 def largest_rate(chain: Chain, setting: GridSetting) -> float:
-    """The largest learning rate that suffices."""
+    """Return the largest learning rate that suffices."""
     return bound_of(chain, setting, learning_rate=1e-9).also["largest learning rate"]
 
 
 def trained(chain: Chain, setting: GridSetting, *, learning_rate: float, seed: int) -> ChainRun:
-    """A run with noise."""
+    """Train with noise."""
     return train_chain(
         chain,
         setting,
@@ -143,7 +143,7 @@ def draw_bound() -> None:
 
 
 def show_limits() -> None:
-    """The largest learning rate that suffices, and where a run without noise begins to diverge."""
+    """Print the largest learning rate that suffices, and where a run without noise begins to diverge."""
     print("| curvature | S x K | longest delay | suffices | diverges from | over | run at 0.97 | run at 1.03 |")
     print("|:--|:--|--:|--:|--:|--:|:--|:--|")
     for name, chain in {"in all stages": Chain.coupled(), "in the first": Chain.first_stage_steepest()}.items():
@@ -160,7 +160,7 @@ def show_limits() -> None:
 
 
 def diverges(chain: Chain, setting: GridSetting, learning_rate: float) -> bool:
-    """Whether the groups' mean is farther from the optimum at the end than half-way, when what shrinks is gone."""
+    """Return True if the groups' mean ends farther from the optimum than it is half-way, after all shrinking parts."""
     num_ticks = 25 * (1 + max(setting.delays))
     run = train_chain(chain, setting, learning_rate=learning_rate, num_ticks=num_ticks)
     sizes = np.linalg.norm(run.weights.mean(axis=0), axis=1)
@@ -170,7 +170,7 @@ def diverges(chain: Chain, setting: GridSetting, learning_rate: float) -> bool:
 
 
 def path(size: int) -> Mixing:
-    """A row of groups, each with its neighbours a third."""
+    """Mix a row of groups, each with its neighbours by a third."""
     matrix = np.diag([2 / 3, *[1 / 3] * (size - 2), 2 / 3]) + (np.eye(size, k=1) + np.eye(size, k=-1)) / 3
     return Mixing.given(matrix.tolist())
 

@@ -15,7 +15,7 @@ __all__ = ["with_optimizer"]
 
 
 def with_optimizer(*, of: str, optimizer: Literal["momentum", "adam"], learning_rate: float, **options: Any) -> Task:
-    """The task ``of``, made with ``options``, and SGD with a momentum of 0.9 or Adam in place of its own optimizer."""
+    """Make the task ``of`` with ``options``, and SGD with a momentum of 0.9 or Adam in place of its own optimizer."""
     task = load_task(of, **options)
     return replace(task, build=functools.partial(_build, task, optimizer=optimizer, learning_rate=learning_rate))
 

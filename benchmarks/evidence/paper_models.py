@@ -38,7 +38,7 @@ class _Scaled(nn.Module):
         self.factor = factor
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the model makes of ``factor`` times the inputs."""
+        """Return the model's output for ``factor`` times the inputs."""
         outputs: Tensor = self.model(self.factor * inputs)
         return outputs
 
@@ -156,23 +156,23 @@ class Model:
     exchange_share: float
 
     def problem(self) -> Problem:
-        """The model's problem."""
+        """Make the model's problem."""
         return KINDS[self.kind](self.seed, self.width, self.difficulty)
 
     @property
     def step_time(self) -> StepTime:
-        """Of a worker of speed 1."""
+        """The step time of a worker of speed 1."""
         steps = LogNormal(mean_s=STEP_S, cv=self.step_cv)
         return Stalls(steps=steps, probability=0.05, factor=6.0) if self.spread == "stalls" else steps
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Of the workers, by rank."""
+        """The speeds of the workers, by rank."""
         return SPREADS[self.spread]
 
 
 def draw(seed: int) -> Model:
-    """The model of a seed; six seeds in succession have all kinds, and every spread at least once."""
+    """Draw the model of a seed; six seeds in succession have all kinds, and every spread at least once."""
     block, number = divmod(seed, len(KINDS))
     spreads = np.random.default_rng([block, 1]).permutation([*SPREADS, "mixed", "one slow"])
     random = np.random.default_rng([seed, 2])

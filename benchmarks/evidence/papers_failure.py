@@ -56,13 +56,13 @@ POLICIES: Mapping[str, Sequence[str]] = {
         "ssp:2,rate=undivided",
     ),
 }
-"""What is reported, what weighting by staleness alone does, and what was looked at before `MODIFIED` was chosen."""
+"""The policies that are reported, the effect of weighting alone, and the trials before `MODIFIED` was chosen."""
 FOLDER = Path("runs/evidence/papers_failure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is kept of a run.
+    """The record of a run.
 
     Attributes:
         points: At the end: accuracy in percent, of the GRU the variance explained.
@@ -136,7 +136,7 @@ def _trial(result: RunResult, *, cpu_s: float) -> Trial:
 
 
 def _cluster(model: Model, *, num_bytes: int) -> Cluster:
-    """A host for each worker; the parameters are on the first, whose link all share."""
+    """Make a host for each worker; the parameters are on the first, whose link all share."""
     bytes_per_s = 2 * NUM_WORKERS * num_bytes / (model.exchange_share * STEP_S)
     nic = Link(latency_s=LATENCY_S, bytes_per_s=bytes_per_s)
     return Cluster(name="four hosts", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=2, racks=1, nic=nic)
@@ -161,12 +161,12 @@ class Campaign:
     num_steps: int
 
     def path(self, model: Model, policy: str, seed: int) -> Path:
-        """Of a run's file."""
+        """Return the path of a run's file."""
         slug = policy.translate(str.maketrans(",:=", "---"))
         return FOLDER / self.set_name / f"{model.seed}-{slug}-{self.num_steps}-{seed}.json"
 
     def kept(self, model: Model, policy: str) -> list[Trial]:
-        """The runs that are kept, by seed."""
+        """Return the runs that are kept, by seed."""
         paths = [self.path(model, policy, seed) for seed in self.seeds]
         if missing := [path for path in paths if not path.exists()]:
             raise SystemExit(f"{missing[0]} is missing: do the runs first, with the same options")
@@ -215,7 +215,7 @@ class Row:
 
 
 def _rows(campaign: Campaign, policy: str) -> list[Row]:
-    """The worst first."""
+    """Return the rows, the worst first."""
     rows = []
     for model in campaign.models:
         mine, synchronous, papers = (campaign.kept(model, spec) for spec in (policy, SYNCHRONOUS, PAPERS))

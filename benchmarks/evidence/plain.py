@@ -56,12 +56,12 @@ class Curve:
 
 
 def make_schedule(name: str, optimizer: Optimizer, *, num_steps: int) -> LambdaLR:
-    """The schedule of this name over ``num_steps``; the first step's rate is above zero."""
+    """Make the schedule of this name over ``num_steps``; the first step's rate is above zero."""
     return LambdaLR(optimizer, lambda step: SCHEDULES[name]((step + 1) / (num_steps + 1)))
 
 
 def points_of(problem: Problem, model: nn.Module) -> float:
-    """The metric now, or FLOOR where it is not finite."""
+    """Return the metric now, or FLOOR where it is not finite."""
     with evaluation_mode(model):
         points = problem.points(model)
     return points if math.isfinite(points) else FLOOR

@@ -113,7 +113,7 @@ def _work(recipe: Recipe, results: Path) -> None:
 
 
 def main() -> None:
-    """A worker's entry, under torchrun."""
+    """Start a worker, under torchrun."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("results", type=Path)

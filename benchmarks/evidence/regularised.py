@@ -24,7 +24,7 @@ LABEL_SEED = 7
 def regularised_digits(
     *, learning_rate: float, dropout: float = 0.0, weight_decay: float = 0.0, batch_norm: bool = False
 ) -> Task:
-    """The task; held-out labels are right.
+    """Make the task; held-out labels are right.
 
     Args:
         learning_rate: Of plain SGD.

@@ -112,7 +112,7 @@ class Lines:
 
 
 def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
-    """The runs of a recipe by policy, in the order of its seeds, those of earlier calls included.
+    """Do the runs of a recipe; return them by policy, in the order of its seeds, earlier calls' runs included.
 
     A static policy under which any seed diverges is left out.
 
@@ -208,7 +208,7 @@ def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
 
 
 def changes_table(name: str, policies: Sequence[str]) -> dict[str, Comparison]:
-    """What a change of the policy costs where the optimizer normalises; on seeds that defaults may use."""
+    """Compare the cost of policy changes where the optimizer normalises; on seeds that defaults may use."""
     recipe = make("stdlib_lm", network="fast", stragglers="equal", policies=policies, seeds=range(101, 105), short=True)
     runs = do(f"stdlib_lm-{name}", recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": 4})}))
     rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
@@ -248,7 +248,7 @@ def sensitivity_table(*, num_seeds: int) -> dict[str, Comparison]:
 
 
 def show(title: str, rows: Mapping[str, Comparison]) -> None:
-    """A Markdown table."""
+    """Print a Markdown table."""
     print(f"\n{title}\n")
     print("| | final metric | against bsp (95 %) | p | bytes / bsp | time / bsp | time to target |")
     print("|:--|--:|--:|--:|--:|--:|--:|")

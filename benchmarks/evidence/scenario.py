@@ -1,4 +1,4 @@
-"""What a scenario is, and how it is drawn from its seed.
+"""A scenario, and its draw from a seed.
 
 Seeds come in blocks of forty, and a block covers every axis evenly: forty strata of an axis are dealt out to the forty
 seeds by a permutation of the block's own, and each seed draws inside its stratum (Latin hypercube, McKay et al. 1979).
@@ -34,7 +34,7 @@ WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 BATCHES = (8, 16, 32)
 STRAGGLERS = ("equal", "transient", "persistent") * 3 + ("equal",)
 FAST_STRATA = 12
-"""Of forty: exchanges of less than `LITTLE` of a step."""
+"""Strata, of forty, with exchanges of less than `LITTLE` of a step."""
 LITTLE = 0.05
 LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 10e6 / 8, 25e9 / 8
 LEAST_BYTES, MOST_BYTES = 40e3, 2e9
@@ -101,7 +101,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """As a folder's name."""
+        """The name of its folder."""
         return f"{self.seed:04d}-{self.family}"
 
     @property
@@ -127,12 +127,12 @@ class Scenario:
 
     @property
     def plain_hash(self) -> str:
-        """Of all that decides plain runs: the fields, and how problems are made and trained."""
+        """Hash of all that decides plain runs: the fields, and how problems are made and trained."""
         return self._hash("plain.py", "smooth.py", "tuning.py")
 
     @property
     def hash(self) -> str:
-        """Of all that decides a run under a policy, beside the policy, its seed and Plesio."""
+        """Hash of all that decides a run under a policy, beside the policy, its seed and Plesio."""
         return self._hash("plain.py", "smooth.py", "tuning.py", "trial.py")
 
     def _hash(self, *scripts: str) -> str:
@@ -142,7 +142,7 @@ class Scenario:
 
 @functools.cache
 def _code(scripts: tuple[str, ...]) -> str:
-    """Of all families and of these scripts."""
+    """Return the code of all families and of these scripts."""
     here = Path(__file__).parent
     return "".join(
         path.read_text() for path in [*sorted((here / "families").glob("*.py")), *map(here.joinpath, scripts)]
@@ -158,7 +158,7 @@ class _Axes:
         self._axis = 0
 
     def stratum(self) -> int:
-        """Of the next axis: 0 to 39, each once in a block."""
+        """Return the stratum of the next axis: 0 to 39, each once in a block."""
         self._axis += 1
         return int(np.random.default_rng([self._block, self._axis]).permutation(BLOCK)[self._number])
 
@@ -180,7 +180,7 @@ def _between(place: float, low: float, high: float) -> float:
 
 
 def draw(seed: int) -> Scenario:
-    """The scenario of a seed; the same for ever, unless this file changes."""
+    """Draw the scenario of a seed; the same for ever, unless this file changes."""
     axes = _Axes(seed)
     family = axes.one_of(tuple(FAMILIES))
     optimizer, schedule = axes.one_of(FAMILIES[family].optimizers), axes.one_of(FAMILIES[family].schedules)
@@ -221,7 +221,7 @@ def draw(seed: int) -> Scenario:
 
 
 def _exchange_share(stratum: int, place: float) -> float:
-    """The fastest strata lie between 0.01 and `LITTLE`, the others between that and 10."""
+    """Place the fastest strata between 0.01 and `LITTLE`, the others between that and 10."""
     if stratum < FAST_STRATA:
         return _between((stratum + place) / FAST_STRATA, 0.01, LITTLE)
     return _between((stratum - FAST_STRATA + place) / (BLOCK - FAST_STRATA), LITTLE, 10.0)

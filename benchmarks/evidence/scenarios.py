@@ -24,7 +24,7 @@ __all__ = ["NAMES", "Scenario", "check_timed", "run_scenarios", "show_scenarios"
 DROPPED = 1.5
 NAMES = tuple(f"{task}-{network}-{stragglers}" for task in TASKS for network in NETWORKS for stragglers in STRAGGLERS)
 SERVERS_ON_FAST_LINKS = 4
-"""Where links are no bottleneck, the store's parameters are on this many of the 16 hosts: fewer messages to model."""
+"""Servers where links are no bottleneck, on as many of the 16 hosts: fewer messages to model."""
 Do = Callable[[str, Recipe], Mapping[str, Sequence[RunResult]]]
 
 

@@ -1,4 +1,4 @@
-"""What is run for docs/evidence.md: tasks, networks, stragglers, and the policies that are swept.
+"""The runs for docs/evidence.md: tasks, networks, stragglers, and the policies that are swept.
 
 SEEDS were never used to choose a default; what was tried while the defaults were chosen ran on seeds 100 to 109.
 """
@@ -75,7 +75,7 @@ def make(
     num_workers: int = NUM_WORKERS,
     short: bool = False,
 ) -> Recipe:
-    """The recipe of one scenario."""
+    """Make the recipe of one scenario."""
     setting = TASKS[task]
     length = SHORT[task] if short else setting["run"]
     return make_recipe(

@@ -14,12 +14,12 @@ import numpy.typing as npt
 __all__ = ["samples_to", "seconds_to", "smoothed"]
 
 HALF_WIDTH = 1 / 12
-"""Of the samples of the whole run."""
+"""Half of the window, as a share of the whole run's samples."""
 Array = npt.NDArray[np.float64]
 
 
 def smoothed(samples: Sequence[float], points: Sequence[float]) -> Array:
-    """The fit at each of ``samples``, which increase and end with the run.
+    """Return the fit at each of ``samples``, which increase and end with the run.
 
     >>> smoothed([0, 1, 2, 3], [1.0, 3.0, 5.0, 7.0]).round(6).tolist()
     [1.0, 3.0, 5.0, 7.0]
@@ -38,7 +38,7 @@ def smoothed(samples: Sequence[float], points: Sequence[float]) -> Array:
 
 
 def samples_to(target: float, samples: Sequence[float], points: Sequence[float]) -> float:
-    """Samples at which the smoothed curve first is at ``target`` or above; inf if it never is."""
+    """Return the samples at which the smoothed curve first is at ``target`` or above; inf if it never is."""
     fit = smoothed(samples, points)
     reached = np.nonzero(fit >= target)[0]
     if len(reached) == 0:

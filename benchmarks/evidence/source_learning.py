@@ -1,4 +1,4 @@
-"""What policies do to learning, beside the source: a language model, spread over seeds, regularised networks."""
+"""Policies and learning, beside the source: a language model, spread over seeds, regularised networks."""
 
 import math
 import statistics
@@ -46,12 +46,12 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "batch-norm": {"batch_norm": True},
     "all": {"dropout": 0.5, "weight_decay": 0.01, "batch_norm": True},
 }
-"""What is added to the network of `regularised`."""
+"""The additions to the network of `regularised`."""
 VARIANT_RATES = (0.2, 0.4, 0.8)
 
 
 def language_model(*, seeds: Sequence[int], out: Path) -> None:
-    """A transformer under AdamW: steps and time to a perplexity, the final one, bytes."""
+    """Train a transformer under AdamW: steps and time to a perplexity, the final one, bytes."""
     rates = {rate: [_synchronous(rate, size, out=out / "rates") for size in LM_SIZES] for rate in LM_RATES}
     print("\n| learning rate | " + " | ".join(f"{size.steps}" for size in LM_SIZES) + " |")
     print("|--:|" + "--:|" * len(LM_SIZES))
@@ -63,7 +63,7 @@ def language_model(*, seeds: Sequence[int], out: Path) -> None:
 
 
 def _synchronous(rate: float, size: _Size, *, out: Path) -> str:
-    """The perplexity of one worker that trains on the batches of all, on two seeds that no table has."""
+    """Return the perplexity of one worker that trains on the batches of all, on two seeds that no table has."""
     folder = out / f"{rate:g}" if size is LM_SIZES[0] else out / f"{rate:g}-{size.epochs:g}-epochs"
     return plus_minus(
         final_metrics(do(_language_model(rate, ["bsp"], [100, 101], size=size, num_workers=1), out=folder)["bsp"])
@@ -71,7 +71,7 @@ def _synchronous(rate: float, size: _Size, *, out: Path) -> str:
 
 
 def _show_learning(rate: float, runs: Runs) -> None:
-    """A row for each policy: the metric, and what relates to BSP's steps, times and bytes of the same seeds."""
+    """Print a row for each policy: the metric, and steps, times and bytes relative to BSP's of the same seeds."""
     print(f"\nLearning rate {rate:g}; what follows the metric is relative to bsp's\n")
     head = "".join(f" steps to {target:g} | time to {target:g} |" for target in LM_TARGETS)
     print(f"| | perplexity | to bsp, % |{head} time of a run | bytes |")
@@ -95,7 +95,7 @@ def _show_learning(rate: float, runs: Runs) -> None:
 
 
 def _reached(run: RunResult, target: float) -> tuple[float, float]:
-    """Samples and seconds at the first evaluation at or below the target; NaN where there is none."""
+    """Return samples and seconds at the first evaluation at or below the target; NaN where there is none."""
     found = (point for point in run.evaluations if point.metric <= target)
     return next(((point.samples, point.at_s) for point in found), (math.nan, math.nan))
 
@@ -103,7 +103,7 @@ def _reached(run: RunResult, target: float) -> tuple[float, float]:
 def _language_model(
     rate: float, policies: Sequence[str], seeds: Sequence[int], *, size: _Size, num_workers: int = LM_WORKERS
 ) -> Recipe:
-    """As many steps of as many windows, whoever makes them."""
+    """Make a recipe of as many steps of as many windows, for any number of workers."""
     options = {"width": 48, "depth": 1, "context": 64, "corpus_bytes": 1_000_000, "learning_rate": rate}
     return make(
         {"name": "stdlib_lm", "batch_size": size.batch // num_workers, "options": options},
@@ -139,7 +139,7 @@ def spread(*, seeds: Sequence[int], out: Path) -> None:
 
 
 def _deviation_ratio(values: Sequence[float], others: Sequence[float]) -> str:
-    """The ratio of two deviations and its interval of 95 %, both samples taken as normal."""
+    """Return the ratio of two deviations and its interval of 95 %, both samples taken as normal."""
     if values is others:
         return ""
     ratio = statistics.stdev(values) / statistics.stdev(others)
@@ -148,7 +148,7 @@ def _deviation_ratio(values: Sequence[float], others: Sequence[float]) -> str:
 
 
 def regularisation(*, seeds: Sequence[int], out: Path) -> None:
-    """What staleness costs networks with and without dropout, weight decay and BatchNorm."""
+    """Show the cost of staleness to networks with and without dropout, weight decay and BatchNorm."""
     plain: dict[str, list[float]] = {}
     rows = []
     for name, options in VARIANTS.items():
@@ -178,7 +178,7 @@ def _against(changes: Sequence[float], plain: Sequence[float]) -> str:
 
 
 def _best_rate(options: Mapping[str, Any], *, out: Path) -> float:
-    """Of `VARIANT_RATES` the one with the best mean over two seeds, one worker training on the batches of all."""
+    """Return the rate of `VARIANT_RATES` with the best mean over two seeds, with one worker on the batches of all."""
     means = {}
     for rate in VARIANT_RATES:
         recipe = _regularised({**options, "learning_rate": rate}, ["bsp"], [100, 101], num_workers=1)

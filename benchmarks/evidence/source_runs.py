@@ -1,4 +1,4 @@
-"""What the parts of `source` share: their cluster, their runs, and means with errors."""
+"""The common parts of `source`: the cluster, the runs, and means with errors."""
 
 import math
 import statistics
@@ -42,7 +42,7 @@ def make(
     seeds: Sequence[int],
     stragglers: str = "equal",
 ) -> Recipe:
-    """The recipe of some runs: steps of 16 ms with a variation of 20 %, and the stragglers of `settings`."""
+    """Make the recipe of some runs: steps of 16 ms with a variation of 20 %, and the stragglers of `settings`."""
     unequal = {"unequal": [{"rank": num_workers - 1, "speed": 0.333}]}
     return make_recipe(
         {
@@ -61,7 +61,7 @@ def make(
 
 
 def do(recipe: Recipe, *, out: Path) -> dict[str, list[RunResult]]:
-    """The runs by policy in the order of seeds; those that ``out`` has are not done again.
+    """Do the runs by policy in the order of seeds; those that ``out`` has are not done again.
 
     Raises:
         SystemExit: A run broke, which is not the same as diverging.
@@ -85,7 +85,7 @@ def final_metrics(runs: Sequence[RunResult]) -> list[float]:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error; NaN where a value is, and the error of one value is NaN."""
+    """Return the mean and its standard error; NaN where a value is, and the error of one value is NaN."""
     if not all(map(math.isfinite, values)):
         return math.nan, math.nan
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan

@@ -1,4 +1,4 @@
-"""What policies do to time, beside the source: a step above computing, by the number of nodes, and busy time."""
+"""Policies and time, beside the source: a step above computing, by the number of nodes, and busy time."""
 
 import statistics
 import sys
@@ -27,7 +27,7 @@ BUSY_ROUNDS = 64
 
 
 def nodes(*, seeds: Sequence[int], out: Path) -> None:
-    """What a step costs above computing, on 4 to 64 nodes."""
+    """Show the cost of a step above computing, on 4 to 64 nodes."""
     shown = {}
     for policy, rounds in ROUNDS.items():
         shown[policy] = _above(policy, rounds, seeds, most_servers=MOST_SERVERS, out=out)
@@ -69,7 +69,7 @@ def _show_deciding() -> None:
 
 
 def busy(*, seeds: Sequence[int], out: Path) -> None:
-    """The share of a worker's time in which it computes, with and without stragglers."""
+    """Show the share of a worker's time in which it computes, with and without stragglers."""
     shown: dict[str, list[tuple[str, float, float]]] = {}
     for policy in ROUNDS:
         cells = shown[policy] = []
@@ -112,5 +112,5 @@ def _timed(
 
 
 def _step_and_computing_s(run: RunResult) -> tuple[float, float]:
-    """Of a worker's step: all of it, and what of it is computing."""
+    """Return the seconds of a worker's step, and its computing."""
     return run.wall_s * run.num_workers / run.steps, sum(worker.compute_s for worker in run.workers) / run.steps

@@ -18,7 +18,7 @@ __all__ = ["stand_in"]
 
 
 def stand_in(*, of: str, **options: Any) -> Task:
-    """The stand-in of the task ``of``, made with ``options``."""
+    """Make the stand-in of the task ``of``, made with ``options``."""
     return replace(load_task(of, **options), loss=_nothing, metric=lambda model: 0.0)
 
 

@@ -35,12 +35,12 @@ BALLAST, BALLAST_NUMBERS = "ballast", 2**15
 FAST_SERVERS, SLOW_SERVERS = 2, 8
 """Hosts that have the store's parameters, at most: fewer messages to simulate. Fewer where links are no bottleneck."""
 BOTTLENECK_SHARE = 0.2
-"""Of a step: with longer exchanges, links are a bottleneck."""
+"""Share of a step: with longer exchanges, links are a bottleneck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is kept of a run.
+    """The record of a run.
 
     Attributes:
         hash: `Scenario.hash`.
@@ -65,7 +65,7 @@ class Trial:
     fallbacks: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields."""
+        """Return the fields."""
         return asdict(self)
 
 
@@ -165,7 +165,7 @@ def _broken(scenario: Scenario, *, start: float, why: str) -> Trial:
 def _work(
     job: VirtualJob, scenario: Scenario, problem: Problem, *, policy: str, rate: float, seed: int
 ) -> RunResult | None:
-    """What one worker does; the result is rank 0's."""
+    """Train as one worker; the result is rank 0's."""
     rank = job.place.rank
     with seeded(seed):
         model = _with_ballast(problem.build())
@@ -211,7 +211,7 @@ def _work(
 
 
 def _with_ballast(model: nn.Module) -> nn.Module:
-    """The model with zeros that are exchanged and trained like all else, and stay zeros.
+    """Add zeros to the model that are exchanged and trained like all else, and stay zeros.
 
     Reviews and other messages are as long for a tiny model as for a large one. On links that are slowed down until the
     tiny model's exchange takes as long as a large one's they would be as long as gradients, which no real run has.

@@ -27,7 +27,7 @@ from plesio.core.files import write_whole
 __all__ = ["Tuned", "tuned"]
 
 SEEDS = (900, 901)
-"""Of plain runs; policies run with others."""
+"""Seeds of plain runs; policies run with others."""
 HALF_OCTAVE = math.sqrt(2.0)
 SHARES = (0.8, 0.9, 0.95)
 NOT_BEFORE = 0.3
@@ -36,7 +36,7 @@ KEPT_RISE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What plain runs say.
+    """The findings of plain runs.
 
     Attributes:
         hash: `Scenario.plain_hash`.
@@ -62,7 +62,7 @@ class Tuned:
 
 
 def tuned(scenario: Scenario, *, folder: Path) -> Tuned:
-    """What plain runs say of a scenario; kept in ``folder``, and not done again unless the scenario has changed."""
+    """Return the findings of a scenario's plain runs, kept in ``folder`` and done again if the scenario changes."""
     path = folder / f"{scenario.name}.json"
     if path.exists():
         kept = Tuned(**json.loads(path.read_text()))
@@ -83,7 +83,7 @@ class _Bench:
         self._curves: dict[tuple[float, int], Curve] = {}
 
     def curve(self, rate: float, *, num_seeds: int) -> tuple[Array, Array]:
-        """Samples, and the mean of the smoothed curves."""
+        """Return samples, and the mean of the smoothed curves."""
         curves = [self._run(rate, seed) for seed in SEEDS[:num_seeds]]
         fits = [smoothed(curve.samples, curve.points) for curve in curves]
         return np.asarray(curves[0].samples, dtype=float), np.mean(fits, axis=0)
@@ -148,7 +148,7 @@ def _sweep(bench: _Bench, begin: float, *, factor: float, num_seeds: int, patien
 
 
 def _bearable(bench: _Bench, best: float, *, factor: float) -> float:
-    """The rate of this factor, or the next below it at which a single process still learns."""
+    """Return the rate of this factor, or the next below it at which a single process still learns."""
 
     def rise(rate: float) -> float:
         _, fit = bench.curve(rate, num_seeds=2)

@@ -36,7 +36,7 @@ def split_policies(text: str) -> list[str]:
 
 
 def show_list(scenarios: list[Scenario]) -> None:
-    """A line a scenario."""
+    """Print a line a scenario."""
     print(
         "| scenario | optimizer, schedule, rate | workers, batch, steps | step | stragglers | exchange / step | link |"
     )

@@ -62,7 +62,7 @@ class Row:
 
 
 def rows_of(campaign: Campaign, *, policy: str) -> list[Row]:
-    """A row for each scenario that has runs of BSP and of the policy; the worst first."""
+    """Make a row for each scenario that has runs of BSP and of the policy; the worst first."""
     rows = [row for it in campaign.scenarios if (row := _row(campaign, it, policy)) is not None]
     return sorted(rows, key=lambda row: -math.inf if math.isnan(row.against_bsp) else row.against_bsp, reverse=True)
 
@@ -108,7 +108,7 @@ def _against(own: Mapping[int, Outcome], other: Mapping[int, Outcome]) -> tuple[
 
 
 def show(rows: Sequence[Row]) -> None:
-    """A Markdown table, the worst first, and the summary."""
+    """Print a Markdown table, the worst first, and the summary."""
     print(
         "| scenario | optimizer, schedule, rate | workers | stragglers | exchange / step | time / bsp | points - bsp ",
         end="",
@@ -130,7 +130,7 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def show_alone(campaign: Campaign) -> None:
-    """A Markdown table of what each policy by itself would do in all scenarios, with the first seed; the best first."""
+    """Print a Markdown table of each policy by itself in all scenarios, with the first seed; the best first."""
     seed = campaign.seeds[0]
     print(
         f"| one policy in all scenarios, seed {seed} | scenarios | time / bsp where it gets there | not there | ",

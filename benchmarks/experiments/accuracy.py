@@ -101,7 +101,7 @@ def _tests(policy: Spread, baseline: Spread) -> tuple[str, str, str]:
 
 
 def draw(runs: Runs) -> go.Figure:
-    """A dot a seed, a bar at the mean; a column a setting."""
+    """Draw a dot a seed, a bar at the mean; a column a setting."""
     groups = [_group(runs, setting) for setting in SETTINGS]
     policies = policies_of(groups[0])
     figure = make_subplots(

@@ -97,7 +97,7 @@ class Lines:
 
 
 def do_runs(folder: str, name: str, *, num_seeds: int | None) -> list[RunResult]:
-    """The runs of one recipe, those of earlier calls included, in the order of policies, then seeds.
+    """Do the runs of one recipe, and return them, earlier calls' included, in the order of policies, then seeds.
 
     Raises:
         SystemExit: A run failed.

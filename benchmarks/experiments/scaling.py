@@ -16,7 +16,7 @@ COUNTS = (4, 8, 16)
 KINDS = {"weak": "32 samples a step for each worker", "strong": "256 samples a step for all workers"}
 POLICIES = ("bsp", "ssp:4", "asp", "ssp:4,period=3", "asp,period=3")
 SOURCE_GROWTH = {"bsp": 3.7, "ssp:4,period=3": 2.8, "asp": 2.1}
-"""Of "communication overhead" from 4 to 16 nodes, in source 000; its SSP has a bound of 5."""
+"""Growth of "communication overhead" from 4 to 16 nodes, in source 000; its SSP has a bound of 5."""
 
 Runs = Mapping[str, Sequence[RunResult]]
 Figure = Callable[[RunResult], float]
@@ -33,7 +33,7 @@ def overhead_ms(run: RunResult) -> float:
 
 
 def gigabytes(run: RunResult) -> float:
-    """What all workers and servers sent in the run."""
+    """Return the gigabytes that all workers and servers sent in the run."""
     return run.bytes_sent_total / 1e9
 
 
@@ -47,13 +47,13 @@ def _overhead_s(run: RunResult) -> float:
 
 
 def _growth(runs: Runs, kind: str, policy: str, figure: Figure) -> Spread:
-    """The figure with 16 workers over that with 4, seed by seed."""
+    """Return the figure with 16 workers over that with 4, seed by seed."""
     few, many = (over_seeds(runs[f"{kind}-{count}"], policy, figure).values for count in (COUNTS[0], COUNTS[-1]))
     return Spread.of(after / before for before, after in zip(few, many, strict=True))
 
 
 def tables(runs: Runs) -> str:
-    """The figures by number of workers, and their growth under each meaning of overhead."""
+    """Write the figures by number of workers, and their growth under each meaning of overhead."""
     return "\n\n".join([*(_figures_table(runs, kind) for kind in KINDS), _growth_table(runs)]) + "\n"
 
 

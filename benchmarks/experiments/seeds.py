@@ -37,17 +37,17 @@ class Spread:
 
 
 def policies_of(runs: Sequence[RunResult]) -> list[str]:
-    """The policies, in the order of the runs."""
+    """Return the policies, in the order of the runs."""
     return list(dict.fromkeys(run.policy for run in runs))
 
 
 def over_seeds(runs: Sequence[RunResult], policy: str, figure: Callable[[RunResult], float]) -> Spread:
-    """A figure of one policy's runs, in the order of the seeds."""
+    """Return a figure of one policy's runs, in the order of the seeds."""
     return Spread.of(figure(run) for run in sorted(runs, key=lambda run: run.seed) if run.policy == policy)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table.
+    """Write a table.
 
     >>> print(markdown(["a", "b"], [["1", "2"]]))
     | a | b |

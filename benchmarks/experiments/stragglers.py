@@ -49,7 +49,7 @@ def _bound(policy: str) -> float:
 
 
 def _every_step(policy: str) -> bool:
-    """Whether the policy exchanges after every step."""
+    """Return True if the policy exchanges after every step."""
     return policy == "bsp" or getattr(parse_policy(policy), "period", 1) == 1
 
 

@@ -1,4 +1,4 @@
-"""What is compared: each schedule, who runs it, and with how many micro-batches an update."""
+"""The cases that are compared: each schedule, its runner, and its micro-batches an update."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,13 +29,13 @@ class Case:
         return self.rounds * stages or 1
 
     def grid(self, stages: int) -> str:
-        """The grid's text."""
+        """Write the grid's text."""
         each = f",micro_batches={self.micro_batches(stages)}" if self.rounds else ""
         return f"1x{stages},{self.setting}{each}"
 
     @property
     def schedule(self) -> Schedule:
-        """Of those that are simulated."""
+        """The schedule of a case that is simulated."""
         assert self.runner == "torch"
         return self.setting  # type: ignore[return-value]
 
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def synchronous(self) -> bool:
-        """Whether an update waits for all that is under way: the numbers of plain training."""
+        """True if an update waits for all that is under way: the numbers of plain training."""
         return self.runner == "torch" or "schedule=gpipe" in self.setting or "schedule=1f1b" in self.setting
 
 

@@ -1,4 +1,4 @@
-"""What the schedules learn on one cut: accuracy over samples, and over the time that their stages take.
+"""The schedules' learning on one cut: accuracy over samples, and over the time that their stages take.
 
 Every run is a real one in the virtual world, on the digits of scikit-learn. A synchronous schedule's numbers are those
 of plain training with the mean of m micro-batches, so schedules of equal m share one run, each with its own time.
@@ -107,7 +107,7 @@ def learn(case: Case, *, rate: float, seed: int, epochs: int) -> Curve:
 
 
 def tune(case: Case, *, epochs: int, rates: Sequence[float] = RATES) -> float:
-    """The step size of the best mean accuracy over a run, on a seed that is not reported."""
+    """Find the step size of the best mean accuracy over a run, on a seed that is not reported."""
     factor = min(4.0, case.micro_batches(4) ** 0.5)  # larger updates are less noisy
 
     def quality(rate: float) -> float:

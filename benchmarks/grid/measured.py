@@ -30,7 +30,7 @@ class Timing:
 
 
 def steady(marks: Sequence[Sequence[float]], *, warm: int, stage_s: float) -> Timing:
-    """Of when each rank's micro-batches ended, the first ``warm`` of which fill the pipeline; the slowest rank's.
+    """Time the slowest rank by the ends of each rank's micro-batches, the first ``warm`` of which fill the pipeline.
 
     >>> steady([[1.0, 2.0, 4.0, 6.0]], warm=2, stage_s=1.5)
     Timing(period_s=2.0, bubble=0.25)
@@ -78,13 +78,13 @@ def measure_in_turns(
 
 @contextlib.contextmanager
 def hosts_of(cluster: Cluster) -> Iterator[Ranks]:
-    """A rank on each of a cluster's hosts."""
+    """Start a rank on each of a cluster's hosts."""
     with Testbed.of(cluster) as testbed, Ranks(testbed.record.num_slots, site=testbed.site) as ranks:
         yield ranks
 
 
 def median(timings: Sequence[Timing]) -> Timing:
-    """The one in the middle."""
+    """Return the one in the middle."""
     return sorted(timings, key=lambda timing: timing.period_s)[len(timings) // 2]
 
 

@@ -57,7 +57,7 @@ class Plan:
     quick: bool
 
     def some(self, cases: Sequence[Case]) -> Sequence[Case]:
-        """Those that are looked at."""
+        """Return the cases that are looked at."""
         few = (SEQUENTIAL, ONE_F_ONE_B, OUR_1F1B, DECOUPLED[1])
         return [case for case in cases if case in few] if self.quick else cases
 
@@ -145,7 +145,7 @@ def computing(plan: Plan) -> Mapping[str, Any]:
 
 
 def memory(plan: Plan) -> Mapping[str, Any]:
-    """What each stage takes beside the network's weights."""
+    """Measure the memory of each stage beside the network's weights."""
     stages = HOLDING.stages
     cases = plan.some((SEQUENTIAL, GPIPE, WIDE_GPIPE, ONE_F_ONE_B, INTERLEAVED, ZBV, TWO_BW, *DECOUPLED))
     rows = [{"case": case.words(stages), "bytes": held_by_case(case, HOLDING)} for case in cases]

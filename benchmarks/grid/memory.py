@@ -1,4 +1,4 @@
-"""What a stage's process takes while it trains, beside the network's weights."""
+"""The memory of a stage's process while it trains, beside the network's weights."""
 
 from cases import Case
 from networks import Shape

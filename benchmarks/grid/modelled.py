@@ -32,18 +32,18 @@ class SlowPacer(Pacer):
     period: int
 
     def draw_s(self, step: int, *, at_s: float = 0.0) -> float:
-        """A step's seconds."""
+        """Draw a step's seconds."""
         drawn_s = Pacer.draw_s(self, step, at_s=at_s)  # super() knows the class as it was before it had slots
         return drawn_s * (self.factor if step % self.period in self.slow else 1.0)
 
 
 def between_hosts(stages: int, link: Link) -> Cluster:
-    """A host for each stage."""
+    """Make a host for each stage."""
     return Cluster(name="stages", hosts=stages, workers_per_host=1, cores_per_host=1, nic=link)
 
 
 def pacer_of(shape: Shape, stage: int, job: Any) -> SlowPacer:
-    """What paces a stage of a grid: a step of the whole network takes K stages' time."""
+    """Pace a stage of a grid: a step of the whole network takes K stages' time."""
     return SlowPacer(
         step_time=Constant(mean_s=shape.stages * shape.stage_s),
         seed=0,
@@ -56,7 +56,7 @@ def pacer_of(shape: Shape, stage: int, job: Any) -> SlowPacer:
 
 
 def grid_timing(case: Case, shape: Shape, *, link: Link, warm: int, counted: int) -> Timing:
-    """A grid in the virtual world."""
+    """Time a grid in the virtual world."""
 
     def work(job: Any) -> list[float]:
         x, y = shape.batches(warm + counted)
@@ -93,7 +93,7 @@ def torch_timing(case: Case, shape: Shape, *, link: Link) -> Timing:
 
 
 def virtual_timing(case: Case, shape: Shape, *, link: Link = NO_LINK) -> Timing:
-    """A case's."""
+    """Time a case."""
     if case.runner == "torch":
         return torch_timing(case, shape, link=link)
     warm, counted = spans(case, shape, least=48)

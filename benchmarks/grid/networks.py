@@ -45,7 +45,7 @@ class Pace:
     counts: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self.until_s = time.monotonic()
 
     def wait(self, kind: str) -> None:
@@ -91,7 +91,7 @@ class PacedPart(nn.Module):
         self.enter, self.leave = nn.Linear(width, width), nn.Linear(width, outputs)
 
     def forward(self, given: Tensor) -> Tensor:
-        """What is handed on."""
+        """Return the tensor that is handed on."""
         self.pace.begin()
         hidden = _Moment.apply(self.enter(given[:, : self.width]), self.pace, "inputs")
         weight = _Moment.apply(self.leave.weight, self.pace, "weights")
@@ -108,7 +108,7 @@ def computing_part(*, width: int, depth: int, outputs: int) -> nn.Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What is cut, and into how many stages.
+    """The network that is cut, and its number of stages.
 
     Attributes:
         stages: K.
@@ -132,7 +132,7 @@ class Shape:
 
     @property
     def repeat(self) -> int:
-        """Of what paced parts hand on."""
+        """Repeats of the tensors that paced parts hand on."""
         return max(1, round(self.message_bytes / (self.batch * self.width * 4)))
 
     @property
@@ -141,7 +141,7 @@ class Shape:
         return self.batch * self.width * self.repeat * 4
 
     def parts(self, *, per_stage: int, devices: Sequence[int], sleeping: bool = True) -> list[nn.Module]:
-        """The network's parts, from the first one on.
+        """Make the network's parts, from the first one on.
 
         Args:
             per_stage: How many a device has; all of them together take the stage's time.
@@ -172,7 +172,7 @@ class Shape:
         ]
 
     def handed_on(self, *, last: bool) -> Tensor:
-        """What a part hands on."""
+        """Return a tensor of the shape that a part hands on."""
         return torch.zeros(
             self.batch, CLASSES if last else self.width * (self.repeat if self.stage_s else 1), requires_grad=True
         )
@@ -187,12 +187,12 @@ class Shape:
 
 
 def optimizer(weights: Any) -> torch.optim.Optimizer:
-    """That of all stages."""
+    """Make the optimizer of all stages."""
     return torch.optim.SGD(weights, lr=0.01, momentum=0.9)
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """That of the last stage."""
+    """Return the loss of the last stage."""
     return F.cross_entropy(output, target)
 
 

@@ -16,7 +16,7 @@ NOTHING = "–"
 
 
 def real_s(row: Row) -> float:
-    """The median of what was measured; NaN if nothing was."""
+    """Return the median of what was measured; NaN if nothing was."""
     return statistics.median(row["real_s"]) if row["real_s"] else math.nan
 
 
@@ -44,14 +44,14 @@ def _virtual(row: Row) -> float:
 
 
 def _starting(rows: Sequence[Row], name: str, **where: object) -> Row:
-    """The row of a case, by the beginning of its name."""
+    """Return the row of a case, by the beginning of its name."""
     return next(
         row for row in rows if row["case"].startswith(name) and all(row[key] == value for key, value in where.items())
     )
 
 
 def throughput_table(found: Row, stages: int) -> Table:
-    """A row a case, of paced stages."""
+    """Make a row a case, of paced stages."""
     rows = [row for row in found["rows"] if row["stages"] == stages]
     base, stage_s = _starting(rows, "sequential"), found["stage_s"]
     return Table(
@@ -74,7 +74,7 @@ def throughput_table(found: Row, stages: int) -> Table:
 
 
 def throughput_chart(found: Row) -> LineChart:
-    """Of sequential model parallelism, by K."""
+    """Draw the throughput over that of sequential model parallelism, by K."""
     by_case: dict[str, list[tuple[int, float, float]]] = {}
     for row in found["rows"]:
         base = _starting(found["rows"], "sequential", stages=row["stages"])
@@ -126,7 +126,7 @@ def links_tables(found: Row) -> Iterator[Table]:
 
 
 def links_chart(found: Row) -> BarChart:
-    """The last link's."""
+    """Draw the cases on the last link."""
     setting = found["settings"][-1]
     rows = [row for row in setting["rows"] if not row["case"].startswith("sequential")]
     values = [real_s(row) if row["real_s"] else _virtual(row) for row in rows]
@@ -192,7 +192,7 @@ def memory_table(found: Row) -> Table:
 
 
 def memory_chart(found: Row) -> BarChart:
-    """The largest of each case."""
+    """Draw the largest memory of each case."""
     return BarChart(
         slug="memory",
         title="Copies of weights are the price of stages that nobody waits for",
@@ -210,7 +210,7 @@ def _mean_to_target(row: Row) -> float:
 
 
 def _on_the_time_of(found: Row, row: Row) -> list[tuple[str, float]]:
-    """The schedules that have a run's numbers, and their time over its own."""
+    """Return the schedules that have a run's numbers, and their time over its own."""
     periods = found["periods_s"]
     own = [(row["case"], 1.0)]
     if not row["synchronous"]:
@@ -221,7 +221,7 @@ def _on_the_time_of(found: Row, row: Row) -> list[tuple[str, float]]:
 
 
 def learning_table(found: Row) -> Table:
-    """What each schedule comes to."""
+    """List the final accuracy of each schedule."""
     rows = []
     for row in found["rows"]:
         finals = [100 * curve["accuracies"][-1] for curve in row["curves"]]
@@ -275,7 +275,7 @@ def learning_chart(found: Row) -> LineChart:
 
 
 def criteria(found: Mapping[str, Row]) -> Table:
-    """What is to be reached, and what was found."""
+    """List the criteria, and the findings."""
     rows: list[tuple[str, str, str]] = []
     if "throughput" in found:
         rows += _throughput_criteria(found["throughput"])
@@ -361,7 +361,7 @@ def charts(found: Mapping[str, Row]) -> list[Chart]:
 
 
 def render(found: Mapping[str, Row]) -> str:
-    """The page as one HTML document.
+    """Render the page as one HTML document.
 
     Args:
         found: The numbers of each part that was measured.

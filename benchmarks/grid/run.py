@@ -45,7 +45,7 @@ def results_so_far() -> dict[str, Any]:
 
 
 def measure(part: str, work: Callable[[Plan], Mapping[str, Any]], plan: Plan) -> dict[str, Any]:
-    """A part's numbers, and what the machine did beside."""
+    """Return a part's numbers, and the machine's load beside."""
     before, begun_s = os.getloadavg(), time.monotonic()
     print(f"{part} ...", flush=True)
     found = dict(work(plan))

@@ -15,7 +15,7 @@ INPUTS, ARMS = 40, 6
 
 
 def logistic(seed: int, difficulty: float) -> Problem:
-    """The inputs' variances span a factor of 100 to 10,000, and their directions are mixed."""
+    """Make inputs whose variances span a factor of 100 to 10,000, and whose directions are mixed."""
     scales = torch.logspace(0, -(1.0 + difficulty), INPUTS)
     turn, _ = torch.linalg.qr(torch.randn(INPUTS, INPUTS, generator=generator_of(seed, 0)))
     truth = torch.randn(INPUTS, 4, generator=generator_of(seed, 4)) * 0.7

@@ -26,7 +26,7 @@ class Factors(nn.Module):
         self.columns = nn.Parameter(0.3 * torch.randn(COLUMNS, 2 * RANK))
 
     def forward(self, places: Tensor) -> Tensor:
-        """The entries at ``places``, [n, 2]."""
+        """Return the entries at ``places``, [n, 2]."""
         return (self.rows[places[:, 0]] * self.columns[places[:, 1]]).sum(1)
 
 

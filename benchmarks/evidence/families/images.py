@@ -23,13 +23,13 @@ class Block(nn.Module):
         self.second_norm = nn.BatchNorm2d(channels)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """The pictures and what the block adds."""
+        """Return the pictures and the block's addition."""
         hidden = F.relu(self.first_norm(self.first(pictures)))
         return F.relu(pictures + self.second_norm(self.second(hidden)))
 
 
 def resnet(seed: int, difficulty: float) -> Problem:
-    """A class is a pattern that wraps around by up to a quarter of its side; noise is 0.7 to 1.5 of its spread."""
+    """Make a class a pattern that wraps around by up to a quarter of its side; noise is 0.7 to 1.5 of its spread."""
     patterns = torch.randn(CLASSES, 1, SIDE, SIDE, generator=generator_of(seed, 0))
     noise = 0.7 + 0.8 * difficulty
     held_out, held_out_classes = _pictures(patterns, NUM_HELD_OUT, noise=noise, random=generator_of(seed, 2))

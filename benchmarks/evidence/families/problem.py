@@ -1,4 +1,4 @@
-"""What a family makes: a model, tensors to train on, a loss, and a metric in points."""
+"""The problem of a family: a model, tensors to train on, a loss, and a metric in points."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

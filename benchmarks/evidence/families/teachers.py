@@ -19,7 +19,7 @@ NUM_TRAIN, NUM_HELD_OUT = 8192, 2000
 
 
 def teacher(seed: int, difficulty: float) -> Problem:
-    """An MLP on a teacher whose outputs are noisy; the noise is 0.2 to 1 of their spread."""
+    """Train an MLP on a teacher whose outputs are noisy; the noise is 0.2 to 1 of their spread."""
     inputs, outputs = _taught(seed, NUM_TRAIN, part=1)
     noise = torch.randn(outputs.shape, generator=generator_of(seed, 3))
     return _learned_from(seed, inputs, (outputs + (0.2 + 0.8 * difficulty) * noise).argmax(1))
@@ -35,7 +35,7 @@ def label_noise(seed: int, difficulty: float) -> Problem:
 
 
 def imbalance(seed: int, difficulty: float) -> Problem:
-    """The most frequent class is 5 to 30 times as frequent as the rarest; all classes count alike in the metric."""
+    """Make the most frequent class 5 to 30 times as frequent as the rarest; all count alike in the metric."""
     inputs, outputs = _taught(seed, 4 * NUM_TRAIN, part=1)
     classes = outputs.argmax(1)
     wanted = (5.0 + 25.0 * difficulty) ** -(torch.arange(CLASSES) / (CLASSES - 1))
@@ -94,7 +94,7 @@ def _balanced_points(inputs: Tensor, classes: Tensor) -> Callable[[torch.nn.Modu
 
 
 def _taught(seed: int, number: int, *, part: int) -> tuple[Tensor, Tensor]:
-    """Inputs, and the teacher's outputs for them."""
+    """Return inputs, and the teacher's outputs for them."""
     inputs = torch.randn(number, INPUTS, generator=generator_of(seed, part))
     return inputs, _outputs(seed, inputs)
 

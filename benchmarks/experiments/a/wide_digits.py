@@ -16,7 +16,7 @@ WIDTH = 960
 
 
 def wide_digits(*, learning_rate: float = 0.05) -> Task:
-    """The data, loss and metric of ``digits``, and a perceptron of 994,570 parameters (4.0 MB)."""
+    """Make a task of the data, loss and metric of ``digits``, and a perceptron of 994,570 parameters (4.0 MB)."""
 
     def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         del seed  # `Task` seeds torch before it calls

@@ -93,7 +93,7 @@ def unchecked(study: Study, inputs: dict[str, Any]) -> Asked:
 
 
 def changes(study: Study, one: Input, inputs: dict[str, Any]) -> bool:
-    """Return True if another value changes the answer, or if the study reports that it has no effect and it has none."""
+    """Return True if another value changes the answer, or if it is reported to have no effect and has none."""
     before = inputs.get(one.name, one.default)
     for value in others(one, before):
         other = {**inputs, one.name: value}

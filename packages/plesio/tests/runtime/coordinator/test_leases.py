@@ -102,7 +102,7 @@ def test_a_book_needs_samples_a_batch_size_and_a_budget(changes: dict[str, int],
 
 
 class LeasedEpochs(RuleBasedStateMachine):
-    """For every order of leases, progress, losses and joins, each sample of the budget is dealt once, and the run ends."""
+    """For every order of leases, progress, losses and joins, each sample is dealt once, and the run ends."""
 
     @initialize(
         num_samples=st.integers(1, 60),

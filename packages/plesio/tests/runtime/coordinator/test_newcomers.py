@@ -1,4 +1,4 @@
-"""Joins of a running collective, and the stops of the others for them: decided on server 0, without socket or tensor."""
+"""Joins of a running collective, and the others' stops for them: decided on server 0, without socket or tensor."""
 
 from typing import Any
 

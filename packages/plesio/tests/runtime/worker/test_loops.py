@@ -121,7 +121,7 @@ def sizes(num_samples: int, groups: int, batch_size: int) -> Iterator[list[int]]
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 8])
 def test_no_micro_batch_of_a_grid_is_larger_than_the_first_or_empty(groups: int, batch_size: int) -> None:
-    """For every remainder of the data, no group has room for more than its first micro-batch, or than ``batch_size``."""
+    """For every remainder of the data, no micro-batch of a group is larger than its first, or than ``batch_size``."""
     for num_samples in range(groups, 4 * groups * batch_size + 1):
         rounds = list(sizes(num_samples, groups, batch_size))
         left = num_samples - sum(map(sum, rounds))
