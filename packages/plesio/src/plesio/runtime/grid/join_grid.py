@@ -29,7 +29,7 @@ from plesio.runtime.grid.column import Column
 from plesio.runtime.grid.cutting import Balance, NetworkCut, agreed_cut, layers_of, parts
 from plesio.runtime.grid.formation import Formation, GridPlace, News
 from plesio.runtime.grid.grid import Grid
-from plesio.runtime.grid.joining import Door, join
+from plesio.runtime.grid.joining import Door
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.network import WholeNetwork
 from plesio.runtime.grid.records import GridRecords, GridRun
@@ -289,7 +289,7 @@ class _Composer:
         device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
         door = Door(job, setting, step_s=step_s, device=device)
         if job.place.late:
-            collector, past = join(job, setting, step_s=step_s, device=device)
+            collector, past = door.enter()
             return _Met(collector, door=door, past=past)
         group, links = job.group(device.type), job.links(device)
         collector = Collector(links, self._rank, Formation.first(setting), job.watch_peers(step_s))

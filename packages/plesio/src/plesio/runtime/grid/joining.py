@@ -27,7 +27,7 @@ from plesio.core.errors import ConfigError, TransportError
 from plesio.core.mixing import Mixing
 from plesio.policies.grid import GridSetting, StageState
 from plesio.runtime.grid.collector import Collector
-from plesio.runtime.grid.formation import Formation, GridPlace
+from plesio.runtime.grid.formation import Formation, GridPlace, GroupChange
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError, as_tensor, as_text
 from plesio.runtime.worker.board import Board
 from plesio.runtime.worker.exchange.group import CutOffError
@@ -35,7 +35,7 @@ from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.peer_watch import Watch
 
-__all__ = ["Door", "hand_over", "join", "meet_all"]
+__all__ = ["Door", "hand_over", "meet_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _ANSWER_S = 5.0
 
 
 class Door:
-    """The door at which newcomers wait, seen from a worker of the grid.
+    """The door at which newcomers wait, seen from a worker on either side of it.
 
     Args:
         job: The workers' job.
@@ -64,10 +64,8 @@ class Door:
         self._job = job
         self._step_s = step_s
         self._board: Board = job.board()
-        self._clock = job.clock
         self._device = device
-        self._stages = setting.stages
-        self._first_new = setting.groups
+        self._setting = setting
         self._looked_s = float("-inf")
         self._done: set[int] = set()
         """Groups that have been let in or refused."""
@@ -81,11 +79,11 @@ class Door:
 
     def waiting(self) -> tuple[int, ...]:
         """Groups that are here and want to join; looks for them once in a while."""
-        now_s = self._clock.now_s()
+        now_s = self._job.clock.now_s()
         if now_s - self._looked_s < _LOOK_S:
             return ()
         self._looked_s = now_s
-        undecided = list(islice((group for group in count(self._first_new) if not self._decided(group)), _AHEAD))
+        undecided = list(islice((group for group in count(self._setting.groups) if not self._decided(group)), _AHEAD))
         return tuple(
             group
             for group in undecided
@@ -99,38 +97,35 @@ class Door:
         return group in self._done
 
     def _ranks(self, group: int) -> range:
-        return range(group * self._stages, (group + 1) * self._stages)
+        return range(group * self._setting.stages, (group + 1) * self._setting.stages)
 
     def refuse(self, group: int, reason: str) -> None:
         """A group cannot join."""
         self._board.post(self._key("door", group), json.dumps({"error": reason}))
 
-    def invite(self, joined: Sequence[int], *, after: Callable[[Sequence[int]], Formation]) -> dict[str, Any] | None:
-        """Let those of ``joined`` in who are still here.
-
-        Args:
-            joined: Groups that were here.
-            after: Makes the grid with some of them.
+    def invite(self, formation: Formation, due: GroupChange) -> dict[str, Any] | None:
+        """Let those groups in that are due to join ``formation`` and still here.
 
         Returns:
-            What all are to know of it; None if nobody comes.
+            What all are to know of it; None if no group comes.
         """
-        for group in joined:
+        for group in due.joined:
             self._board.post(self._key("asked", group), "")
-        until_s = self._clock.now_s() + _ANSWER_S
-        silent = {group: rank for group in joined for rank in self._ranks(group) if not self._answers(rank, until_s)}
+        until_s = self._job.clock.now_s() + _ANSWER_S
+        ranks = {group: self._ranks(group) for group in due.joined}
+        silent = {group: rank for group in due.joined for rank in ranks[group] if not self._answers(rank, until_s)}
         for group, rank in silent.items():
             _log.warning("worker %d was to join, and does not answer: its group stays outside", rank)
             self.refuse(group, f"worker {rank} does not answer, so its group cannot join; start another")
-        coming = [group for group in joined if group not in silent]
+        coming = tuple(group for group in due.joined if group not in silent)
         if not coming:
             return None
-        formation = after(coming)
+        after = formation.after(replace(due, joined=coming))
         invitation = {
             "joined": coming,
-            "groups": list(formation.groups),
-            "began": formation.began,
-            "generation": formation.generation,
+            "groups": after.groups,
+            "began": after.began,
+            "generation": after.generation,
             "at": self._job.meeting(),
         }
         for group in coming:
@@ -138,40 +133,80 @@ class Door:
         return invitation
 
     def _answers(self, rank: int, until_s: float) -> bool:
-        left_s = max(0.0, until_s - self._clock.now_s())
+        left_s = max(0.0, until_s - self._job.clock.now_s())
         return self._board.await_any([self._key("answer", rank)], timeout_s=left_s) is not None
 
-    def link(self, invitation: Mapping[str, Any], formation: Formation) -> tuple[Links, Watch]:
-        """The links of all that are there from now on, and what notices those who stop."""
-        return _linked(self._job, invitation, formation, step_s=self._step_s, device=self._device)
+    def link(self, formation: Formation, *, at: str) -> tuple[Links, Watch]:
+        """Return the links of all that are there from now on, and what notices those who stop.
+
+        Raises:
+            TransportError: Not all of them came to where they were to meet.
+        """
+        job = self._job
+        try:
+            job.regroup(
+                formation.workers,
+                at=at,
+                generation=formation.generation,
+                device_type=self._device.type,
+                called_off=lambda: False,
+            )
+        except (CutOffError, RuntimeError) as error:
+            raise TransportError(
+                f"worker {job.place.rank} could not meet the others when a group joined: one of them was lost at that "
+                f"moment ({str(error).splitlines()[0]})"
+            ) from error
+        return job.links(self._device), job.watch_peers(self._step_s)
+
+    def enter(self) -> tuple[Collector, dict[str, Any]]:
+        """Wait, as a newcomer, until the groups that are there let this worker's group in.
+
+        Returns:
+            The groups, its own among them, and what it goes on from.
+
+        Raises:
+            ConfigError: The run's grid is another, or takes no groups.
+            TransportError: The run ends before that.
+        """
+        job, board, setting = self._job, self._board, self._setting
+        rank, place = job.place.rank, GridPlace.of(job.place.rank, setting)
+        if board.await_any(["grid"], timeout_s=None if math.isinf(job.meet_s) else job.meet_s) is None:
+            raise TransportError(
+                "the job that this worker joins runs no grid; start it with the script that the job runs"
+            )
+        running = board.read(self._key("setting"))
+        if running != setting.spec:
+            raise ConfigError(f"the grid that runs is {running}, and this worker has {setting.spec}; write the same")
+        first, last = self._ranks(place.group)[0], self._ranks(place.group)[-1]
+        _log.info("workers %d to %d are group %d, which joins when all of them are here", first, last, place.group)
+        board.post(self._key("here", rank), "1")
+        asked, door, ended = self._key("asked", place.group), self._key("door", place.group), self._key("ended")
+        if board.await_any([door, asked, ended]) == asked:
+            board.post(self._key("answer", rank), "")
+        if board.await_any([door, ended]) == ended:
+            raise TransportError("the run ended before this worker's group could join it")
+        invitation = json.loads(board.read(door) or "")
+        if "error" in invitation:
+            raise ConfigError(invitation["error"])
+        groups = tuple(invitation["groups"])
+        formation = Formation(
+            setting=replace(setting, groups=len(groups), mixing=Mixing.on(setting.mixing.name, len(groups))),
+            groups=groups,
+            generation=invitation["generation"],
+            began=invitation["began"],
+        )
+        links, watch = self.link(formation, at=invitation["at"])
+        try:
+            [sent], _ = Incoming(links, formation.worker(groups[0], place.stage), _HANDOVER_TAG).take(more=False)
+        except (PeerGoneError, PeerFailedError) as error:
+            raise TransportError(f"{error}: this worker's group could not be told what to go on from") from None
+        file = io.BytesIO(sent.cpu().numpy().tobytes())
+        past: dict[str, Any] = torch.load(file, map_location=self._device, weights_only=True)
+        return Collector(links, rank, formation, watch, num_gathered=past["gathered"]), past
 
     def close(self) -> None:
         """The run has ended: nobody can join it any more."""
         self._board.post(self._key("ended"), "")
-
-
-def _linked(
-    job: JobHandle,
-    invitation: Mapping[str, Any],
-    formation: Formation,
-    *,
-    step_s: Callable[[], float],
-    device: torch.device,
-) -> tuple[Links, Watch]:
-    try:
-        job.regroup(
-            formation.workers,
-            at=invitation["at"],
-            generation=formation.generation,
-            device_type=device.type,
-            called_off=lambda: False,
-        )
-    except (CutOffError, RuntimeError) as error:
-        raise TransportError(
-            f"worker {job.place.rank} could not meet the others when a group joined: one of them was lost at that "
-            f"moment ({str(error).splitlines()[0]})"
-        ) from error
-    return job.links(device), job.watch_peers(step_s)
 
 
 def meet_all(
@@ -224,57 +259,3 @@ def _of_newcomer(values: Mapping[str, Any]) -> dict[str, Any]:
         "losses": [],
         "shots": [[samples, at_s, [], dealt] for samples, at_s, _, dealt in values["shots"]],
     }
-
-
-def join(
-    job: JobHandle, setting: GridSetting, *, step_s: Callable[[], float], device: torch.device
-) -> tuple[Collector, dict[str, Any]]:
-    """Wait until the groups that are there let this worker's group in.
-
-    Args:
-        job: The workers' job, which this one has come to late.
-        setting: The grid that the run began with, as this worker knows it.
-        step_s: Tells the mean seconds of a step so far.
-        device: Of the parameters.
-
-    Returns:
-        The groups, its own among them, and what it goes on from.
-
-    Raises:
-        ConfigError: The run's grid is another, or takes no groups.
-        TransportError: The run ends before that.
-    """
-    board, place = job.board(), GridPlace.of(job.place.rank, setting)
-    if board.await_any(["grid"], timeout_s=None if math.isinf(job.meet_s) else job.meet_s) is None:
-        raise TransportError("the job that this worker joins runs no grid; start it with the script that the job runs")
-    prefix = f"grid/{board.read('grid')}"
-    running = board.read(f"{prefix}/setting")
-    if running != setting.spec:
-        raise ConfigError(f"the grid that runs is {running}, and this worker has {setting.spec}; write the same")
-    first = place.group * setting.stages
-    last = first + setting.stages - 1
-    _log.info("workers %d to %d are group %d, which joins when all of them are here", first, last, place.group)
-    board.post(f"{prefix}/here/{job.place.rank}", "1")
-    asked, door, ended = (f"{prefix}/{what}" for what in (f"asked/{place.group}", f"door/{place.group}", "ended"))
-    if board.await_any([door, asked, ended]) == asked:
-        board.post(f"{prefix}/answer/{job.place.rank}", "")
-    if board.await_any([door, ended]) == ended:
-        raise TransportError("the run ended before this worker's group could join it")
-    invitation = json.loads(board.read(door) or "")
-    if "error" in invitation:
-        raise ConfigError(invitation["error"])
-    groups = tuple(invitation["groups"])
-    formation = Formation(
-        setting=replace(setting, groups=len(groups), mixing=Mixing.on(setting.mixing.name, len(groups))),
-        groups=groups,
-        generation=invitation["generation"],
-        began=invitation["began"],
-    )
-    links, watch = _linked(job, invitation, formation, step_s=step_s, device=device)
-    try:
-        [sent], _ = Incoming(links, formation.worker(groups[0], place.stage), _HANDOVER_TAG).take(more=False)
-    except (PeerGoneError, PeerFailedError) as error:
-        raise TransportError(f"{error}: this worker's group could not be told what to go on from") from None
-    file = io.BytesIO(sent.cpu().numpy().tobytes())
-    past: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-    return Collector(links, job.place.rank, formation, watch, num_gathered=past["gathered"]), past

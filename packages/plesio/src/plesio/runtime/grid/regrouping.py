@@ -124,7 +124,7 @@ class Regrouper:
             assert self._door is not None, "newcomers wait there"
             assert invitation is not None, "they were invited"
             watch.close()
-            links, watch = self._door.link(invitation, formation)
+            links, watch = self._door.link(formation, at=invitation["at"])
             column = Column.of(links, self._place, formation.setting)
             column.load(under_way)
         missing = feed.missing(lost)
@@ -162,9 +162,7 @@ class Regrouper:
             collector.links,
             rank=collector.rank,
             workers=[rank for rank in collector.formation.workers if rank // stages not in lost],
-            decide=lambda: door.invite(
-                due.joined, after=lambda coming: collector.formation.after(replace(due, joined=tuple(coming)))
-            ),
+            decide=lambda: door.invite(collector.formation, due),
         )
 
     def close(self) -> None:
