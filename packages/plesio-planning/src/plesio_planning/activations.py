@@ -13,7 +13,7 @@ kernel that never writes the softmax out (Dao et al. 2022) keeps what selective 
 each position and head. Without dropout there are neither its masks, ``2sbh`` of the 10, nor what it makes of the
 softmax, ``3as²b``.
 
-Where it stops being true: other layers (gated MLPs, grouped-query attention), other precisions, what an allocator adds.
+Limits: other layers (gated MLPs, grouped-query attention), other precisions, what an allocator adds.
 """
 
 from typing import Literal

@@ -1,8 +1,8 @@
 """Plesio trains one PyTorch model with many workers under a consistency policy.
 
 Layers (imports go downward only): cli > bench | report > testbed > runtime | tasks > protocol > advisor > sim >
-policies | cost > core. What needs torch is loaded at first use, so that ``import plesio`` and the command line answer
-at once. The package ``plesio_planning`` plans runs; this one does not import it.
+policies | cost > core. Parts that need torch are loaded at first use, so that ``import plesio`` and the command line
+answer at once. The package ``plesio_planning`` plans runs; this one does not import it.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
 """The check that a layout fits into the devices' memory, and the search for one that does.
 
 Programs do not all keep the same. The usual 18 bytes a parameter (`plesio_planning.estimate.memory`) are 14 in one that
-keeps gradients in BF16 and of master weights only what BF16 leaves of them. Who does not say what the program keeps
-gets the estimate of that one where the usual one does not fit (`that_fits`), and is told so; what does not fit even so
-is refused.
+keeps gradients in BF16 and of master weights only what BF16 leaves of them. Unless the program's settings are given,
+the lean one is estimated where the usual one does not fit (`that_fits`), with a note; a layout that does not fit even
+so is refused.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Seconds that devices exchange, by which of them take part.
 
-The devices of a group are ``stride`` ranks apart. Those of one host reach each other over its NVLink; between hosts all
-groups that have a member in a host share its adapters, so a group of k members a host gets k shares of them
+The devices of a group are ``stride`` ranks apart. Devices of one host reach each other over its NVLink; between hosts
+all groups that have a member in a host share its adapters, so a group of k members a host gets k shares of them
 (`plesio_planning.estimate.layout` has the order of ranks).
 """
 

@@ -19,8 +19,8 @@ class _Family:
 
     Attributes:
         gated: As in `Transformer`.
-        biases: As in `Transformer`, where they are one with learnt positions. Of a family with biases and without such
-            positions they are left out: under 0.1 % of its parameters, and positions would be more.
+        biases: As in `Transformer`, where they are one with learnt positions. They are left out for a family with
+            biases and without such positions: under 0.1 % of its parameters, and positions would be more.
         tied: The output matrix is the embedding's, if the file does not say.
         kv_heads: Heads of keys and values, if the file does not say; None is those of queries.
         multi_query: All heads share keys and values, unless the file says otherwise.

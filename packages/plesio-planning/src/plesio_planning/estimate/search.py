@@ -6,8 +6,8 @@ experts over replicas, replicas from what devices remain, micro-batches of power
 of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
 parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
 of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
-of them alike, so the fastest step is the fastest run. Who does not say what the program keeps of a parameter gets, as
-for a single layout (`plesio_planning.estimate.capacity`), the lean program where the usual one does not fit.
+of them alike, so the fastest step is the fastest run. Unless the program's settings are given, the lean program takes
+the place of the usual one where that does not fit, as for a single layout (`plesio_planning.estimate.capacity`).
 """
 
 import math

@@ -1,7 +1,7 @@
 """The library's own codecs on gradients of the task ``digits``, beside `plesio_planning.studies.compression`.
 
-Bytes are predicted in closed form, places and scales counted; the baseline counts the numbers alone. What a codec
-loses, ``‖C(g) - g‖²/‖g‖²``, follows from how the gradient's magnitudes are distributed. They are taken to be a Weibull
+Bytes are predicted in closed form, places and scales counted; the baseline counts the numbers alone. The loss of a
+codec, ``‖C(g) - g‖²/‖g‖²``, follows from how the gradient's magnitudes are distributed. They are taken to be a Weibull
 distribution, whose shape is fitted to the share of ``‖g‖²`` that the largest twentieth has at the first of the steps,
 and to nothing else. Normal numbers are the baseline. Then
 

@@ -1,7 +1,7 @@
 """Real runs of four consistency models to a target, beside `plesio_planning.studies.consistency`.
 
 Processes train on the study's quadratics, without noise, in steps that are made to last drawn times; one of them is
-slow for good. What an exchange takes is measured first, by barriers and by the store, with steps that do not vary. The
+slow for good. An exchange is measured first, by barriers and by the store, with steps that do not vary. The
 study's functions then say, for these very draws, when each model is at the target. Behind barriers the step length is
 BSP's best; all that use the store have one as well, the best for them together.
 """

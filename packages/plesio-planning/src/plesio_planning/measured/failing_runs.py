@@ -1,8 +1,8 @@
 """Runs that are killed now and then and go on from their last state: a process, SIGKILL, a new process.
 
-A run does some work, step by step, and writes its state (`torch.save`, fsync, a new name) every few steps. What the
-states and the returns took is in a file that outlives the process. Times between failures are exponential: quantiles of
-equal probability in an order drawn by chance, so that few of them have the right mean.
+A run does some work, step by step, and writes its state (`torch.save`, fsync, a new name) every few steps. The times of
+states and returns are in a file that outlives the process. Times between failures are exponential: quantiles of equal
+probability in an order drawn by chance, so that few of them have the right mean.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
 Predicted are the shares of some steps' gradients of ``digits`` that FP16 makes infinite and zero, by scale. All that
 the model knows of a step is the mean and the standard deviation of ``log|g|`` one step before, with another batch;
-they make a lognormal distribution; the baseline is a normal one with the standard deviation of ``g`` there. What is
-exactly zero in 32 bits as well is left out. And a dynamic scale is really run, with a short growth interval.
+they make a lognormal distribution; the baseline is a normal one with the standard deviation of ``g`` there. Numbers
+that are exactly zero in 32 bits as well are left out. And a dynamic scale is really run, with a short growth interval.
 """
 
 import statistics

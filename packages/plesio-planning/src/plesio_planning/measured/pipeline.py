@@ -3,8 +3,8 @@
 Every rank is a device. It does the operations that `plesio_planning.sim.pipeline_schedules` gives it, waits for what an
 operation needs and sends on what it makes, point to point with Gloo. There are two kinds of stages. Two *compute*, one
 for each core: layers whose forward and backward passes are torch's. Four *wait*, as a process does whose device
-computes, so that the machine's cores are no part of it and every schedule can be tried. What stages take is measured
-first, with all ranks at work but nothing sent; the model is told that and what a message takes.
+computes, so that the machine's cores are no part of it and every schedule can be tried. The stages are timed first,
+with all ranks at work but nothing sent; the model gets these times and that of a message.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """Real processes at a real barrier: steps are made to last drawn times, and a BSP run waits for the slowest of them.
 
-What an exchange takes is measured with steps that do not vary; the rest is the mean of the largest of N draws.
+An exchange is measured with steps that do not vary; the rest is the mean of the largest of N draws.
 """
 
 from typing import Annotated, Any, Literal

@@ -8,8 +8,8 @@ send is a maximum of sums (see `plesio_planning.sim.recurrences`):
     tree     ready'[child] = ready'[parent] = max(ready[child], ready[parent]) + α + S/B     the child's link, both ways
 
 With equal links and starts these are the closed forms ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009) and
-``2⌈log₂ n⌉(α + S/B)`` (a reduce and a broadcast on a binomial tree, Thakur et al. 2005). What they cannot tell is what
-a late rank or a slow link costs: a ring is as slow as its slowest link, but a late start is paid once, not every round.
+``2⌈log₂ n⌉(α + S/B)`` (a reduce and a broadcast on a binomial tree, Thakur et al. 2005). They leave out the cost of a
+late rank or a slow link: a ring is as slow as its slowest link, but a late start is paid once, not every round.
 
 Arithmetic on the values takes no time here, and messages do not share links.
 """

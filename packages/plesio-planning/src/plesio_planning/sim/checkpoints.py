@@ -2,10 +2,10 @@
 
 A run computes for I and writes its state for C, again and again. It fails by chance; then it needs R to be back at the
 newest state that was whole, and what it had done since is lost. It can fail at any time, also while it writes or comes
-back. Where states are written while the run goes on, a state counts from a lag w after the run went on.
+back. If states are written while the run goes on, a state counts from a lag w after the run went on.
 
 The times between failures are drawn anew after each (a renewal process): exponential ones have no memory, Weibull's of
-a shape below 1 come in bursts. What is between two failures has a closed form, so a run takes as many rounds as it has
+a shape below 1 come in bursts. The time between two failures has a closed form, so a run takes as many rounds as it has
 failures, and all runs take them together. A run without an end is a single one, whose failures are looked at together;
 it says what share of the time is work even where no run would ever end.
 """

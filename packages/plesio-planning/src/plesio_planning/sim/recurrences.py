@@ -1,6 +1,6 @@
 """Times of workers under a consistency policy, from their step times alone: max-plus recurrences, compiled.
 
-Theory of operation. Where the order of messages does not matter, the time at which a step begins is a maximum of sums
+Theory of operation. If the order of messages does not matter, the time at which a step begins is a maximum of sums
 of earlier ones (a max-plus linear system: Baccelli, Cohen, Olsder & Quadrat 1992, chapter 1), and a run is computed
 step after step, without events. With C[w,k] the seconds that worker w computes at step k, b[w,k] the step's begin and
 f = b + C its finish:
@@ -14,8 +14,8 @@ E[r] is the end of exchange r and X what an exchange takes. Hence, to the bit: a
 a bound of at least the number of steps is none. The formulas are those of `plesio.policies.barrier` and, for a period
 of 1, of `plesio.policies.asynchronous`.
 
-Where it stops being true: X does not depend on who exchanges at the same time. Where workers queue for a server, the
-order of arrival decides; `plesio_planning.sim.store` simulates that.
+Limits: X does not depend on other exchanges at the same time. If workers queue for a server, the order
+of arrival decides; `plesio_planning.sim.store` simulates that.
 """
 
 import math

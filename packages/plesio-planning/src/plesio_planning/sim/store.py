@@ -19,7 +19,7 @@ For equal workers this is the machine-repairman model, a closed queue: with n wo
 takes S an update takes ``max(S, (C + S + 2L)/n)`` seconds at least (Lazowska et al. 1984, section 5.2), and no more,
 once the workers are spread out, where nothing varies.
 
-Where it stops being true: with several servers an update has arrived when all of them have it, which is the largest of
+Limits: with several servers an update has arrived when all of them have it, which is the largest of
 as many queues; and bandwidth that answers share is not in it. The virtual world simulates both.
 """
 

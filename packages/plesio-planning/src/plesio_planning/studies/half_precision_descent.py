@@ -13,8 +13,8 @@ part of the gradient is beneath what FP16 can hold. In a step
 Two other rules for 4 are tried: the update of the step before is applied once more, or what is infinite is replaced by
 the largest number of the format, so that the step is taken with a gradient that is wrong in those places.
 
-At some steps one number of one rank's gradient is far too large, a *spike*. What goes wrong when 3 is left out or 4 is
-done in another order is what `Handling` can be told to do.
+At some steps one number of one rank's gradient is far too large, a *spike*. `Handling` can leave out 3 or do 4 in
+another order, to show what goes wrong.
 """
 
 import math

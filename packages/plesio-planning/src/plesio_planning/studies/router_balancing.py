@@ -6,8 +6,8 @@ token goes to the expert of its largest sum. Descent on the biases makes ``-mean
 the first term is what a task would reward, the second the balancing loss of Shazeer et al. 2017 as Fedus et al. 2021
 have it (equation 4), with f the shares of tokens that experts get, through which no gradient goes.
 
-What it shows: without the second term descent makes the popular experts more popular still; with it, balance is paid
-for by tokens that do not get the expert that they like most. Where it stops being true: experts here do not learn, so
+The finding: without the second term descent makes the popular experts more popular still; with it, balance is paid
+for by tokens that do not get the expert that they like most. Limits: experts here do not learn, so
 they do not become worth what they are given.
 """
 

@@ -2,8 +2,8 @@
 
 A layer has four matrices: queries, keys and values (h by 3h), the attention's output (h by h), and the MLP's two (h by
 4h and 4h by h). With n tokens, a device that has some columns of an a by b matrix makes some columns of the output; one
-that has some rows makes a part of the sum of all outputs. What the whole output needs then is an all-gather or an
-all-reduce of it, and the input's gradient the other of the two.
+that has some rows makes a part of the sum of all outputs. The whole output then needs an all-gather or an all-reduce,
+and the input's gradient the other of the two.
 
 - *columns*, *rows*: every matrix by itself, its output made whole.
 - *Megatron*: the first matrix of a pair by columns, the second by rows, so that what is between them stays apart: one

@@ -76,7 +76,7 @@ def _simulate_balancing(
     Args:
         name: Name of the way.
         speeds: (workers, steps).
-        present: Who is there, (workers, steps). Who comes or goes changes the shares at once.
+        present: Who is there, (workers, steps). A worker that comes or goes changes the shares at once.
         total: Samples of a step.
         sample_s: Seconds that a worker of speed 1 takes for one.
         jitter: What times are multiplied by, (workers, steps).

@@ -21,7 +21,7 @@ staleness τ_t*.
    the one with the largest sum. Doob's inequality (1953) and Minkowski's say that this is at most ``(1+2)² α²Sσ²``,
    and Cauchy-Schwarz ``α²S²σ²``: the *largest* bound counts, up to nine times (`chosen_bound`).
 
-Where they stop being true:
+Limits:
 
 - A rule that sees gradients *in flight* gives ``ξ_t`` another mean, and so does a worker whose step takes longer for
   some samples than for others, or a guard that drops or scales down gradients by their size.

@@ -1,6 +1,6 @@
 """Descents whose staleness is chosen: by a schedule, as badly as can be, or by somebody who sees gradients in flight.
 
-What `theory.changing_bound` is held against. The first keeps its premises, the others show what happens without.
+Counterparts of `theory.changing_bound`. The first keeps its premises, the others show what happens without.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ the variance of one sample's gradient, B samples a step, τ staleness in steps. 
 start shrinks with T, what noise (or error) holds up does not at a constant learning rate.
 
 They are worst cases over all functions of a class, so a run may do much better, and none says anything of a function
-outside the class. Where an order is all that is known (`Bound.order`), the constants are left out.
+outside the class. If an order is all that is known (`Bound.order`), the constants are left out.
 """
 
 import math

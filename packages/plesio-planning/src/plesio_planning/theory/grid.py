@@ -44,7 +44,7 @@ stage it is decentralised SGD (Koloskova et al. 2020, for like data), with one g
 2015). With α as 1/√T all parts go to 0. The source has a *smoothing parameter* and we do not know which: here it is ρ
 with H, how much a mixing smooths and how often.
 
-Where it stops being true: momentum and Adam; gradients that are recomputed at present weights, shrunk or compensated,
+Limits: momentum and Adam; gradients that are recomputed at present weights, shrunk or compensated,
 which are biased ones of ``∇f(x̂)``; a mixing that is added later than it begins (`GridSetting.bound`) or is compressed;
 groups with unlike data. Samples that are drawn once an epoch are not independent either. How fast disagreement
 shrinks by mixing alone, late mixing included, is `consensus_rate`.

@@ -5,12 +5,12 @@ steps late is ``x[t+1] = (1+β) x[t] - β x[t-1] - s x[t-τ]`` with ``s = αλ``
 
     z^(τ+1) - (1+β) z^τ + β z^(τ-1) + s = 0        (times z for τ = 0)
 
-and converges just if all roots are inside the unit circle. Small s keep them there. As s grows, the first pair to leave
-does so at ``z = e^(iθ)``, where ``s = -z^(τ-1) (z-1) (z-β)`` is real. The angle of the right side grows with θ from π/2
-and is π at that place, which is one equation in one unknown. Without momentum it is ``θ = π/(2τ+1)`` and
-``s = 2 sin(π/(2(2τ+1)))`` (Levin & May 1976; about π/2 over τ, and 2 for τ = 0). Momentum as torch.optim.SGD has it.
+and converges just if all roots are inside the unit circle. Small s keep them there. With growing s, the first pair to
+leave does so at ``z = e^(iθ)``, where ``s = -z^(τ-1) (z-1) (z-β)`` is real. The angle of the right side grows with θ
+from π/2 and is π at that place, which is one equation in one unknown. Without momentum it is ``θ = π/(2τ+1)`` and ``s =
+2 sin(π/(2(2τ+1)))`` (Levin & May 1976; about π/2 over τ, and 2 for τ = 0). Momentum as torch.optim.SGD has it.
 
-Where it stops being true: staleness that varies, for which the same mean can be better or worse, and curvature that
+Limits: staleness that varies, for which the same mean can be better or worse, and curvature that
 changes along the way; a network's largest curvature is itself driven up to its limit (Cohen et al. 2021).
 """
 

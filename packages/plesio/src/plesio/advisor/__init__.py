@@ -15,7 +15,7 @@ flips          where another would be the best
 words, code    the answer in sentences, as code, and as a recipe
 =============  =========================================================================================
 
-Whoever runs the candidates is given as a `Rehearsal`: `plesio.bench.advise` does it in the virtual world.
+The caller passes a `Rehearsal`, which runs the candidates: `plesio.bench.advise` does it in the virtual world.
 """
 
 from plesio.advisor.advice import Advice, Question, Row, advise

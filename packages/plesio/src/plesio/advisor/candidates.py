@@ -1,6 +1,6 @@
 """The strategies and settings that are asked about.
 
-`bsp` is what DDP does, and what all others are held against. What else there is depends on the cluster: settings by
+`bsp` is what DDP does, and what all others are held against. The other candidates depend on the cluster: settings by
 racks where there are racks, a store where optimizers can be run on it; local steps that keep the moments of the mean
 gradient where the optimizer divides by them.
 """

@@ -1,6 +1,6 @@
 """The points at which another strategy is the best: another bandwidth, imbalance, model size or failure rate.
 
-What a run showed of a candidate is kept: the samples that it needs, and how far its price was off. Only its price is
+A run's findings about a candidate are kept: the samples that it needs, and how far its price was off. Only its price is
 computed again. So this asks what the same learning costs elsewhere; what was not run counts as needing bsp's samples,
 times a guess for its slack, and is left out where it was run too late to be timed.
 

@@ -12,7 +12,8 @@ A replica is parameters, gradients and what the optimizer keeps; a step adds act
                       (ZeRO's third stage, Rajbhandari et al. 2020, section 5)
     adaptive          the most of what it may change to
 
-What Python, torch and the data take is not counted: on an accelerator it is little, on a host it is the same for all.
+The memory of Python, torch and the data is not counted: on an accelerator it is little, on a host it is the same for
+all.
 """
 
 from dataclasses import dataclass

@@ -9,8 +9,8 @@
    the value that it came to. It is run again, longer, if with these it could still be first.
 3. *Rounds*, as in successive halving (Jamieson & Talwalkar 2016): those that may be the best are run with one more
    seed each, with bsp. A round takes `ROUND_SHARE` of the budget that is left, so it has as many of them as that
-   allows, the best ones. Who falls behind the best by more than the scatter of seeds explains is left out. When nobody
-   else is left, or all are surely as good, the rest of the budget goes to candidates again.
+   allows, the best ones. A candidate that falls behind the best by more than the scatter of seeds explains is left out.
+   When nobody else is left, or all are surely as good, the rest of the budget goes to candidates again.
 4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
 5. *What is left* of the budget goes to candidates that their price left out, the cheapest first: prices may be wrong.
    Then contenders get more seeds, and a new winner is checked.

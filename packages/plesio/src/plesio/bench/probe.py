@@ -20,7 +20,7 @@ taken off. (A link that is shaped by a bucket of tokens lets through at once wha
 faster than it is in the long run.)
 
 All of it goes over the job's own process group (Gloo, point to point): it opens no port of its own, binds to the
-interface that leads to the job's meeting point, and measures the path that collectives take. What comes in is numbers.
+interface that leads to the job's meeting point, and measures the path that collectives take. All input is numbers.
 """
 
 import math

@@ -39,8 +39,8 @@ def simulate_script(
 ) -> list[RunResult]:
     """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
 
-    Every worker has the script's globals of its own. What the script passes to ``join`` holds, except for the policy
-    and the trace folder, which are these.
+    Every worker has the script's globals of its own. The script's arguments to ``join`` hold, except for the policy and
+    the trace folder, which are these.
 
     Args:
         script: The Python file.

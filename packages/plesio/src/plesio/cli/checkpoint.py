@@ -142,7 +142,7 @@ def export(
     """Write a checkpoint's tensors as a plain torch file.
 
     torch.load(FILE, weights_only=True) gives {"model": ..., "optimizer": ...}: what load_state_dict of an equal model
-    and of an equal optimizer takes. Of a grid it gives "model" alone, the mean over the groups.
+    and of an equal optimizer takes. For a grid it gives "model" alone, the mean over the groups.
     """
     check_output_file("--out", out)
 

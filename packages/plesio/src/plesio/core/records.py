@@ -1,7 +1,7 @@
 """Records: the frozen values that are logged, sent and written to files, and the one way between them and JSON values.
 
 A record's text is a JSON object of its fields. `Record.left_out` says which fields it leaves out; they have their
-defaults when it is read back. Where one of several types may stand, the object names its type (msgspec's tagged
+defaults when it is read back. If a field can hold one of several types, the object names its type (msgspec's tagged
 unions); in a field that can hold one type only it does not.
 
 A dataclass is a record, too, without omissions and tags. Reading is strict: a field that is missing, unknown or of

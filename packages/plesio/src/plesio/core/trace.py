@@ -12,8 +12,8 @@ span is waiting and communicating in one, as a collective shows it; `split_block
 
 A long trace is *sampled*. The first `WHOLE_STEPS` steps are recorded in full; from there on one block of `BLOCK_STEPS`
 steps in two, in four once there are twice as many steps, and so on. The clock alone says which blocks, so all workers
-record the same steps. A record ``{"k":"sampled","t":...,"c":131072,"every":2}`` says from which step on. What is rare
-(an evaluation, a loss, a gradient that was scaled down) is always recorded.
+record the same steps. A record ``{"k":"sampled","t":...,"c":131072,"every":2}`` says from which step on. Rare records
+(an evaluation, a loss, a gradient that was scaled down) are always kept.
 
 Recording appends a tuple to a list; encoding and writing happen every `FLUSH_RECORDS` records or `FLUSH_S` seconds, so
 that a killed worker's file holds all but its last moments. A disk that fills up ends the tracing, not the training.

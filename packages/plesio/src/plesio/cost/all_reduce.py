@@ -2,8 +2,8 @@
 
 In the Hockney model (`plesio.cost.hockney`): n ranks, S bytes, latency α, bandwidth B. No algorithm can take less than
 ``2(n-1)/n S/B`` (Patarasuk & Yuan 2009) or ``⌈log₂ n⌉ α``; a ring reaches the first bound and is far from the second, a
-tree is the other way round, and halving-doubling comes close to both. What the model does not see is the network's
-shape, for which `plesio.cost.placement` counts who shares which link.
+tree is the other way round, and halving-doubling comes close to both. The model leaves out the network's shape, for
+which `plesio.cost.placement` counts who shares which link.
 """
 
 import math

@@ -12,7 +12,7 @@ Threads that send overlap with others that compute, so at the task's own size th
 measured time: where the processors' times are more than it, both count by the same share less. The worker's contains a
 step's end, which is charged by itself and therefore taken off. The way is as long for all sizes.
 
-What the processors take was measured as their own time, so it is right also where there are more workers and servers
+The processors' work was measured as their own time, so it is right also where there are more workers and servers
 than cores. Then they share them (`plesio.sim.sharing`); how many cores' worth of work the machine does for so many at
 once was measured too.
 """

@@ -124,7 +124,7 @@ def unequal_all_to_all_s(
     """Seconds for an all-to-all with parts of any sizes, as a mixture of experts sends them: the busiest rank decides.
 
     ``(n-1) α + max(what a rank sends, what one receives)/B``: messages of any sizes can be put into rounds in which
-    the busiest port never waits (König 1916; Birkhoff 1946). With equal parts it is `all_to_all_s`. Where a port cannot
+    the busiest port never waits (König 1916; Birkhoff 1946). With equal parts it is `all_to_all_s`. If a port cannot
     send all the time that it receives, the smaller of the two counts in part as well.
 
     >>> unequal_all_to_all_s([[0, 1e6], [3e6, 0]], link=Link(latency_s=0, bytes_per_s=1e9))
@@ -179,7 +179,7 @@ def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_server
 
     ``max(n, k) (α + S/(kB))``: each worker sends to each server ``S/k`` bytes, a server receives from one worker at a
     time. The n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
-    with as many colours as its largest degree (König 1916). Of that ``max(n/k, 1) S/B`` is bandwidth: one server is a
+    with as many colours as its largest degree (König 1916). Its part ``max(n/k, 1) S/B`` is bandwidth: one server is a
     hub, and n servers (one on every host) carry what a ring carries (Li et al. 2014). Servers have links of their own.
 
     Args:

@@ -2,7 +2,7 @@
 
 Sizes range over decades and a timer's errors grow with what it times, so the line makes the *relative* errors small:
 the squares of ``(y - a - b x) / y`` are summed, that is weights ``1/y²``, with y as it was measured. Neither latency
-nor seconds per byte can be negative. Where the best line has a negative one, that one is 0 and the other is fitted
+nor seconds per byte can be negative. If the best line has a negative one, that one is 0 and the other is fitted
 again. This is the non-negative least-squares solution (Lawson & Hanson 1974, chapter 23), as x and y are not negative.
 
 Confidence intervals are those of the line without that constraint (Student's t, n-2 degrees of freedom), cut off at 0

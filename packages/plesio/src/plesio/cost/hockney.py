@@ -4,7 +4,7 @@ A message of S bytes takes α + S/B: *latency* α, paid once a message, and *ban
 duplex and a rank has one port: at any time it sends one message and receives one (Thakur, Rabenseifner & Gropp
 2005). Adding numbers up costs nothing; where it does, it is part of the measured B.
 
-What follows for every algorithm: with 0 bytes the latencies remain, as in a barrier, and one rank has nobody to talk to
+It follows for every algorithm: with 0 bytes the latencies remain, as in a barrier, and one rank has nobody to talk to
 and is done in no time.
 """
 

@@ -1,11 +1,11 @@
 """Reads a PyTorch profiler trace (Kineto; ``torch.profiler``, ``export_chrome_trace``): steps, collectives, overlap.
 
-What a trace holds, and what is taken from it:
+Contents of a trace that are read:
 
 - ``ProfilerStep#N`` on the CPU, from one ``profiler.step()`` to the next: the step times. With a GPU they are right if
   the CPU waits for it now and then. The same name among the GPU's annotations is not taken.
 - NCCL: kernels ``ncclDevKernel_AllReduce_...`` last as long as the communication. Their arguments say what was sent, or
-  in older traces those of the ``record_param_comms`` with the same ``External id``. What the CPU annotates
+  in older traces those of the ``record_param_comms`` with the same ``External id``. An annotation of the CPU
   (``nccl:all_reduce``, ``record_param_comms``) lasts as long as the launch, and is no communication time.
 - Gloo: ``gloo:all_reduce``, in the thread that does the work. It has a size only if the profiler was given
   ``record_shapes=True``, and its ranks only if all process groups of the trace are equally large. Gloo's reduce-scatter

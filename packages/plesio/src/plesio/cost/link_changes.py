@@ -1,7 +1,7 @@
 """Links whose latency or bandwidth changes while a run goes on, and how long work takes that finds such a change.
 
-What a change finds under way is charged in parts: with ``D(t)`` the seconds that all of it would take at the links of
-moment t, the part done in a second is ``1 / D(t)``, and it is over when these parts make one.
+Work that is under way at a change is charged in parts: with ``D(t)`` the seconds that all of it would take at the links
+of moment t, the part done in a second is ``1 / D(t)``, and it is over when these parts make one.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Ethernet is given at its line rate; TCP carries 1448 bytes of the 1538 that a full frame takes on the wire, 94.1 % of
 it. Bandwidths inside a host are bus bandwidths that nccl-tests measured, not a data sheet's. Latencies are per message;
-of a fitted all-reduce's latency a ring's step gets its share. What nobody measured is marked as an assumption.
+of a fitted all-reduce's latency a ring's step gets its share. Numbers that were not measured are marked as assumptions.
 """
 
 from collections.abc import Mapping

@@ -6,11 +6,11 @@ comes back as it does at other times. Then a segment of I + C takes ``M e^(R/M) 
 2006), and the best I, in which R has no part, solves ``-ln(1 - I/M) - I/M = C/M``. Young (1974) and Daly (2006)
 give closed forms near it.
 
-Of that time I is work and C writing. Coming back takes ``1 - e^(-R/M)`` of all the time: failures come at rate 1/M at
+I of this time is work and C writing. Coming back takes ``1 - e^(-R/M)`` of all the time: failures come at rate 1/M at
 all times alike, and after each ``M (1 - e^(-R/M))`` pass on average until the state is back or the next one comes. The
 rest was lost. A state that counts only w after it was taken makes a failure cost w more, lost.
 
-Where it stops being true: failures that come in bursts, states written while the run goes on, and failures that are
+Limits: failures that come in bursts, states written while the run goes on, and failures that are
 noticed late.
 """
 

@@ -40,7 +40,7 @@ ALL_REDUCES: Mapping[str, AllReduceTime] = {
     "double tree": double_tree_all_reduce_s,
     "tree": tree_all_reduce_s,
 }
-"""The algorithms for equal links. Of two that take as long, the first is chosen."""
+"""The algorithms for equal links. The first of two that take as long is chosen."""
 
 _LARGEST_BYTES = 2.0**50
 _PER_OCTAVE = 8

@@ -17,7 +17,7 @@ A host that is alone in its rack cannot be told from one with a slow interface, 
 way out: it counts to the rack it is nearest to.
 
 Between racks, messages share an *uplink*. Its bandwidth is measured with all pairs at once; else it is taken to be
-what a pair had at best. What follows for an exchange is in `plesio.cost.exchange_plan`.
+what a pair had at best. The consequences for an exchange are in `plesio.cost.exchange_plan`.
 """
 
 import math
@@ -49,7 +49,7 @@ class PairMatrix:
     Attributes:
         hosts: Their names.
         latency_s: Seconds of a small message from host i (row) to host j (column).
-        bytes_per_s: Bandwidth from host i to host j. What stands in the diagonals means nothing.
+        bytes_per_s: Bandwidth from host i to host j. The diagonals mean nothing.
 
     >>> two = PairMatrix(hosts=("a", "b"), latency_s=((0, 1e-4), (1e-4, 0)), bytes_per_s=((0, 1e9), (1e9, 0)))
     >>> two.num_hosts

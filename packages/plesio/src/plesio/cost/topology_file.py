@@ -1,6 +1,6 @@
 """A measured topology as a cluster file: what `plesio.cost.cluster.Cluster` reads, with the measurement in it.
 
-A cluster has hosts alike in racks alike, so ``[nic]`` and ``[uplink]`` are medians. What was measured pair by pair is
+A cluster has hosts alike in racks alike, so ``[nic]`` and ``[uplink]`` are medians. The measurements pair by pair are
 in the table ``[probe]``, which `Cluster` passes over and `read_topology` reads; hosts are in the planned order of ranks
 there, as ranks fill a cluster's hosts one after the other.
 """

@@ -25,11 +25,10 @@ How an update counts. Its staleness is τ = (version now) - (version it was comp
 
 where N counts the workers that share the samples and m those whose work the update is (1, or a rack's), so that N
 workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
-learning rate a user writes is that of the synchronous step, whatever the policy. Of a gradient
-it is also said what share of a round it is, and how many rounds old: momentum and its like are per synchronous step too
-(`plesio.runtime.server.interleaved`). A worker that rests, because there are
-no samples left for it, still counts: else the last workers of every epoch would make large steps with stale gradients,
-and undo what all had learned.
+learning rate a user writes is that of the synchronous step, whatever the policy. A gradient also carries its share of a
+round, and its age in rounds: momentum and its like are per synchronous step too (`plesio.runtime.server.interleaved`).
+A worker that rests, because there are no samples left for it, still counts: else the last workers of every epoch would
+make large steps with stale gradients, and undo what all had learned.
 
 *Undivided* rates leave the N out, as parameter servers often do (Dean et al. 2012): every gradient is applied by the
 stock optimizer as if it were all of a synchronous step, so N workers move the parameters N times as far as one, and

@@ -2,9 +2,9 @@
 
 Chen et al. 2016, "Revisiting Distributed Synchronous SGD" (section 3.2). N live workers begin a step from one version
 of the parameters; the first N - b gradients that arrive are averaged, make the next version, and let their workers go
-on. Who is not there yet goes on computing: nobody can be called back out of a backward pass. When its gradient arrives
-it is *late*, for there is a newer version than the one it was computed from. It is refused, its samples go to others,
-and the worker begins again from the parameters as they are now.
+on. A worker that is not there yet goes on computing: nobody can be called back out of a backward pass. When its
+gradient arrives it is *late*, for there is a newer version than the one it was computed from. It is refused, its
+samples go to others, and the worker begins again from the parameters as they are now.
 
     version      v                          v + 1                      v + 2
     worker 0     |---- step ----|           |---- step ----|

@@ -13,7 +13,7 @@ Invariants:
 
 - One number, the clock c of the last completed exchange, fixes everyone's credit: c + H + d. It only grows.
 - A live worker's clock is at least c, so the lead is at most (c + H + d - 1) - c = H + d - 1 when a step begins.
-- A round waits for live workers only. What a departed worker had contributed stays in the round and counts.
+- A round waits for live workers only. A departed worker's contribution stays in the round and counts.
 - A round is never left open when nobody is to be waited for.
 
 A newcomer is admitted at c, the start of the open round, and owes it an update like everyone else, so a join delays the

@@ -6,7 +6,7 @@ a recorded log of events replays to the same actions anywhere (`plesio.policies.
 Clocks count finished optimizer steps. A worker that has credit up to clock ``c`` may finish step ``c`` without asking;
 its *lead* is taken when it begins a step: its clock minus the slowest live worker's clock.
 
-What a world owes a machine: a worker joins before anything else of it, and once until it left; nothing of it follows
+A world's duties to a machine: a worker joins before anything else of it, and once until it left; nothing of it follows
 after it left (late messages are the world's to refuse); its clock grows from one arrival to the next and never passes
 its credit. Machines assert this.
 """
@@ -261,7 +261,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
         version: The version that results: one more than the last.
         staleness: τ of each update, in the order of ``updates``.
         share: Of a round, one step of every worker, that gradients are: steps times workers whose work they are, over
-            all workers. What an optimizer remembers goes on by so much of a synchronous step.
+            all workers. An optimizer's memory moves on by so much of a synchronous step.
         age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
             application.
     """

@@ -7,7 +7,7 @@ workers with batches of b samples takes the steps of one worker with m·b, becau
 the same. So R racks train as R workers of ``local_sgd`` do, with batches m times as large: there are R replicas that
 drift apart and not R·m, and each drifts less, since the variance of its gradient is an m-th.
 
-What is sent between racks. A ring all-reduce of S bytes over all n ranks, in the order of racks, crosses racks R times
+*Traffic between racks.* A ring all-reduce of S bytes over all n ranks, in the order of racks, crosses racks R times
 at each step, with ``2 (n-1)/n S`` bytes each. Here a mean is taken among the R racks every H steps:
 
     ``2 (R-1) S / H``  against  ``2 R (n-1)/n S``  bytes a step; for 2 racks of 8 that is ``1 / (1.875 H)`` of it.
@@ -16,8 +16,8 @@ With a delay of d steps the exchange between racks runs behind the next d steps,
 within the rack all go on waiting for each other at every step.
 
 With a compression (`plesio.policies.compression`) less than S goes between racks; within them everything goes in full,
-where it costs little. What is compressed is a rack's delta, and what it leaves out is kept for each rack. It multiplies
-with the period: a quarter of an H-th with ``qsgd:8``.
+where it costs little. Compression applies to a rack's delta, and each rack keeps the part that was left out. It
+multiplies with the period: a quarter of an H-th with ``qsgd:8``.
 
 BSP in the rack and SSP between racks makes the rack the client of the parameter store: to the machine it is one worker,
 whose clock, lead, credit and staleness are those that its members have in common. So every law of

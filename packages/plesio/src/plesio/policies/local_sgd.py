@@ -14,8 +14,8 @@ share a of the learning rate, and what they come to on average is taken 1/a time
 2020, "SlowMo"). Training goes as fast, and replicas drift apart by less: see
 `plesio.runtime.worker.exchange.outer_step`.
 
-Where the optimizer divides by the size of its gradients, as Adam does, ``moments=mean`` keeps what it remembers what it
-would be if it had seen the mean gradient of all workers: `plesio.runtime.worker.exchange.mean_moments`.
+If the optimizer divides by the size of its gradients, as Adam does, ``moments=mean`` keeps its moments as they would be
+if it had seen the mean gradient of all workers: `plesio.runtime.worker.exchange.mean_moments`.
 
 On the collective the deltas may be compressed (`plesio.policies.compression`), as in Basu et al. 2019,
 "Qsparse-local-SGD", whose error feedback is between exchanges, not between steps.

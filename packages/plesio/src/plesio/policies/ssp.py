@@ -5,12 +5,12 @@ ML via a Stale Synchronous Parallel Parameter Server". A worker whose clock is c
 worker has been heard at clock c - s or later. One slow worker then holds up the others only once they have used up the
 bound, and what they read is never arbitrarily old.
 
-What is read. A worker trains on cached parameters, which it refreshes at every exchange, after p steps (the period).
+*Reads.* A worker trains on cached parameters, which it refreshes at every exchange, after p steps (the period).
 When it begins a step at clock c, its parameters hold every update of every live worker up to clock c - s - p at least
 (refused ones apart). Proof: they were pulled at an exchange at clock e > c - p, and it began step e only when everyone
 had been heard at clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
 
-What is sent. A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
+*Sends.* A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
 period), so a slow link carries less. That has a price under momentum: the gradients of p steps are applied as one
 step of p times the length, which stands less of a learning rate (docs/log.md, section 43). A worker that has stopped
 at the bound needs news from one that sends every p steps, hence p <= s + 1: beyond, all could stop with unsent steps

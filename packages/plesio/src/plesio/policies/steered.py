@@ -9,7 +9,7 @@ On a collective all workers have the same clock, so a change is named ahead: rev
 holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a
 `Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
 the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
-Where every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: else it would
+If every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: else it would
 reach a slow worker before a step that a fast one has made, and that round would be a mean of some.
 
 Invariants:

@@ -52,7 +52,7 @@ class Report:
         alike: What all workers must have alike, where that is news: its kind, its number in the program, and values;
             else not in the message's text.
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
-        memory: What its memory held at the peak so far. Where it is not known it is not in the message's text.
+        memory: What its memory held at the peak so far. If it is unknown, the message's text does not have it.
         utilisation: What it has used so far; likewise.
         within: What it does together with the others now: waits there; likewise where it does nothing so.
     """

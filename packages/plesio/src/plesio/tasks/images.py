@@ -1,6 +1,6 @@
 """``images``: CIFAR-10 or MNIST from files in a folder that the user names, and a small CNN that fits their shape.
 
-Who has no files tries the same network on the digits that scikit-learn bundles (``format="digits"``).
+Without files, try the same network on the digits that scikit-learn bundles (``format="digits"``).
 """
 
 import functools

@@ -38,9 +38,9 @@ TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 def load_task(spec: str, /, **options: Any) -> "Task":
     """Load the task that ``spec`` names, made with ``options``.
 
-    The attribute is a `Task`, or a callable that returns one and takes the options as keyword arguments. As for a
-    script that Python runs, a file's folder (or for a module the current one) is put on the import path, at its end so
-    that nothing in it hides an installed package.
+    The attribute is a `Task`, or a callable that returns one and takes the options as keyword arguments. Like the
+    folder of a script that Python runs, a file's folder (or for a module the current one) is put on the import path, at
+    its end so that nothing in it hides an installed package.
 
     >>> load_task("quadratic", dimension=8).metric_name
     'suboptimality'

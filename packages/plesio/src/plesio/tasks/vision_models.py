@@ -11,7 +11,7 @@ Each keeps what makes its family behave as it does when many workers train it, a
 - ``mlp``: fully connected layers alone.
 - ``transformer``: patches of 2 x 2 pixels as tokens (Dosovitskiy et al. 2021).
 
-Where the originals normalise over the batch these normalise over groups of channels: no buffers, and the same model
+The originals normalise over the batch, but these normalise over groups of channels: no buffers, and the same model
 under every policy.
 """
 

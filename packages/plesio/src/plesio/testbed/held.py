@@ -1,6 +1,6 @@
 """Testbeds that are held: by a process in the background (`hold`), or by a command that is running; and what is left.
 
-What holds a testbed removes it, whatever becomes of it. Should that fail too (the machine lost power, say), the names
+The holder of a testbed removes it, however it ends. Should that fail too (the machine lost power, say), the names
 of namespaces and control groups say whose they were, and `remove_leftovers` clears them away.
 """
 

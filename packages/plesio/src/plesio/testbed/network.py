@@ -12,7 +12,7 @@ in.
 Connections between hosts are controlled by CUBIC, Linux's own, whatever this machine has set for itself: BBR, for one,
 spreads a message of 40 kB over a whole latency if nothing larger went before.
 
-A link is a veth pair, whose latency is the machine's, a few hundredths of a millisecond. Where a link has
+A link is a veth pair, whose latency is the machine's, a few hundredths of a millisecond. If a link has
 `LEAST_LATENCY_S` or more, or jitter, it is charged on the way out: by the kernel's netem where there is one, and else
 by a delay line (`plesio.testbed.delay_line`). All hosts share the machine's cores.
 """

@@ -3,7 +3,7 @@
 The *noise scale* is the batch at which a gradient is as much noise as signal, ``tr(HΣ)/GᵀHG`` on a bowl with the
 Hessian H, or in short ``tr Σ/‖G‖²``, which is the same where all curvatures are. With the best step length the loss
 falls by ``1/(1 + B_noise/B)`` of what it would fall without noise (McCandlish et al. 2018, equations 2.6 to 2.9).
-Where that is little in a step, ``dr/dt = -r/(1 + B_noise(r)/B)`` integrates to
+If that is little in a step, ``dr/dt = -r/(1 + B_noise(r)/B)`` integrates to
 
     steps = S_min (1 + B_crit/B),       B_crit = the mean of B_noise over the steps of a run without noise
 
@@ -11,12 +11,12 @@ Where that is little in a step, ``dr/dt = -r/(1 + B_noise(r)/B)`` integrates to
 twice as many steps as there must be, can be found in two ways, which are compared: by a line through the steps of
 descents that are really done (`plesio_planning.studies.noisy_descent`), over 1/B; and by the noise scale.
 
-What the step length does as the batch grows is a rule: *linear* (Goyal et al. 2017), *square-root* (Krizhevsky 2014) or
+A rule sets the step length as the batch grows: *linear* (Goyal et al. 2017), *square-root* (Krizhevsky 2014) or
 *none*. Linear is what the best step length does below B_noise, ``1/(1 + B_noise/B)``; it fails where the step becomes
 longer than the curvature allows, 2/L. *Warm-up* moves this limit only where the curvature is larger at first, as the
 walls of the bowl make it: a quadratic's limit stays where it is.
 
-Where it stops being true: an optimizer that normalises (Adam) has square-root scaling (Malladi et al. 2022), and the
+Limits: an optimizer that normalises (Adam) has square-root scaling (Malladi et al. 2022), and the
 noise of a network is neither the same everywhere nor known.
 """
 

@@ -13,7 +13,7 @@ workers of unequal pace push. How many gradients are refused, and how long it ta
 them never make an update as old as a large bound allows. τ + 1 workers taking turns have a delay of τ, so computing
 time, in steps of one worker, is iterations over τ + 1.
 
-Where it stops being true: noise that is not small, where a smaller step is wanted anyway (Koloskova et al. 2022), and
+Limits: noise that is not small, where a smaller step is wanted anyway (Koloskova et al. 2022), and
 momentum, with which the limit is far lower.
 """
 

@@ -9,7 +9,7 @@ restarts; `plesio_planning.studies.checkpoint_ways` has four ways to write.
 Keeping g generations: if a state is unreadable with probability q, a failure goes back j intervals more with
 probability ``q^j (1-q)``, and none of them is good with ``q^g``.
 
-Where it stops being true: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
+Limits: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
 are noticed late, failures during which hosts wait for repair, writing that slows down what goes on.
 """
 

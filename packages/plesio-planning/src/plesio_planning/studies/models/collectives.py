@@ -13,7 +13,7 @@ A ring sends least and waits most often, a tree the other way round; they cross 
 ``αB((n-1) - log₂ n) / (log₂ n - (n-1)/n)``. A ring carries half of what its links could from ``nαB`` bytes on, which
 is what a gradient's buckets are measured by (`plesio_planning.studies.overlap`).
 
-Where it stops being true: links that several messages share (`plesio.cost.placement`), and ranks that begin at
+Limits: links that several messages share (`plesio.cost.placement`), and ranks that begin at
 different times (`plesio_planning.sim.all_reduce`). The first four here have every pair of ranks on equal links, each
 with its own; only the hierarchical all-reduce knows that some ranks are neighbours.
 """

@@ -13,7 +13,7 @@ sending everything, compressing pays below the *break-even bandwidth*
 
 and at every bandwidth if the denominator is not positive, at none if the numerator is not.
 
-Where it stops being true: communication that hides behind computing (`planning.studies.overlap`) is worth less. Workers
+Limits: communication that hides behind computing (`planning.studies.overlap`) is worth less. Workers
 with independent random roundings average them, so n of them need fewer iterations than one, which is what is
 descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
 """

@@ -17,7 +17,7 @@ Ties, within a hundredth, go to the stricter model: communication that is hidden
 slow for good makes SSP go at its pace, once the bound is used up, and makes asynchronous updates favour the others'
 data; what helps is to give it less work (BSP, rebalanced).
 
-Where it stops being true: exchanges that contend for a link, and hidden communication of asynchronous workers, which
+Limits: exchanges that contend for a link, and hidden communication of asynchronous workers, which
 makes their updates staler than is counted here.
 """
 

@@ -10,7 +10,7 @@ compare very differently: a seed changes everything at once, an order only the l
 two tiers: strict (all bits) and relaxed (a difference of at most ``tolerance`` of a tensor's length). With ``first``
 and ``second`` it does so for files.
 
-Where it stops being true: ranks' partial sums differ less than random numbers do, and a real all-reduce divides tensors
+Limits: ranks' partial sums differ less than random numbers do, and a real all-reduce divides tensors
 into parts with an order each (the measurement).
 """
 

@@ -2,7 +2,7 @@
 
 The ways to go on, and what is simulated of them, are those of `plesio_planning.estimate.goodput_ways`.
 
-Where it stops being true: failures that come together (a switch, a rack's power) or in bursts, failures that are
+Limits: failures that come together (a switch, a rack's power) or in bursts, failures that are
 noticed late or not at all, repairs that queue, and what a step is worth: local SGD may need more of them, and replicas
 that are away make the batch smaller.
 """

@@ -17,7 +17,7 @@ the NICs at a time, ``min(r, g)`` of them in use. Groups of several hosts have r
 B in the first, and in the second every rank of a host at its share of the NICs, ``r/m B``. Among equal links
 (m = 1) every group size sends as much, ``2(n-1)/n S``, and waits ``2(g + n/g - 2)`` latencies: least at ``g = √n``.
 
-Where it stops being true: switches that are oversubscribed, rails that do not reach all hosts, pipelining of one level
+Limits: switches that are oversubscribed, rails that do not reach all hosts, pipelining of one level
 with the other (which hides the shorter of the two).
 """
 

@@ -6,10 +6,10 @@ whole samples, memory caps, speeds that drift, shares that may move only so far 
 (`plesio_planning.studies.work_shares`, `plesio_planning.studies.unequal_workers`) make it less.
 
 The alternative that leaves shares alone is to wait less: workers go on up to a bound ahead of the slowest
-(`plesio_planning.sim.recurrences`), on older parameters. Where the same workers stay slow a bound ends up at their
-pace; without one the rates add up, and what it costs is staleness.
+(`plesio_planning.sim.recurrences`), on older parameters. If the same workers stay slow a bound ends up at their pace;
+without one the rates add up, and what it costs is staleness.
 
-Where it stops being true: a part of a step that does not shrink with its samples (kernels, the optimizer, exchanging)
+Limits: a part of a step that does not shrink with its samples (kernels, the optimizer, exchanging)
 cannot be balanced away, and a batch that is too small for a device makes it slower.
 """
 

@@ -18,7 +18,7 @@ Gradients that are added up *along* K local steps and applied at once are the pa
 
 Beside the quadratics stands a loss that is not convex (`planning.studies.sigmoid_regression`), where runs are done.
 
-Where it stops being true: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
+Limits: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
 that are not equally fast (`plesio_planning.studies.consistency`).
 """
 

@@ -15,7 +15,7 @@ through its largest: the maximum of n numbers is the quantile of ``U^(1/n)``.
 Convergence with static, dynamic and no scale, and with three usual mistakes, is a descent that is really done
 (`plesio_planning.studies.half_precision_descent`).
 
-Where it stops being true: gradients of a network are of many sizes at once and shrink as it learns (the measurement
+Limits: gradients of a network are of many sizes at once and shrink as it learns (the measurement
 has a network's); sums over ranks in FP16 may overflow where no summand does.
 """
 

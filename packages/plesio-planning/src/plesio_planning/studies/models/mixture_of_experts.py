@@ -10,7 +10,7 @@ unequal parts. Every device sends its parts one after another and receives other
 be put into rounds in which no device waits but the busiest (König 1916). So it takes ``(D-1) α`` and the largest of all
 sums of what a device sends and of what it receives, over its bandwidth.
 
-Where it stops being true: links that are shared, messages so small that their number counts (`published_all_to_all`
+Limits: links that are shared, messages so small that their number counts (`published_all_to_all`
 fits what is left of that), experts' computing, which waits for the fullest, too.
 """
 

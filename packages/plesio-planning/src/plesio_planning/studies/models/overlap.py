@@ -8,10 +8,10 @@ layers with a ring of n ranks, buckets of k layers keep up with the backward pas
     k t >= 2(n-1)(α + k g/(nB)),      that is      k >= 2(n-1)α / (t - 2(n-1)/n g/B)
 
 with t seconds and g bytes a layer: the knee of the curve. Beyond it only the last bucket is exposed, so the best bucket
-is the smallest one that keeps up. Whatever the buckets, there is no hiding the all-reduce of the layer that is ready
+is the smallest one that keeps up. No buckets hide the all-reduce of the layer that is ready
 last; an embedding, which is the largest layer and ready last, is why.
 
-Where it stops being true: if communication slows computing down (it needs the same cores or memory); if there are
+Limits: if communication slows computing down (it needs the same cores or memory); if there are
 several streams; with more than one all-reduce at a time.
 """
 

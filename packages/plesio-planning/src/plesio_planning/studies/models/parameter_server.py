@@ -4,7 +4,7 @@ The model is in `planning.studies.server_model`. With dense gradients and no lat
 times as long for N workers as a ring; of all links of servers and workers they use ``S/(N+S)`` meanwhile, and a ring
 all of its own. With S = N nothing is between them.
 
-Where it stops being true: hot rows (some servers have more to do than others), servers on the workers' own hosts (they
+Limits: hot rows (some servers have more to do than others), servers on the workers' own hosts (they
 share a link, and S = N then equals a ring exactly), and the time that adding up takes.
 """
 

@@ -8,12 +8,12 @@ that the answer is held to; its own times come from doing every operation in its
 (`plesio_planning.sim.pipeline_schedules`), which unequal stages and sends are no obstacle to.
 
 GPipe holds all m micro-batches' activations, 1F1B ``min(p - i, m)`` on stage i, interleaving ``1 + (p-1)/(pv)`` times
-as many, ZB-H2 nearly twice, ZB-V as many. What a layer holds of a micro-batch, with and without recomputation, is in
+as many, ZB-H2 nearly twice, ZB-V as many. The memory of a micro-batch in a layer, with and without recomputation, is in
 `plesio_planning.activations` (Korthikanti et al. 2022); recomputing adds a forward pass, or its attention core, to
 every backward pass. Beside activations a device holds its layers' weights, gradients and optimizer state, ``12h²``
 parameters a layer over the tensor-parallel devices, which do not depend on the schedule.
 
-Where it stops being true: sends that share a link or keep a device busy, times that depend on the micro-batch,
+Limits: sends that share a link or keep a device busy, times that depend on the micro-batch,
 embeddings (which the first and last stage hold besides), an optimizer step that all devices begin together, for which
 ZB-H2 and ZB-V would wait as 1F1B does.
 """

@@ -12,7 +12,7 @@ So there are two questions, and two answers: which weighting survives a step of 
 fastest when each has its best step. The second is the fair one, and a cut-off does well in it, though it throws away
 what was computed.
 
-Where it stops being true: noise, which averages over the updates that count, so that a weighting that drops many has
+Limits: noise, which averages over the updates that count, so that a weighting that drops many has
 more of it; staleness that depends on the worker, whose data would then count less (`planning.studies.consistency`).
 """
 

@@ -14,7 +14,7 @@ work than others, and content that varies from step to step.
 A Pareto distribution with a shape of 2 or less has no variance: a simulated mean does not settle, its interval is not
 one, and quantiles of the slowest worker are what can be relied on.
 
-Where it stops being true: durations that depend on one another (a rack, a network), and time that waiting workers use
+Limits: durations that depend on one another (a rack, a network), and time that waiting workers use
 (`plesio_planning.studies.overlap`).
 """
 

@@ -1,14 +1,14 @@
 """The traffic of a transformer whose layers are cut over k devices, and the time that it takes.
 
-What a device sends for a layer depends on how its matrices are cut (`plesio_planning.studies.tensor_cuts`); times are
-those of Megatron's cut.
+The bytes that a device sends for a layer depend on how its matrices are cut (`plesio_planning.studies.tensor_cuts`);
+times are those of Megatron's cut.
 
 An all-reduce of S bytes sends ``2(k-1)/k S`` from each device. Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer,
 forward and backward (Narayanan et al. 2021, appendix), divided by k. All-reduces of a layer wait for its computing and
 are waited for, so times add up. Beyond a host they are flat rings over the network or go through two levels, whichever
 is faster.
 
-Where it stops being true: kernels that are less efficient on narrow shards, all-reduces that are cut into pieces to
+Limits: kernels that are less efficient on narrow shards, all-reduces that are cut into pieces to
 hide them, reductions inside the switch.
 """
 

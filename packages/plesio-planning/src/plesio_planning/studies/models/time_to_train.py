@@ -5,7 +5,7 @@ Work is ``6 N D`` FLOPs for N parameters and D tokens (Kaplan et al. 2020, secti
 from a model and its layout (`estimate`). Failures and states stretch the work as `plesio.cost.goodput` says;
 runs with failures drawn by chance show how far a single one may be from the mean.
 
-Where it stops being true: a utilisation that falls during the run, failures in bursts, loss spikes and restarts by
+Limits: a utilisation that falls during the run, failures in bursts, loss spikes and restarts by
 hand, evaluation, and queues.
 """
 

@@ -1,11 +1,11 @@
 """Some of the numbers: the largest, or random ones.
 
-How the places of the largest are written: in Elias-Fano's code (Elias 1974, Fano 1971). Of k places in rising order
-among n, the ``l = ⌊log2(n/k)⌋`` low bits are written as they are, and the high parts as one string of
-``k + ⌊(n-1)/2^l⌋`` bits with a one for each place: the i-th one stands at i plus the i-th place's high part. So the
-length is known beforehand, which an all-gather of equal parts needs (a Golomb code's is not), and it is within about
-half a bit a place of the entropy: at a hundredth of 259,008 it takes 8.6 bits a place, where plain indices take 18.
-Where it is longer than a bitmap (from about a third of all places on), a bitmap is written.
+How the places of the largest are written: in Elias-Fano's code (Elias 1974, Fano 1971). For k places in rising order
+among n, the ``l = ⌊log2(n/k)⌋`` low bits are written as they are, and the high parts as one string of ``k +
+⌊(n-1)/2^l⌋`` bits with a one for each place: the i-th one stands at i plus the i-th place's high part. So the length is
+known beforehand, which an all-gather of equal parts needs (a Golomb code's is not), and it is within about half a bit a
+place of the entropy: at a hundredth of 259,008 it takes 8.6 bits a place, where plain indices take 18. If it is longer
+than a bitmap (from about a third of all places on), a bitmap is written.
 """
 
 import math

@@ -17,9 +17,9 @@ stage k - 1 does before its own backward pass ``n - d_{k-1}``, and backward pass
 its step ``n + d_{k+1}``, no later than stage k's ``n + d_k``.
 
 **Regrouping.** When groups are lost or join (`plesio.runtime.grid.formation`), all begin at one tick with the machine
-of the new grid. What is under way stays so; mixings under way have been ended. A group that joins has nothing under
-way: of what the others have it *skips* the backward passes, but counts updates as they do, so that versions, and with
-them mixings and learning rates, stay alike in all groups.
+of the new grid. Micro-batches under way stay so; mixings under way have been ended. A group that joins has nothing
+under way: of what the others have it *skips* the backward passes, but counts updates as they do, so that versions, and
+with them mixings and learning rates, stay alike in all groups.
 """
 
 from dataclasses import dataclass, replace

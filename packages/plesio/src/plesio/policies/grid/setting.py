@@ -1,6 +1,6 @@
 """The setting of a grid: S groups of K stages each, how far gradients may lag, and how groups come to agree.
 
-As text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,every=4``.
+Its text: ``grid:SxK[,KEY=VALUE]...``, such as ``grid:2x4,delay=2,mixing=ring,every=4``.
 """
 
 import re
