@@ -15,7 +15,7 @@ from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import HashedFile, Manifest, OptimizerRecord
 from plesio.runtime.checkpoints.said import Said
 from plesio.runtime.checkpoints.trained_with import check_plain
-from plesio.runtime.checkpoints.writing import Part, Writer
+from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.registered import Registered, Stateful
 from plesio.runtime.worker.standstill import Standstill
@@ -66,10 +66,10 @@ class CheckpointSaver:
             part = self._copied(*pending)
         except Exception as error:  # the program's own objects are asked for their states
             stand = pending.stand
-            part = Part(clock=stand.clock, workers=stand.workers, failure=error)
+            part = CheckpointPart(clock=stand.clock, workers=stand.workers, failure=error)
         self.writer.write(part)
 
-    def _copied(self, stand: Standstill, books: Books | None) -> Part:
+    def _copied(self, stand: Standstill, books: Books | None) -> CheckpointPart:
         """Copy what is to be written out of what trains."""
         check_plain(self.replica)
         report = self.report()
@@ -90,7 +90,9 @@ class CheckpointSaver:
         finish = None
         if books is not None and share is not None:
             finish = partial(self._finish, stand=stand, share=share, books=books)
-        return Part(clock=stand.clock, workers=stand.workers, own=own, report=report, share=share, finish=finish)
+        return CheckpointPart(
+            clock=stand.clock, workers=stand.workers, own=own, report=report, share=share, finish=finish
+        )
 
     def _finish(
         self, folder: Path, said: Mapping[int, Said], *, stand: Standstill, share: tensors.Share, books: Books

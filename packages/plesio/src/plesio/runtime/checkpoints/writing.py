@@ -30,7 +30,7 @@ from plesio.runtime.checkpoints.said import AWAIT_S, FAILED_AWAIT_S, Said, could
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.tensors import Share
 
-__all__ = ["Part", "Writer"]
+__all__ = ["CheckpointPart", "Writer"]
 
 NICENESS = 5
 """Niceness of the thread that writes."""
@@ -42,7 +42,7 @@ Finish = Callable[[Path, Mapping[int, Said]], Manifest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CheckpointPart:
     """One worker's part of a checkpoint, copied from what trains.
 
     Attributes:
@@ -109,7 +109,7 @@ class Writer:
             self.claim.close()
             raise
 
-    def write(self, part: Part) -> None:
+    def write(self, part: CheckpointPart) -> None:
         """Begin to write a part; checkpoints are committed in the order of these calls."""
         self._under_way = [one for one in self._under_way if one.thread.is_alive()]
         before = self._under_way[-1].thread if self._under_way else None
@@ -140,7 +140,7 @@ class _Writing:
     """Writes one part."""
 
     writer: Writer
-    part: Part | None
+    part: CheckpointPart | None
     """None once it is done with: copies of tensors are no longer needed."""
     before: threading.Thread | None
     """Writes the checkpoint before."""
@@ -172,7 +172,7 @@ class _Writing:
             self.writer.warn(could_not_be_written(self.writer.folder, error))
             self._give_up(part, error, leads=leads)
 
-    def _write(self, part: Part, *, leads: bool) -> None:
+    def _write(self, part: CheckpointPart, *, leads: bool) -> None:
         """Write this worker's files, and report them."""
         began_s, writer = time.monotonic(), self.writer
         try:
@@ -192,7 +192,7 @@ class _Writing:
             self.took_s = time.monotonic() - began_s
             self.written.set()
 
-    def _give_up(self, part: Part, error: Exception, *, leads: bool) -> None:
+    def _give_up(self, part: CheckpointPart, error: Exception, *, leads: bool) -> None:
         """Tell the leading worker; it deletes what there is, when no other writes to it any more."""
         if self.folder is None:
             return
@@ -209,7 +209,7 @@ class _Writing:
         self.has_heard = True
         return heard_from_all(self.folder, ranks, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
 
-    def _commit(self, part: Part) -> None:
+    def _commit(self, part: CheckpointPart) -> None:
         said = self._hear(part.workers)
         assert self.folder is not None, "it has been begun"
         assert part.finish is not None, "this worker leads"

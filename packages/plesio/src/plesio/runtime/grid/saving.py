@@ -23,7 +23,7 @@ from plesio.runtime.checkpoints.folder import Manifest
 from plesio.runtime.checkpoints.resumed import find
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.checkpoints.worker import random_states
-from plesio.runtime.checkpoints.writing import Part, Writer
+from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.grid.feed import Feed
 from plesio.runtime.grid.records import GridRecords
 from plesio.runtime.grid.regrouping import Composed
@@ -77,7 +77,7 @@ class GridSaver:
             seed=records.run.info.seed,
         )
         self.writer.lost.update(records.collector.known.difference(there))  # they are not waited for
-        self.writer.write(Part(clock=tick, workers=there, own=values, finish=lambda folder, said: manifest))
+        self.writer.write(CheckpointPart(clock=tick, workers=there, own=values, finish=lambda folder, said: manifest))
 
 
 def _whole(tick: int, grid: GridSetting) -> int:
