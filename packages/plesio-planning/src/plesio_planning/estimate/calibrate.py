@@ -32,7 +32,7 @@ class Fitted:
     """A constant that is fitted, and what is known of it before.
 
     Attributes:
-        name: Of the attribute of `Constants`.
+        name: Name of the attribute of `Constants`.
         architecture: Whose value, if the constant has one by architecture; else empty.
         begin: A figure from elsewhere.
         spread: Relative standard deviation of that figure.

@@ -40,7 +40,7 @@ class Estimate:
     Attributes:
         training: The run.
         sensitivities: Its tornado.
-        frontier: What was searched; None if the layout was given.
+        frontier: Searched layouts; None if the layout was given.
         top: Layouts of the search that are shown.
         failures: The run on devices that fail; None if nobody asked.
     """
@@ -120,7 +120,8 @@ def estimate(
         top: Layouts that a search shows; else 10.
         num_devices: Machines that a search compares; else half and twice.
         accelerators: The same, of other accelerators.
-        fields: Of `Layout`, `Transformer`, `Software` and `Conditions`, as `plesio_planning.estimate.options` lists.
+        fields: Fields of `Layout`, `Transformer`, `Software` and `Conditions`, as `plesio_planning.estimate.options`
+            lists.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
@@ -161,7 +162,7 @@ class _Run:
     """A training run without a machine.
 
     Attributes:
-        model: What is trained.
+        model: Model to train.
         tokens: Tokens (images) to train with.
         global_batch: Sequences (images) of a step; None for the default.
         conditions: Failures, prices and errors.
@@ -187,7 +188,7 @@ class _Run:
         """Find the fastest layout on the first machine, and the frontier of all.
 
         Args:
-            machines: What it runs on.
+            machines: Machines to run on.
             top: Layouts that are shown.
             may_be_lean: Whether the program may keep less where nothing else fits.
             on_progress: Called now and then.
@@ -210,7 +211,7 @@ class _Run:
         """Estimate the layout that is given, with replicas on the devices that remain.
 
         Args:
-            machine: What it runs on.
+            machine: Machine to run on.
             any_memory: Whether it need not fit into the memory.
             may_be_lean: Whether the program may keep less where nothing else fits.
         """

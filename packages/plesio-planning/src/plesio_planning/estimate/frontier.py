@@ -22,7 +22,7 @@ class Frontier:
 
     Attributes:
         trainings: A run for each machine that the model fits on, the fastest first.
-        searches: What was tried on each of them, by the machine's name.
+        searches: Searches on each of them, by the machine's name.
         refused: Why not, by the machine's name.
     """
 
@@ -66,8 +66,8 @@ def find_frontier(
     """Find the fastest layout of each machine, and the time and cost of the run with it.
 
     Args:
-        model: What is trained.
-        machines: What it runs on; the first is the one that must do.
+        model: Model to train.
+        machines: Machines to run on; the first is the one that must do.
         global_batch: Sequences (or images) of a step, the same everywhere.
         tokens: Tokens of all steps (or images).
         precision: Everywhere.

@@ -151,7 +151,7 @@ def ways_by_devices(
 
     Args:
         ways: Every way by number of devices.
-        num_devices: Of the machine that is asked for.
+        num_devices: Devices of the machine that is asked for.
     """
     by_devices = {number: ways(number) for number in sorted({num_devices, *DEVICE_NUMBERS})}
     return {number: found for number, found in by_devices.items() if found}

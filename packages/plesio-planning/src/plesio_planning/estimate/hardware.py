@@ -37,7 +37,8 @@ class Accelerator:
 
     Attributes:
         name: As in `find_accelerator`.
-        architecture: What shares its efficiency: ``volta``, ``ampere``, ``hopper``, ``blackwell``, ``cdna3``, ``tpu``.
+        architecture: Family that shares its efficiency: ``volta``, ``ampere``, ``hopper``, ``blackwell``, ``cdna3``,
+            ``tpu``.
         flops_per_s: Peak by precision.
         memory_bytes: Its memory.
         memory_bytes_per_s: That memory's bandwidth.

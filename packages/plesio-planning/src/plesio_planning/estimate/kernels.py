@@ -38,10 +38,10 @@ class Kernels:
     """The speeds of one device.
 
     Attributes:
-        flops_per_s: Of a layer's matrix products.
-        half_flops_per_s: Of those that are not in FP8 where the layers' are.
-        attention_flops_per_s: Of fused attention.
-        bytes_per_s: Of its memory.
+        flops_per_s: Speed of a layer's matrix products.
+        half_flops_per_s: Speed of the products that are not in FP8 where the layers' are.
+        attention_flops_per_s: Speed of fused attention.
+        bytes_per_s: Bandwidth of its memory.
         elements_bytes_per_s: The same, of operations on elements, whose traffic is counted as if they were fused.
         exposed_traffic: Share of a product's traffic that its arithmetic does not hide.
         kernel_s: Seconds that an operation takes before it does anything.

@@ -36,7 +36,7 @@ class Software:
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
         one_adapter: Data-parallel exchanges use one adapter of a host at a time.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
-        master_weight_remainders: Of a master weight only the 2 bytes are kept that its BF16 weight lacks.
+        master_weight_remainders: Only those 2 bytes of a master weight are kept that its BF16 weight lacks.
     """
 
     fused_attention: bool = True
@@ -93,11 +93,11 @@ class Layout:
         dp: Data parallelism: replicas.
         ep: Expert parallelism: replicas that share the experts.
         cp: Context parallelism: devices that share every sequence.
-        zero: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
-        sequence_parallel: What tensor parallelism leaves whole is shared along the sequence.
-        recomputation: What the backward pass computes again instead of keeping it.
+        zero: Parts that replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
+        sequence_parallel: The parts that tensor parallelism leaves whole are shared along the sequence.
+        recomputation: Parts that the backward pass computes again instead of keeping them.
         micro_batch: Sequences of a replica at a time.
-        precision: What matrices are multiplied in: fp32, tf32, fp16, bf16, fp8.
+        precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
         software: As in `SOFTWARE`.
 
     >>> Layout(tp=8, pp=4, dp=2).num_devices

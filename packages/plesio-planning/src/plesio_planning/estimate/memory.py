@@ -32,9 +32,9 @@ class Memory:
         parameters_bytes: Weights that matrices are multiplied with.
         gradients_bytes: Gradients.
         optimizer_bytes: Adam's moments and master weights.
-        activations_bytes: What the backward pass needs.
+        activations_bytes: Bytes that the backward pass needs.
         buffers_bytes: Logits, parameters gathered for a while, and the CUDA context.
-        capacity_bytes: What the device has.
+        capacity_bytes: Bytes that the device has.
         stage: The pipeline stage that needs the most.
     """
 
@@ -79,9 +79,9 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
     (True, 12.4)
 
     Args:
-        model: What is trained.
+        model: Model to train.
         layout: How.
-        machine: What it runs on.
+        machine: Machine to run on.
         global_batch: Sequences (or images) of a step.
 
     Raises:

@@ -23,7 +23,7 @@ class Transformer:
     """A decoder-only transformer: GPT, Llama, and what has grown from them.
 
     Attributes:
-        name: What people call it.
+        name: Its name.
         num_layers: Layers.
         hidden_size: Width between layers.
         num_heads: Heads of queries.
@@ -304,7 +304,7 @@ class Convolutional:
     """A network for images, of which the sums are enough: it is trained data parallel.
 
     Attributes:
-        name: What people call it.
+        name: Its name.
         num_parameters: Trained.
         forward_flops: FLOPs of an image; twice its multiplications.
         activation_values: Numbers of an image that the backward pass needs.

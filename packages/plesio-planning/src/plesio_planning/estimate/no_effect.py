@@ -36,7 +36,7 @@ def check_effects(
     Args:
         training: The run.
         usual: The program without the settings.
-        settings: Those that were given, by the names of `Software`.
+        settings: Given settings, by the names of `Software`.
         model: The model's name that was given.
         sizes: Its sizes that were given, by the names of `Transformer`.
 

@@ -78,9 +78,9 @@ class PublishedStep:
 
     Attributes:
         source: A key of `SOURCES`.
-        model: What was trained.
+        model: Model that was trained.
         layout: How.
-        machine: What it runs on.
+        machine: Machine to run on.
         global_batch: Sequences of a step.
         step_s: Seconds, reported or from the reported FLOP/s.
     """

@@ -64,9 +64,10 @@ class Search:
     """The outcome for all layouts.
 
     Attributes:
-        candidates: Those that work, the fastest first, and of equally fast ones that of the least memory; at least one.
+        candidates: Layouts that work, the fastest first, and among equally fast ones that of the least memory; at least
+            one.
         num_tried: All of them.
-        num_not_divisible: Those of them whose degrees do not divide what they share, or that no program offers.
+        num_not_divisible: Layouts whose degrees do not divide what they share, or that no program offers.
         num_too_large: The ones that a device's memory cannot hold.
     """
 
@@ -112,8 +113,8 @@ def layouts_of(
     """All layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
 
     Args:
-        model: What is trained.
-        machine: What it runs on.
+        model: Model to train.
+        machine: Machine to run on.
         global_batch: Sequences (or images) of a step.
         precision: Precision of all of them.
         software: Software of all of them.
@@ -208,8 +209,8 @@ def search_layouts(
     (True, True)
 
     Args:
-        model: What is trained.
-        machine: What it runs on.
+        model: Model to train.
+        machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
         precision: Precision of all of them.
         software: Software of all of them.

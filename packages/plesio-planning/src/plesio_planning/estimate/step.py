@@ -41,12 +41,12 @@ class Step:
         matrix_s: Matrix products outside of attention.
         attention_s: Scores, softmax and the sum over values.
         elements_s: Norms, activations, dropout, residuals, the loss.
-        recompute_s: What is computed anew, with its exchanges.
+        recompute_s: Computing done anew, with its exchanges.
         tensor_s: Tensor-parallel exchanges that nothing hides.
         context_s: Context-parallel ones.
-        expert_s: Those of experts.
+        expert_s: Exchanges of experts.
         launch_s: Waiting for the host to start operations that are too short for it.
-        send_s: Those between stages.
+        send_s: Sends between stages.
         bubble_s: Waiting for the pipeline to fill and to drain.
         gradient_s: Data-parallel exchanges that nothing hides, and what the others cost the computing.
         optimizer_s: The optimizer.
@@ -135,9 +135,9 @@ def estimate_step(
     True
 
     Args:
-        model: What is trained.
+        model: Model to train.
         layout: How.
-        machine: What it runs on.
+        machine: Machine to run on.
         global_batch: Sequences (or images) of a step.
         constants: How close devices come to their data sheets.
 

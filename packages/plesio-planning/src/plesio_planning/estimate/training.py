@@ -121,9 +121,9 @@ class Training:
     """A run, from its inputs to its cost.
 
     Attributes:
-        model: What is trained.
+        model: Model to train.
         layout: How.
-        machine: What it runs on.
+        machine: Machine to run on.
         conditions: Conditions under which it is used.
         constants: How close devices come to their data sheets.
         tokens: Tokens to be trained with; images of a convolutional network.
@@ -256,9 +256,9 @@ def estimate_training(
     (476838, True)
 
     Args:
-        model: What is trained.
+        model: Model to train.
         layout: How.
-        machine: What it runs on.
+        machine: Machine to run on.
         global_batch: Sequences (or images) of a step.
         tokens: Tokens of all steps (or images).
         conditions: Failures, storage, prices; None is the defaults.

@@ -38,7 +38,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
 
     Args:
         study: Its name.
-        inputs: What the study was asked with; what is not there is as the measurement has it.
+        inputs: Inputs of the study; what is not there is as the measurement has it.
         on_step: Is told what is being measured.
 
     Raises:
@@ -85,7 +85,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
 
 
 def _refusal(own: "Input", value: Any) -> str:
-    """Return the advice what to write instead of a value that cannot be measured; empty if it can."""
+    """Return advice on what to write instead of a value that cannot be measured; empty if it can."""
     try:
         own.check(value)
     except ConfigError as error:

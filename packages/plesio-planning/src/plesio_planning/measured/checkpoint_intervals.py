@@ -36,7 +36,7 @@ class IntervalRuns:
     """Runs at several intervals.
 
     Attributes:
-        work_s: What the work takes without failures and states.
+        work_s: Seconds of the work without failures and states.
         mtbf_s: Mean time between failures.
         runs: A run for each interval, from the shortest on.
     """

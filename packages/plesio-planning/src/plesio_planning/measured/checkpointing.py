@@ -55,10 +55,10 @@ def measure(
 
     Args:
         twin: Keeps what is measured.
-        checkpoint_s: What writing a state of the runs that fail takes, about.
+        checkpoint_s: Seconds to write a state of the runs that fail, about.
         cluster_mtbf_s: Their mean time between failures.
         checkpoint_interval_s: One more interval between their states.
-        work_s: What they take without failures, about.
+        work_s: Seconds that they take without failures, about.
     """
     states = measure_states(on_step=twin.say)
     runs = measure_intervals(

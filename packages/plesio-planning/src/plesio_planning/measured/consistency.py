@@ -160,7 +160,7 @@ def measure_consistency(
     """Measure and compare.
 
     Args:
-        situation: What the models have in common.
+        situation: Facts that the models have in common.
         on_step: Is told what is being measured.
         bounds: Bounds of SSP.
         periods: Local steps.

@@ -84,8 +84,8 @@ def run_with_failures(
     """Do the work to its end, however often it fails.
 
     Args:
-        make_work: Of a module; makes the work in each process.
-        arguments: What it is told.
+        make_work: Function of a module; makes the work in each process.
+        arguments: Its arguments.
         num_steps: Steps of the work.
         steps_per_state: Steps between two states; there is none after the last step.
         gaps_s: Times from the beginning, and from each failure, to the next one; over and over. None for no failure.

@@ -48,7 +48,7 @@ class Cluster:
     Attributes:
         speeds: Speed of each rank.
         batch: Samples of all of them together.
-        sample_s: What a sample takes a rank of speed 1.
+        sample_s: Time of a sample on a rank of speed 1.
         cap: Most samples of a rank.
         jitter: Standard deviation of the logarithm of what nobody can plan for.
         rebalance_every: Steps between two changes of the shares.

@@ -74,7 +74,7 @@ def measure(
         fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
         repeats: Repetitions of each size of a bucket.
         num_layers: Layers, each of 0.25 MiB.
-        backward_s: What their backward pass takes.
+        backward_s: Time of their backward pass.
         num_workers: Ranks.
         bytes_per_s: Bandwidth that links are set to.
 

@@ -137,7 +137,7 @@ class ChainRun:
         chain: The problem.
         setting: The grid.
         weights: Before each update.
-        gradients: Of each update.
+        gradients: Gradient of each update.
     """
 
     chain: Chain
@@ -212,7 +212,7 @@ def train_chain(
         batch_size: Samples of a micro-batch, of one group.
         stage_variance: σ², of one sample's gradient to one stage's parameters.
         disturbed_by: Deviation of what is added to every parameter of every group after its first tick.
-        seed: Of noise and disturbance.
+        seed: Seed of noise and disturbance.
     """
     size, each = len(chain.hessian), len(chain.hessian) // setting.stages
     notes = _Notes()

@@ -50,7 +50,7 @@ class Ranks:
 
     Args:
         count: Ranks.
-        site: Where they run.
+        site: Site of the processes.
 
     Raises:
         ConfigError: A rank cannot start.
@@ -68,8 +68,8 @@ class Ranks:
         """Return the result of ``function(group, **arguments)`` on each rank; sessions that it joins find their job.
 
         Args:
-            function: Of a module; told its process group.
-            arguments: What else it is told; pickled.
+            function: Function of a module; told its process group.
+            arguments: Further arguments; pickled.
 
         Raises:
             PlesioError: It failed on some rank.

@@ -157,7 +157,7 @@ def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: in
     Args:
         group: All ranks.
         num_devices: Ranks that train, each with windows of its own and the mean of all gradients.
-        width: Of the model.
+        width: Width of the model.
         num_steps: Steps that one device would do; several do fewer, of more windows.
     """
     part = group.split([range(num_devices)])

@@ -105,9 +105,9 @@ class Twin:
             sizes_bytes: Three sizes or more.
             num_ranks: Ranks that take part.
             repeats: Repetitions of each size.
-            saying: What is announced before a size.
+            saying: Announcement before a size.
             function: All-reduces on a rank, of ``num_bytes``.
-            arguments: What else it is told.
+            arguments: Further arguments.
         """
 
         def times_s(size: int) -> list[float]:
@@ -164,7 +164,7 @@ def lines_of(
     """Cut predictions into lines.
 
     Args:
-        predictions: Of one quantity.
+        predictions: Predictions of one quantity.
         along: The name in their settings of what is along the axis.
         by: The name of what tells the lines apart; one line without.
         called: A line's name, with brackets for the value of that.
@@ -200,7 +200,7 @@ def beside(
     Args:
         lines: Names and values; the only line needs no name.
         title: The finding.
-        caption: What is drawn.
+        caption: Description of the drawing.
         x: Along.
         y: Up.
         slug: The chart's name on the page.

@@ -21,8 +21,8 @@ class Study:
 
     Attributes:
         number: Its place, from 1 on.
-        name: As on the command line.
-        question: What it answers.
+        name: Name on the command line.
+        question: Question that it answers.
     """
 
     number: int

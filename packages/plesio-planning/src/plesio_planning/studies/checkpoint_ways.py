@@ -40,7 +40,7 @@ class Way:
         costs: Costs of one state.
         interval_s: I, the best; no shorter than until a state counts.
         slowdown: Seconds that a second of work takes.
-        parts: What the part of these above 1 goes into.
+        parts: Uses of the part of these above 1.
     """
 
     name: str

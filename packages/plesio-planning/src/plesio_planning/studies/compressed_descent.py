@@ -193,7 +193,7 @@ def descend(
     """Descend until the loss is at most ``tolerance`` times the first; what was asked before is known.
 
     Args:
-        stage: What is sent.
+        stage: Compression to apply.
         step: α L.
         dimension: n.
         condition: κ.

@@ -37,7 +37,7 @@ class Contender:
 
     Attributes:
         family: Which of the four.
-        spec: As policies are written.
+        spec: Text, in the form of policies.
         period: Steps between two exchanges.
         bound: Largest lead in steps; None behind barriers.
         time_s: Seconds until the target; infinite if it is not reached.

@@ -19,7 +19,7 @@ def table_of(title: str, items: Iterable[T], columns: Mapping[str, Callable[[T],
 
     Args:
         title: Its title.
-        items: What it is about, from top to bottom.
+        items: Subjects, from top to bottom.
         columns: How a cell is written, by the column's heading.
     """
     rows = [tuple(cell(item) for cell in columns.values()) for item in items]

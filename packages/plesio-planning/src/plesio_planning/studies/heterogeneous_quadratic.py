@@ -39,7 +39,7 @@ class Rounds:
 
     Attributes:
         keeps: A, what is left of a mean's distance from where it goes, (dimensions,).
-        mean: Where it goes, (dimensions,).
+        mean: Mean that it approaches, (dimensions,).
         variance: The same of the variance, (dimensions,).
         curvature: Mean eigenvalues, (dimensions,).
         start: The first mean, (dimensions,).

@@ -19,11 +19,11 @@ class Choice:
     """Which of several ways the model takes for the best, and which one is.
 
     Attributes:
-        where: What the ways have in common.
-        quantity: Of which the least is the best.
+        where: Setting that the ways have in common.
+        quantity: Quantity whose least value is the best.
         modelled: The way that the model would choose.
         measured: The best, as measured.
-        cost: What the model's choice takes more than the best one, as measured; a share.
+        cost: Excess of the model's choice over the best one, as measured; a share.
     """
 
     where: Mapping[str, str]
@@ -43,7 +43,7 @@ class Scope:
     """Which of a study's inputs a measurement has, and which not; by option.
 
     Attributes:
-        taken: What it was measured with.
+        taken: Inputs of the measurement.
         found: Inputs that are measured instead of given.
         left_out: Inputs that are no part of it, and why where somebody asked for them.
     """
@@ -73,7 +73,7 @@ class Measured:
     Attributes:
         study: Its name.
         finding: How far the model is off, in one or two sentences.
-        setting: What was run, on what, how often.
+        setting: Runs, their machine, and their number.
         predictions: Modelled beside measured; the baseline is the simplest model that one would otherwise use.
         charts: Measured points over modelled lines.
         rivals: The name in the predictions' settings of what one chooses among, the least measured being the best; none

@@ -121,7 +121,7 @@ def steps_to_target(
     """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges.
 
     Args:
-        bowl: What is descended.
+        bowl: Bowl to descend.
         batches: B of each row.
         lengths: Lengths of each row's steps.
         warmup_steps: Steps of each row, over which steps grow from nothing to their length.

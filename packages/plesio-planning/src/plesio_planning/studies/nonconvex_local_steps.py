@@ -48,10 +48,10 @@ def nonconvex_local_steps(
     Args:
         periods: K.
         heterogeneity: How far the workers' optima are apart.
-        noise: Of the quadratics beside it.
+        noise: Noise of the quadratics beside it.
         ratio: Communicating over computing.
         num_draws: Draws of the data.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     draws, tried = [], [period for period in periods if period <= _STEPS] or [1]
     for draw in range(num_draws):

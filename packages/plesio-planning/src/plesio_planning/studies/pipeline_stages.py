@@ -32,7 +32,7 @@ class PipelinePoint:
     Attributes:
         schedule: Order in which they are done.
         num_micro_batches: m.
-        recomputation: What the backward pass computes again.
+        recomputation: Parts that the backward pass computes again.
         iteration_s: Seconds of an iteration.
         bubble: Share of the devices' time in which they wait.
         held: Micro-batches that the fullest device holds; interleaved stages count as the part that they are.

@@ -48,7 +48,7 @@ def run_with(
         largest: Largest gradient of a step, of a uniform number.
         scale: The scale; what it is afterwards is of no use.
         num_steps: Steps.
-        rng: Where the uniform numbers come from.
+        rng: Source of the uniform numbers.
     """
     corners = [(0, math.log2(scale.value))]
     skips = []

@@ -43,7 +43,7 @@ class ServerModel:
         latency_s: α.
         density: ρ, share of the gradient that is not zero.
         index_share: Bytes of an index over those of a value.
-        pull: What a worker pulls.
+        pull: Part that a worker pulls.
         compute_s: c, mean seconds that a worker computes.
         barrier_factor: b, mean of the slowest worker's step over the mean step.
     """

@@ -27,7 +27,7 @@ class Curve:
     """Distance by iteration, over the trials.
 
     Attributes:
-        iterations: Where it was looked at.
+        iterations: Iterations at which it was looked at.
         distance: Geometric mean.
         low: Lower end of its 95 % confidence interval.
         high: Upper end.
@@ -76,7 +76,7 @@ class DelayPoint:
         best_trials: Updates in trials, with the best step.
         tiny_trials: Updates in trials, with the tiny step.
         curve: Curve of the trials with the best step.
-        served: What a server does that refuses what is older, with the best step.
+        served: A server that refuses older updates, with the best step.
     """
 
     delay: int
@@ -105,7 +105,7 @@ class StalenessProblem:
         target: Distance from the optimum that is wanted.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
         num_trials: Trials for each staleness.
-        workers: Who pushes to the server.
+        workers: Workers that push to the server.
         seed: Seed of the server's trials.
     """
 

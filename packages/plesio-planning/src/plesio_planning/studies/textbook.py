@@ -45,10 +45,10 @@ class Printed:
     """Numbers of one place of the text that are off for one reason, or right.
 
     Attributes:
-        place: Where: the exercise's solution, or the pages in depth behind them.
+        place: Place: the exercise's solution, or the pages in depth behind them.
         rows: The numbers.
         cause: Why the two differ, or that they do not, in a sentence.
-        by: What gives ours: the study at the text's inputs, or the text's own formula, where it prints something else.
+        by: Source of ours: the study at the text's inputs, or the text's own formula, where it prints something else.
     """
 
     place: Literal["solution", "in depth"]

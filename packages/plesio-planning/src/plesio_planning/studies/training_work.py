@@ -107,7 +107,7 @@ class GivenPace(Work):
         parameters: N.
         flops: All of them.
         mfu: Model FLOPs utilisation, on any number of devices.
-        machine: What it runs on.
+        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 
@@ -186,12 +186,12 @@ class LaidOut(Work):
     """A model in a layout, whose replicas are as many as the devices allow.
 
     Attributes:
-        model: What is trained.
+        model: Model to train.
         tp: Tensor parallelism.
         pp: Pipeline stages.
         global_batch: Sequences of a step.
         tokens: Tokens of all steps.
-        machine: What it runs on.
+        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 

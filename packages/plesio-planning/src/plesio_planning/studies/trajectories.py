@@ -75,7 +75,7 @@ class Difference:
 
     Attributes:
         tier: Which.
-        distance: Where and how far.
+        distance: Place and distance.
         place: Place of the element that differs most, by axis.
         first: Its value in the first trajectory, as text.
         second: Value in the second.

@@ -76,10 +76,10 @@ def _simulate_balancing(
     Args:
         name: Name of the way.
         speeds: (workers, steps).
-        present: Who is there, (workers, steps). A worker that comes or goes changes the shares at once.
+        present: Workers that are there, (workers, steps). A worker that comes or goes changes the shares at once.
         total: Samples of a step.
         sample_s: Seconds that a worker of speed 1 takes for one.
-        jitter: What times are multiplied by, (workers, steps).
+        jitter: Factors on times, (workers, steps).
         cap: Most samples that a worker can hold.
         proportional: Whether shares follow the measured speeds, or are equal.
         every: Steps between two looks at the speeds; 0 for one look at the beginning.
@@ -118,8 +118,8 @@ class LongRun:
 
     Attributes:
         speeds: Speeds of all workers, with the one that joins as the last.
-        jitter: What times are multiplied by.
-        present: Who is there.
+        jitter: Factors on times.
+        present: Workers that are there.
         leaves: Step at which worker 0 leaves, after a third of them.
         joins: Step at which the last worker joins, after two thirds.
     """
@@ -149,7 +149,7 @@ class LongRun:
             num_steps: Steps of the run.
             drift_steps: Steps after which speeds have forgotten what they were.
             jitter: Standard deviation of the logarithm of a step's jitter.
-            rng: Where numbers are drawn from.
+            rng: Source of random numbers.
         """
         speeds = _wandering_speeds(
             quantile, num_workers=num_workers + 1, num_steps=num_steps, drift_steps=drift_steps, rng=rng

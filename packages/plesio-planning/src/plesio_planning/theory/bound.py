@@ -18,9 +18,9 @@ class Condition:
     Attributes:
         premise: Premise in the theorem's signs: ``αL < 1``.
         value: Value of the quantity.
-        limit: What it is held against.
+        limit: Limit of the quantity.
         strict: Whether it must stay below the limit, rather than at most reach it.
-        remedy: What would satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
+        remedy: Way to satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
     """
 
     premise: str
@@ -40,9 +40,9 @@ class Bound:
     """A theorem's answer. There is none where a premise fails.
 
     Attributes:
-        quantity: What is bounded, in words or in the theorem's signs.
+        quantity: Bounded quantity, in words or in the theorem's signs.
         unit: Unit of the value: ``s``, ``B``, ``share``, ``steps`` ...; empty where the inputs' units decide.
-        parts: What adds up to the value, by name.
+        parts: Parts that add up to the value, by name.
         conditions: The premises, which hold.
         order: Whether constants and logarithms are left out, so that the value shows only how the parts grow.
         also: Other numbers that follow, by name with the unit in brackets.

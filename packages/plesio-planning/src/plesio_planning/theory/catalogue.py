@@ -37,7 +37,7 @@ class Theorem:
 
     Attributes:
         function: Its defaults are an example.
-        source: Who showed it.
+        source: Source of the proof.
         over: The input that is along the picture's axis.
     """
 

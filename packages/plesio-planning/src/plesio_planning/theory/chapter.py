@@ -24,8 +24,8 @@ class Entry:
 
     Attributes:
         place: Its number there.
-        claim: What it says, in our words.
-        stand: Where that stands here.
+        claim: The claim, in our words.
+        stand: Place of the claim here.
         reason: Why, or what does it, in one line.
         command: Command that answers it or shows it; empty where there is none.
     """

@@ -89,7 +89,7 @@ def zero_memory(
     Args:
         num_parameters: Parameters of the whole model.
         num_workers: Workers that the state is sharded over.
-        zero: What is sharded: 0 is nothing, as in DDP; 3 is everything, as in FSDP.
+        zero: Sharded parts: 0 is nothing, as in DDP; 3 is everything, as in FSDP.
         weight_bytes: Bytes of a parameter.
         gradient_bytes: Bytes of a parameter's gradient.
         optimizer_bytes: Bytes of a parameter's optimizer state: 12 for Adam with weights, mean and variance in FP32.

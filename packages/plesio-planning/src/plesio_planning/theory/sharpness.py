@@ -26,8 +26,8 @@ def sharpness_of_training(loss: Loss, *, learning_rate: float = 0.3, num_steps: 
     [3.2, 5.7]
 
     Args:
-        loss: What is minimised.
-        learning_rate: Of full gradient descent.
+        loss: Loss to minimise.
+        learning_rate: Rate of full gradient descent.
         num_steps: Steps.
     """
     random = np.random.default_rng(0)

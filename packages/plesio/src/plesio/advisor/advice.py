@@ -39,17 +39,17 @@ class Question:
     """A question to the advisor.
 
     Attributes:
-        name: Of the task or the script.
-        at: Where, with which model.
+        name: Name of the task or the script.
+        at: Place of the training, and its model.
         has_store: Whether the store's servers can run the optimizer.
         shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
-        metric_name: What is timed: a metric, or ``training loss``.
+        metric_name: Quantity that is timed: a metric, or ``training loss``.
         metric_goal: Whether more of it is better.
         target: Its value to reach; None is a level of bsp's own curve.
         must_reach: Whether a target that nobody comes to is an error: it was asked for in so many words.
         tolerance: Points of the final metric that may be given up.
         failures: How workers fail; None if they do not.
-        price_per_hour: Of a worker; None is not asked for.
+        price_per_hour: Price of a worker's hour; None is not asked for.
         measure_s: Seconds of this machine for runs.
     """
 
@@ -103,22 +103,22 @@ class Row:
 
     Attributes:
         spec: The policy's text.
-        how: Where its time is from, or why it has none.
+        how: Source of its time, or the reason why it has none.
         time_s: Predicted seconds to the goal, failures included; inf if it was not reached.
         low_s: Lower end of its interval, and
         high_s: upper end: 95 %, from the ratios to bsp seed by seed; of two seeds their range, of one NaN.
         num_seeds: It was run with.
         samples: Over those that bsp needs; NaN is not known.
-        price: Of its step.
-        memory: Of a worker.
+        price: Price of its step.
+        memory: Memory of a worker.
         fits: Whether a worker has so much.
-        cost: Of all workers until then; None was not asked for.
+        cost: Cost of all workers until then; None was not asked for.
         lost: Points that its final metric fell short of bsp's; None was not checked.
         slowdown: By failures.
         problem: Why it could not be run.
-        slack: As `Candidate.slack`.
+        slack: The candidate's, `Candidate.slack`.
         doubt: Times its time that may be true as well: one standard error of the ratio to bsp, within limits.
-        shares: Of the batch, that it dealt; empty is equal shares.
+        shares: Shares of the batch that it dealt; empty is equal shares.
     """
 
     spec: str
@@ -150,11 +150,11 @@ class Advice:
     """The answer.
 
     Attributes:
-        question: What was asked.
+        question: Question that was asked.
         raced: How the race went.
         rows: The ranking, best first: what was run, then what was priced alone, then what has no time.
         chosen: The one to use.
-        flips: Where another would be the best.
+        flips: Settings in which another would be the best.
     """
 
     question: Question
@@ -212,13 +212,13 @@ def advise(
     """Rank the candidates by the time to the goal, and choose.
 
     Args:
-        question: What is asked.
+        question: Question to answer.
         rehearsal: Does the runs.
         now_s: The clock of the budget.
         on_run: Told of each run that begins.
 
     Raises:
-        ConfigError: Nobody comes to the target, nothing fits, or bsp cannot be run.
+        ConfigError: No run reaches the target, nothing fits, or bsp cannot be run.
     """
     at = question.at
     all_of_them = question.candidates()

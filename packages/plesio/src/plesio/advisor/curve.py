@@ -33,7 +33,7 @@ class Curve:
 
     Attributes:
         samples: Trained on, over all workers, at each point; increasing.
-        seconds: Of training.
+        seconds: Seconds of training.
         points: The metric or the training loss, negative where less is better.
 
     >>> line = Curve([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])

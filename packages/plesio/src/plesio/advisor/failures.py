@@ -39,7 +39,7 @@ class FailureModel:
         mtbf_s: Mean seconds until a worker fails.
         num_workers: Each of which can.
         restart_s: Seconds until a new process is there in place of one that was lost, or all are.
-        state_bytes: Of parameters and optimizer, for checkpoints.
+        state_bytes: Bytes of parameters and optimizer, for checkpoints.
     """
 
     mtbf_s: Annotated[float, ABOVE_0]

@@ -88,7 +88,7 @@ class Flip:
         axis: ``bandwidth``, ``imbalance``, ``model size`` or ``failures``.
         unit: ``bytes/s``, ``times``, ``bytes`` or ``s``.
         values: Along the axis.
-        here: Where the question is; NaN is nowhere.
+        here: Place of the question; NaN is nowhere.
         lines: Candidates that are best somewhere, with bsp and the chosen one.
         winners: The best one at each value.
     """
@@ -118,8 +118,8 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
     """Return the flips along all four axes.
 
     Args:
-        at: Where the question is.
-        rows: What is known of the candidates.
+        at: Place of the question.
+        rows: Facts about the candidates.
         chosen: The one that was chosen.
         failures: How workers fail; as often as never where nobody said.
     """

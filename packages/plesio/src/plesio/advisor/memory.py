@@ -51,7 +51,7 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
 
     Args:
         spec: A policy's text, or the name of the sharded replica.
-        at: Where.
+        at: Place of the training.
         servers: Servers of the store, if there is one; as usual without.
     """
     if spec == SHARDED:

@@ -48,7 +48,7 @@ class Price:
 
     Attributes:
         step_s: Seconds in which each worker makes a step, on average; with unequal numbers of steps, n over all rates.
-        compute_s: Of them, computing.
+        compute_s: Seconds of it that are computing.
         exchange_s: Seconds of one exchange, however much of it is hidden.
         servers: Servers of the store; None without one.
     """
@@ -69,7 +69,7 @@ def price(spec: str, at: Situation) -> Price:
 
     Args:
         spec: A policy's text, or the name of the sharded replica.
-        at: Where.
+        at: Place of the training.
     """
     if spec == SHARDED:
         return _sharded(at)

@@ -74,7 +74,7 @@ class Race:
     """Runs candidates against each other.
 
     Args:
-        entries: Those that can be run and fit, `bsp` first.
+        entries: Candidates that can be run and fit, `bsp` first.
         rehearsal: Does the runs.
         budget: Seconds of this machine.
         target: The metric to reach, as a value on curves; None is a level of bsp's own.
@@ -113,7 +113,7 @@ class Race:
         """Run the whole race.
 
         Raises:
-            ConfigError: Nobody comes to the target, or `bsp` cannot be run.
+            ConfigError: No run reaches the target, or `bsp` cannot be run.
         """
         goal = self._first()
         for share, gain in EXPLORING:
@@ -180,9 +180,9 @@ class Race:
         """Run one candidate after the other; returns how many runs there were.
 
         Args:
-            goal: What is timed.
-            share: Of the budget, that may be spent then.
-            gain: What a candidate must promise, by its price.
+            goal: Goal that runs are timed to.
+            share: Share of the budget that may be spent then.
+            gain: Gain that a candidate must promise, by its price.
             dearest: Times the seconds of the best that it may take, by its price.
         """
         num_runs = 0

@@ -121,7 +121,7 @@ class Rehearsal(Protocol):
             policy: Its text.
             seed: Its seed.
             servers: Servers of the store; as usual without.
-            until_samples: Where it ends at the latest.
+            until_samples: Samples at which it ends at the latest.
             within_s: Virtual seconds after which it is cut off.
             budget_s: Seconds of this machine after which it is cut off.
         """
@@ -238,11 +238,11 @@ class Raced:
     """How the race went.
 
     Attributes:
-        goal: What was timed.
+        goal: Goal that runs were timed to.
         entries: All candidates, `bsp` first; those that were not run have prices alone.
-        lost: What the checked winners' final metric fell short of bsp's by, by spec; negative is better.
+        lost: Shortfall of the checked winners' final metric against bsp's, by spec; negative is better.
         spent_s: Seconds of this machine.
-        hope: Where only bsp came to the level, who of the others would sooner, by its too short run, and its seconds.
+        hope: If only bsp reached the level: the candidate that would be sooner, by its too short run, and its seconds.
     """
 
     goal: Goal

@@ -25,8 +25,8 @@ class ModelSizes:
     """Bytes of a replica, as they were measured.
 
     Attributes:
-        shapes: Of the parameters that are trained.
-        optimizer_bytes: What the optimizer keeps after a step.
+        shapes: Shapes of the parameters that are trained.
+        optimizer_bytes: Bytes that the optimizer keeps after a step.
         activation_bytes: Most that a step's forward pass keeps for the backward one.
         block_bytes: Parameters of the largest part of the model that a sharded replica gathers at once.
 
@@ -55,7 +55,7 @@ class Situation:
         batch_size: Samples in a worker's step.
         compute_s: ``[num_workers, num_steps]`` seconds of computing, drawn from what the steps' times are.
         sizes: The model's.
-        costs: What exchanging costs the processors.
+        costs: Costs of exchanges on the processors.
         scale: How many times as many bytes as the model has are exchanged and kept: 1, but where one asks what if.
     """
 

@@ -50,7 +50,7 @@ class Place:
 
     Attributes:
         cluster: Hosts and links.
-        costs: What exchanging costs processors.
+        costs: Costs of exchanges on the processors.
         compute_s: ``[num_workers, num_steps]`` seconds of their steps, drawn as a run's are.
     """
 
@@ -64,7 +64,7 @@ def situation_of(workers: WorkersSection, calibration: Calibration | None, *, ba
 
     Args:
         workers: How many, how fast, where.
-        calibration: What was measured of the machine; None is a typical one.
+        calibration: Measurements of the machine; None is a typical one.
         batch_size: Samples in a worker's step.
     """
     cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
@@ -106,9 +106,9 @@ class TaskRehearsal:
 
     Args:
         table: A recipe of it; its policies and seeds do not matter.
-        probed: What is known of the task.
+        probed: Probe of the task.
         measure_s: Seconds of this machine that all runs may take together, roughly.
-        calibration: What was measured of the machine; None is a typical one.
+        calibration: Measurements of the machine; None is a typical one.
         now_s: The clock of this machine's seconds.
 
     Raises:
@@ -180,8 +180,8 @@ class ScriptRehearsal:
         script: The Python file.
         arguments: Its own.
         workers: How many, how fast, where.
-        probed: What is known of it.
-        calibration: What was measured of the machine; None is a typical one.
+        probed: Probe of it.
+        calibration: Measurements of the machine; None is a typical one.
     """
 
     by_loss = True

@@ -36,9 +36,9 @@ class Probed:
     """Findings of a short probe on this machine.
 
     Attributes:
-        name: Of the task or script.
-        shapes: Of the parameters that are trained.
-        optimizer_bytes: What the optimizer keeps after a step.
+        name: Name of the task or script.
+        shapes: Shapes of the parameters that are trained.
+        optimizer_bytes: Bytes that the optimizer keeps after a step.
         activation_bytes: Most that a step keeps for its backward pass.
         block_bytes: Parameters of the model's largest part.
         has_store: Whether the store's servers can run the optimizer.

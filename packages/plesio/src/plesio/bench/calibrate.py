@@ -31,7 +31,7 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
     """Measure step times, memory, all-reduce and store times; takes about a minute, in which nothing else should run.
 
     Args:
-        task: What the workers train.
+        task: Task of the workers.
         num_workers: Workers that exchange, two or more.
         on_measured: Called with what was measured, `NUM_MEASUREMENTS` times at most.
 

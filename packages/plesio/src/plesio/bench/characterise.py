@@ -38,7 +38,7 @@ def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> 
     """Do the runs of a plan, those of each combination in ``out / combination.slug``.
 
     Args:
-        plan: What is to be run.
+        plan: Comparisons to run.
         out: Folder.
         resume: Keep the finished runs that are there.
         progress: Hears of all runs as if they were one comparison.

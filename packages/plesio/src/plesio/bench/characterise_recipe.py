@@ -71,8 +71,8 @@ class PartSection(_Levelled):
     """``[[parts]]``: factors that are crossed.
 
     Attributes:
-        name: What it is called.
-        world: Where its runs are.
+        name: Its name.
+        world: World of its runs.
     """
 
     name: str
@@ -99,8 +99,8 @@ class CharacteriseRecipe(Section):
         workers: ``[workers]`` of a recipe: the base point.
         models: ``[task]`` of a recipe, by the model's name, with a ``step_time`` where the base point's is not meant.
             The first is the base point's.
-        parts: What is crossed.
-        quick: What ``--quick`` leaves of it.
+        parts: Parts, with the factors that each crosses.
+        quick: The part of it that ``--quick`` runs.
     """
 
     run: dict[str, Any]
@@ -123,7 +123,7 @@ class Plan:
     """A plan of comparisons.
 
     Attributes:
-        parts: What is crossed in each.
+        parts: Parts, with the factors that each crosses.
         recipes: The comparison of each combination, whichever parts it is in.
     """
 
@@ -155,7 +155,7 @@ def plan_of(
     """Plan the comparisons of a recipe; a combination that is in several parts is one.
 
     Args:
-        recipe: What is varied.
+        recipe: Factors and their levels.
         path: Its file, which paths in it are relative to.
         quick: Whether to do only what ``[quick]`` leaves.
         world: Takes the place of every part's.

@@ -63,13 +63,13 @@ def run_comparison(
     """Do the recipe's runs; returns them in the order of policies, then seeds, and writes ``out/results.json``.
 
     Args:
-        recipe: What to compare.
+        recipe: Policies and task to compare.
         out: Folder for ``results.json`` and, under ``runs/``, each run's traces.
         resume: Keep the finished runs that ``out/results.json`` has, timed to the recipe's target, and do only the
             others.
         progress: Hears how it goes.
-        world: Where the workers are.
-        calibration: What the virtual world knows of the machine; None is a typical one.
+        world: World of the workers.
+        calibration: Measurements of the machine, for the virtual world; None is a typical one.
         on_testbed: Whether the virtual world's cluster is a testbed on that machine, whose cores its hosts share.
 
     Raises:

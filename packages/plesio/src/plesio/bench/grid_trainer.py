@@ -50,7 +50,7 @@ def optimizer_of_stage(whole: Optimizer, weights: Iterable[nn.Parameter]) -> Opt
 
     Args:
         whole: The optimizer of the whole network.
-        weights: Those of a stage.
+        weights: Weights of a stage.
 
     Raises:
         TaskError: It has none of the weights.

@@ -32,7 +32,7 @@ class Happenings:
     """Has all that is planned for a run happen; what has not happened when the context ends never does.
 
     Args:
-        planned: What, and when.
+        planned: Happenings, and their moments.
     """
 
     def __init__(self, planned: Sequence[Happening]) -> None:

@@ -22,8 +22,8 @@ class PlannedComparison:
 
     Attributes:
         slug: Name of its folder.
-        where: What is set in it, as it is written after a run's policy: ``at 1 Gbit/s``.
-        calibration: What the virtual world knows of the machine; None is a typical one.
+        where: Its setting, as it is written after a run's policy: ``at 1 Gbit/s``.
+        calibration: Measurements of the machine, for the virtual world; None is a typical one.
     """
 
     slug: str

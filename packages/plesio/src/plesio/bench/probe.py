@@ -67,7 +67,7 @@ def probe_here(place: Place, *, on_step: OnStep = lambda what, done, total: None
     """Measure, as one host of a job in which all hosts call this; the result is the same on all.
 
     Args:
-        place: Where this process stands.
+        place: Place of this process in its job.
         on_step: Called on rank 0.
 
     Raises:

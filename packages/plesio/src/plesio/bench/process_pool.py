@@ -46,7 +46,7 @@ class ProcessPool:
             sent None.
         arguments: Arguments of ``main``; pickled.
         preload: Modules that all will need beside that of ``main``.
-        site: Where they run.
+        site: Site of the processes.
 
     Attributes:
         pipes: Pipes to the processes, by rank.

@@ -76,7 +76,7 @@ class PartOfAll:
 
     Args:
         progress: Hears of them.
-        where: What is said behind a policy's name: ``at 1 Gbit/s``.
+        where: Text behind a policy's name: ``at 1 Gbit/s``.
         before: Runs of the comparisons before it.
         total: Runs of all.
     """

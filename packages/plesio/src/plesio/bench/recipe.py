@@ -225,8 +225,8 @@ def make_recipe(
 
     Args:
         data: Tables and values.
-        folder: What paths in it are relative to.
-        where: What to call it in errors.
+        folder: Folder that paths in it are relative to.
+        where: Its name in errors.
         flags: Command line options that values came from, by their place in ``data``.
 
     Raises:

@@ -33,7 +33,7 @@ def explain(error: ValidationError, *, where: str, flags: Mapping[tuple[str, ...
     """One line per finding, two at most.
 
     Args:
-        error: What pydantic found.
+        error: Findings of pydantic.
         where: The file, as the user wrote it.
         flags: Command-line flags whose values replaced those of the file, by the keys they replaced.
     """

@@ -119,7 +119,7 @@ class WorkersSection(Section):
     Attributes:
         count: Workers at the start.
         cluster: Hosts and links of the virtual world or the testbed; without it, one host with enough cores.
-        step_time: What a step takes a worker of speed 1; without it, as long as the machine needs.
+        step_time: Duration of a step of a worker of speed 1; without it, as long as the machine needs.
         stalls: Steps that take longer now and then, on all workers.
         slowdowns: Stretches of time in which a whole rack is slow.
         unequal: Workers that differ.
@@ -220,7 +220,7 @@ class WorkersSection(Section):
         """Check that whole groups join a grid, and not single workers.
 
         Raises:
-            ConfigError: Those that join make no whole groups, or the grid takes none.
+            ConfigError: Joining workers make no whole groups, or the grid takes none.
         """
         num_joins = sum(fault.kind == "join" for fault in self.faults)
         if num_joins % grid.stages:
@@ -249,7 +249,7 @@ class WorkersSection(Section):
         Args:
             worker: Its rank. One that joined has the common step time and speed 1, in the rack of the worker whose
                 host it is on.
-            seed: Of the run.
+            seed: Seed of the run.
             clock: The worker's.
             began_s: When the run began, on that clock; None is when the worker's first step begins.
         """

@@ -49,7 +49,7 @@ def simulate_script(
         policy: Their consistency policy.
         seed: Seed of the workers' random streams, their step times and what befalls them.
         trace: Folder for traces and results.
-        calibration: What was measured with batches like the script's; None is a typical machine.
+        calibration: Measurements with batches like the script's; None is a typical machine.
         on_progress: Hears how it goes.
         on_join: Told of the model and the optimizer of each session.
         around: Makes a context that the first worker runs the script in.

@@ -38,14 +38,14 @@ def run_sweep(
     """Do the recipe's runs at each bandwidth, in a folder for each in ``out``; returns them by bandwidth.
 
     Args:
-        recipe: What to compare; its cluster's interfaces are given each bandwidth.
+        recipe: Policies and task to compare; its cluster's interfaces are given each bandwidth.
         bandwidths: Bandwidths with units, all different.
         out: Folder; the comparison at "1 Gbit/s" is in ``out/1-Gbit-s``.
         resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
             resumed with another target.
         progress: Hears of all runs as if they were one comparison.
         world: The virtual one, or a testbed.
-        calibration: What the virtual world knows of the machine; None is a typical one.
+        calibration: Measurements of the machine, for the virtual world; None is a typical one.
 
     Raises:
         ConfigError: There is no network or no target, or the task cannot be trained.

@@ -44,7 +44,7 @@ class TestbedPool:
     has its host's interface carry nothing, and a link that changes is changed until the run is over.
 
     Args:
-        recipe: What they train.
+        recipe: Task and settings of their training.
 
     Raises:
         ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.

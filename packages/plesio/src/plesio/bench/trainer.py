@@ -53,7 +53,7 @@ def train(
     """Do one run; returns its result as JSON values on one worker, None elsewhere.
 
     Args:
-        recipe: What to train, for how long.
+        recipe: Task to train, and the length of the training.
         task: The recipe's.
         assignment: Which run.
         job: The worker's membership; None for one alone.
@@ -113,7 +113,7 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
     """Entry of a worker process: say how many samples an epoch has, then do runs until told to stop.
 
     Args:
-        recipe: What to train.
+        recipe: Task to train.
         environment: torchrun's variables.
         commands: Receives an `Assignment` for each run, None to stop; sends ("ready", samples of an epoch), then for
             each run ("done", result or None) or ("failed", sentence).

@@ -119,8 +119,8 @@ def matrix_on_hosts(
     Args:
         policies: Specs.
         seeds: A row of the result is a median over them.
-        bandwidths: Of the hosts' interfaces, with units.
-        latencies: Of the way between two hosts, with units.
+        bandwidths: Bandwidths of the hosts' interfaces, with units.
+        latencies: Latencies of the way between two hosts, with units.
         num_rounds: Steps of each worker.
 
     Raises:
@@ -169,7 +169,7 @@ def validate(
         settings: The `matrix`.
         out: Folder of the calibrations, and of each comparison in both worlds.
         progress: Hears of the runs.
-        world: Where they are measured.
+        world: World of the measurements.
         on_measured: Hears of the calibrations.
 
     Raises:

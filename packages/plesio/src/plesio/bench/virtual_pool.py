@@ -30,7 +30,7 @@ def machine_of(
 
     Args:
         workers: Workers; without a cluster they are on the calibrated machine, or on one host with a core for each.
-        calibration: What was measured; None is a typical machine.
+        calibration: Measurements; None is a typical machine.
         batch_size: Samples in a worker's step.
         on_testbed: Whether the cluster is a testbed on the calibrated machine.
     """
@@ -50,9 +50,9 @@ class VirtualPool:
     """Does a comparison's runs in virtual time, in this process.
 
     Args:
-        recipe: What is trained, and where; without a cluster it is the calibrated machine, or one host with a core for
-            each worker. It says how long steps take.
-        calibration: What was measured; None is a typical machine.
+        recipe: Task of the training, and its cluster; without a cluster it is the calibrated machine, or one host with
+            a core for each worker. It says how long steps take.
+        calibration: Measurements; None is a typical machine.
         on_testbed: Whether the cluster is a testbed on the calibrated machine.
 
     Raises:

@@ -35,8 +35,8 @@ class WorkerPool:
     """Starts the recipe's workers and waits until they are ready.
 
     Args:
-        recipe: What they train.
-        site: Where they run.
+        recipe: Task and settings of their training.
+        site: Site of the processes.
 
     Raises:
         ConfigError: The recipe's task cannot be trained.

@@ -27,11 +27,11 @@ def command_of(
 
     Args:
         words: The command as it is typed, without its options: ``plesio study pipeline``.
-        inputs: What it can be asked with; those that are left out are not passed on.
+        inputs: Inputs that can be given; those that are left out are not passed on.
         act: Called with the inputs that were given, and with all of ``more``; returns the exit status, None for 0.
         summary: Its help.
         more: Other options, by name: annotation and default.
-        examples: What the help ends with; else one that asks for the first input's default.
+        examples: Examples at the end of the help; else one that asks for the first input's default.
     """
 
     def run(**options: Any) -> int | None:

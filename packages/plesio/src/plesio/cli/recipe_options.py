@@ -22,7 +22,7 @@ def key_option(section: "type[Section]", key: str, *, default: Any = None, **wri
     Args:
         section: The table.
         key: Its name there.
-        default: What holds where the option is not given.
+        default: Value that holds if the option is not given.
         written: How the option is written, where the key does not say it (`plesio.core.inputs.Written`).
     """
     return input_of(section, key, default=default, written=Written(**written))

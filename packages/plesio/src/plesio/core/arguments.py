@@ -70,8 +70,8 @@ def check_fields(thing: Any, owner: str, *, error: type[ConfigError] = ConfigErr
 
     Args:
         thing: It has just been made.
-        owner: What the message begins with.
-        error: What is raised.
+        owner: Beginning of the message.
+        error: Type of the error.
     """
     kind: Any = type(thing)
     hints = _hints(kind)

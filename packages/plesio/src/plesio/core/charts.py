@@ -52,7 +52,7 @@ class Axis:
     """An axis of a chart.
 
     Attributes:
-        title: What is measured, with its unit in brackets: ``time (s)``.
+        title: Quantity that is measured, with its unit in brackets: ``time (s)``.
         ticks: Texts beside the axis by their places, in place of round values.
         view: The range that is seen at first; None shows everything.
         from_zero: Whether the axis begins at zero.
@@ -74,7 +74,7 @@ class Chart:
     Attributes:
         slug: Name in a page's address and in a file's name; no two charts of one page share it. Panels need none.
         title: The finding.
-        caption: What is drawn.
+        caption: Description of the drawing.
         wide: Whether the chart takes the whole width of a page.
     """
 
@@ -91,7 +91,7 @@ class Series:
     Attributes:
         name: Its name in the legend. Series of one name are one entry, whose sign is the last one's; an empty name has
             no entry.
-        x: As many values as ``y``.
+        x: Values, as many as ``y``.
         y: A NaN is a gap.
         style: Models are lines, what they are held against is dashed, and what was measured is points. Steps are a line
             that is told from others by its dashes, strokes are short upright marks, bars stand upright, and a band is
@@ -99,7 +99,7 @@ class Series:
         low: Lower end of a band around ``y``, as many values; none without.
         high: Upper end.
         labels: A name for each point; none without.
-        hints: What a point says of itself when a reader points at it; its place without.
+        hints: Text of a point when a reader points at it; its place without.
         group: Series of a group have one look: what was modelled and what was measured of one thing.
         look: Its look where that means something on the whole page; None takes the next one that is free.
         weight: Thin is for single runs behind their mean, thick for what matters most.
@@ -153,7 +153,7 @@ class BarChart(Chart):
         rows: Names, from top to bottom.
         parts: A value a row for each part.
         colours: Colours of parts, where they mean something on the whole page.
-        ends: What stands at the end of each bar; without, its length.
+        ends: Text at the end of each bar; without, its length.
     """
 
     axis: Axis
@@ -195,9 +195,10 @@ class HeatMap(Chart):
         columns: Labels from left to right.
         rows: Labels from top to bottom.
         values: A sequence of columns for each row; NaN is an empty cell. With ``categories``, places among them.
-        scale: What the colours mean, with its unit; not used with ``categories``. With ``log`` they tell factors apart.
+        scale: Meaning of the colours, with its unit; not used with ``categories``. With ``log`` they tell factors
+            apart.
         categories: Names, if cells are one of a few things: a winner.
-        texts: What stands in the cells, for those few that people read; none without.
+        texts: Texts in the cells, for the few that people read; none without.
     """
 
     x: Axis
@@ -219,12 +220,12 @@ class TimelineBar:
     """Something that goes on for a while.
 
     Attributes:
-        row: Where it is drawn, a place in `Timeline.rows`.
+        row: Row of the drawing, a place in `Timeline.rows`.
         start: Its start on the timeline's axis.
         end: Its end, likewise.
-        kind: What goes on; spans of a kind have a colour.
-        label: What stands in it; may be empty.
-        hint: What a reader learns by pointing at it, besides its time; may be empty.
+        kind: Activity; spans of a kind have a colour.
+        label: Text in it; may be empty.
+        hint: Text for a reader who points at it, besides its time; may be empty.
     """
 
     row: int

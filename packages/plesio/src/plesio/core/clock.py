@@ -76,7 +76,7 @@ class TrainingClock:
 
     Args:
         clock: Tells the time.
-        already_s: What others had trained before the start, if they had begun earlier.
+        already_s: Seconds that others had trained before the start, if they had begun earlier.
     """
 
     def __init__(self, clock: Clock, *, already_s: float = 0.0) -> None:

@@ -85,9 +85,9 @@ class Part:
     """Combinations that were crossed with each other.
 
     Attributes:
-        name: What the recipe calls it.
+        name: Its name in the recipe.
         policies: Run in each of them.
-        levels: What was crossed: factors with two levels at least, each with its levels in order.
+        levels: Factors that were crossed, with two levels at least, each with its levels in order.
         combinations: All of them, in the order of the levels' product, the last factor varying fastest.
     """
 

@@ -24,7 +24,7 @@ class _Kind(NamedTuple):
 
     Attributes:
         type: The type itself; subclasses are other types.
-        parts: What a value of it is made of: values that can be encoded themselves.
+        parts: Function that takes a value apart into values that can be encoded themselves.
         whole: Makes it of them again.
     """
 
@@ -77,10 +77,10 @@ def encoded(value: Any, *, other: Callable[[Any, str], Any], path: str = "") -> 
     """``value`` as plain values; lists, tables and the like are copied.
 
     Args:
-        value: What is to be kept.
+        value: Value to keep.
         other: Is given each value of another type, and its path from the outermost; returns what stands for it, or
             raises.
-        path: Of ``value`` itself.
+        path: Path of ``value`` itself.
 
     >>> def refuse(value, path): raise TypeError(f"{path} is a {type(value).__name__}")
     >>> def again(value): return decoded(encoded(value, other=refuse), other=refuse)

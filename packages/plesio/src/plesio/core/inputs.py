@@ -85,8 +85,8 @@ class Written:
     Attributes:
         option: The words of its option, without dashes: ``mtbf``.
         short: A single letter for it.
-        metavar: What stands for its value in the help.
-        instead: What holds where the option is not given, if that is no value: ``the recipe's``.
+        metavar: Placeholder for its value in the help.
+        instead: Text for the default, if that is no value: ``the recipe's``.
     """
 
     option: str = ""
@@ -107,9 +107,9 @@ class Input:
         within: The numbers that it may be.
         optional: Whether it may be None.
         default: The value that reproduces the reference.
-        help: What it means.
+        help: Its meaning.
         written: How it is written on the command line.
-        only_with: What it has an effect with; None is everything.
+        only_with: Condition of its effect; None is everything.
     """
 
     name: str
@@ -307,7 +307,7 @@ def input_of(owner: type, name: str, *, default: Any = None, written: Written = 
     Its explanation is in the ``Attributes:`` of the class. A field that is neither a number nor a switch is a text.
 
     >>> input_of(Written, "metavar").help
-    'What stands for its value in the help.'
+    'Placeholder for its value in the help.'
     """
     hint = _plain(typing.get_type_hints(owner)[name])
     explained = _explanations(owner, "Attributes")[name]
@@ -319,12 +319,12 @@ def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "")
     """Make inputs from the fields of a dataclass, in the order of ``written``; each may be left out.
 
     >>> [(one.option, one.help) for one in fields_of(Written, {"metavar": Written(option="placeholder")})]
-    [('--placeholder', 'What stands for its value in the help.')]
+    [('--placeholder', 'Placeholder for its value in the help.')]
 
     Args:
         owner: The class.
         written: How each is written, by its name.
-        instead: What holds where none is given, if that is not the field's own default: ``the model's``.
+        instead: Text for the default, if that is not the field's own: ``the model's``.
     """
     hints, explained = typing.get_type_hints(owner, include_extras=True), _explanations(owner, "Attributes")
     defaults = {field.name: field.default for field in dataclasses.fields(owner)}

@@ -31,7 +31,7 @@ class Mixing:
     """A mixing matrix.
 
     Attributes:
-        name: Of its graph, or ``matrix``.
+        name: Name of its graph, or ``matrix``.
         matrix: P, rows of weights.
     """
 

@@ -17,11 +17,11 @@ class Prediction:
 
     Attributes:
         setting: Which run: its policy, its task and what else distinguishes it, by name.
-        quantity: What was predicted.
+        quantity: Predicted quantity.
         scale: How its error is counted.
-        predicted: What the model says.
-        measured: What was measured.
-        baseline: What the simplest model says that one would otherwise use.
+        predicted: Value by the model.
+        measured: Measured value.
+        baseline: Value by the simplest model that one would otherwise use.
 
     >>> share = Prediction(
     ...     setting={"policy": "bsp"}, quantity="wait share", scale="points", predicted=0.5, measured=0.25, baseline=1.0

@@ -76,7 +76,7 @@ def to_json(value: Any, *, not_finite: Callable[[float], str | None] = str) -> A
 
     Args:
         value: The value, or values in lists and tables.
-        not_finite: What stands for NaN and infinity.
+        not_finite: Stand-in for NaN and infinity.
 
     Raises:
         TypeError: A value of another type.

@@ -125,7 +125,7 @@ class MemorySplit:
     Attributes:
         device: ``cpu`` is the worker's process; ``cuda`` is what torch has reserved on the GPU.
         peak_bytes: Most memory at any time after the session was joined.
-        before_bytes: What was there before and is not the model: interpreter, libraries, data.
+        before_bytes: Memory that was there before and is not the model's: interpreter, libraries, data.
         parameters_bytes: Parameters and buffers; of sharded ones this worker's part.
         gradients_bytes: When the gradient of a step was complete; of sparse ones indices and values.
         optimizer_bytes: The tensors in the optimizer's state.
@@ -133,8 +133,8 @@ class MemorySplit:
         other_bytes: Allocated after the session was joined and none of these: batches, outputs, what the exchange
             keeps. None where it was not measured.
         reused_bytes: Gradients that came where activations had been, which are counted in both.
-        cached_bytes: What the allocator had taken from the system and kept free; None where it was not measured.
-        shared_bytes: What other processes have, too: the store of this host, processes of loaders.
+        cached_bytes: Memory that the allocator had taken from the system and kept free; None where it was not measured.
+        shared_bytes: Memory of other processes: the store of this host, processes of loaders.
         evaluation_bytes: How much more evaluating, saving and ending took than the steps.
     """
 
@@ -179,7 +179,7 @@ class Utilisation:
         sent_bytes_per_s: Over all network interfaces of its host, loopback included.
         received_bytes_per_s: The same in the other direction.
         gpu: Share of the time that its GPU computed; None without a GPU, or without NVIDIA's pynvml.
-        gpu_memory_bytes: What torch had allocated on its GPU; None without.
+        gpu_memory_bytes: Memory that torch had allocated on its GPU; None without.
     """
 
     cpu: Level
@@ -198,7 +198,8 @@ class WorkerTimes:
     Attributes:
         memory: None in the virtual world, where all workers share one process, and where no step was measured.
         utilisation: None in the virtual world, and of a run that was over too soon.
-        staleness: Of the gradients of its own stage, in a grid; None where workers have no updates of their own.
+        staleness: Staleness of the gradients of its own stage, in a grid; None where workers have no updates of their
+            own.
     """
 
     worker: int
@@ -244,7 +245,7 @@ class RunResult:
             ``latest`` those of the latest review that left it in force.
         refused_updates: Updates that never reached the parameters, by worker and reason.
         refused_peers: Connections and messages turned away (strangers, other jobs), by reason.
-        fallbacks: What was given up and why, one line each.
+        fallbacks: Features that were given up and why, one line each.
         parameters_sha256: SHA-256 of the final shared parameters, in name order.
     """
 

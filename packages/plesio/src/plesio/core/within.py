@@ -46,7 +46,7 @@ class Within:
     most: int = 100
 
     def refusal(self, value: float) -> str:
-        """Return the advice of what to write instead of ``value``; empty if it is within.
+        """Return advice on what to write instead of ``value``; empty if it is within.
 
         >>> Within(1, 4096).refusal(0), Within(0, without="low").refusal(0.0), Within(1, 4096).refusal(8)
         ('write 1 to 4096', 'write more than 0', '')

@@ -84,7 +84,7 @@ class Calibration:
         server: The server's.
         message_s: Processor seconds of a worker for an exchange with one server more, besides the bytes.
         exchange: Seconds that the exchange takes a worker, by bytes.
-        environment: Where it was measured.
+        environment: Environment of the measurement.
     """
 
     task: str

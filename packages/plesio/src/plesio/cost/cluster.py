@@ -56,7 +56,7 @@ class Cluster:
     """Hosts alike, in racks alike.
 
     Attributes:
-        name: What people call it.
+        name: Its name.
         hosts: How many there are.
         workers_per_host: Workers that a host has room for.
         cores_per_host: Its cores, or its accelerators if its workers compute on those: so many workers compute at full
@@ -67,7 +67,7 @@ class Cluster:
         uplink: Link from a rack to the others; needed if there is more than one.
         device: Name of the core or accelerator.
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
-        changes: What becomes of links while a run goes on, in the order of time.
+        changes: Changes of links during a run, in the order of time.
         collectives: The library that carries collectives; None is what `library` says.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
@@ -305,7 +305,7 @@ class Cluster:
         Args:
             text: TOML.
             name: The cluster's name, if the text has none.
-            where: What messages call the text.
+            where: Name of the text in messages.
 
         Raises:
             ConfigError: The text is no TOML, or describes no possible cluster. One line.

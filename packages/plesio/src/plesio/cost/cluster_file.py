@@ -84,7 +84,7 @@ def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
 
     Args:
         text: TOML.
-        where: What messages call the text.
+        where: Name of the text in messages.
 
     Raises:
         ConfigError: No TOML, an unknown or a missing key, or a value that cannot be read. One line.

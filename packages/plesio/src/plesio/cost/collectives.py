@@ -258,7 +258,7 @@ def bus_bytes_per_s(num_bytes: float, duration_s: float, *, num_ranks: int, coll
         num_bytes: S.
         duration_s: t, seconds, more than 0.
         num_ranks: n.
-        collective: As in `bytes_sent_per_rank`.
+        collective: A name that `bytes_sent_per_rank` takes.
 
     Raises:
         ConfigError: An unknown collective, or an argument that is out of range.

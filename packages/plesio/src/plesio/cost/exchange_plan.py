@@ -37,7 +37,7 @@ class Plan:
     """How the hosts should exchange, and how long a synchronisation then takes. Hosts are numbers, as measured.
 
     Attributes:
-        topology: What the plan is for.
+        topology: Topology of the plan.
         num_bytes: Bytes of the tensor that is all-reduced, or of the parameters that servers hold.
         rank_order: The host of each rank. Racks follow each other, so a ring enters and leaves each once.
         leaders: The host that stands for each rack where one does, with the best ways to other racks.

@@ -84,8 +84,8 @@ def faults_in_order(
 
     Args:
         num_workers: Workers at the start.
-        given: What happens in any case.
-        failures: What happens by chance; None for nothing.
+        given: Faults that happen in any case.
+        failures: Faults by chance; None for nothing.
         seed: Seed of the run.
 
     >>> from itertools import islice

@@ -86,7 +86,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
 
     Args:
         x: Sizes, 0 or more, of which three or more are different. A size may be there several times.
-        y: What was measured at each, more than 0.
+        y: Measurement at each, more than 0.
 
     Raises:
         ConfigError: Fewer than three different sizes, a measurement that is not positive, or a size that is negative.

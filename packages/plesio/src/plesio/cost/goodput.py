@@ -18,7 +18,7 @@ class Goodput:
     """Expected seconds of a run, and what they go into.
 
     Attributes:
-        work_s: What the run would take without failures and without states.
+        work_s: Seconds of the run without failures and without states.
         checkpoints_s: Writing states.
         lost_s: Work, and unfinished states, that failures undid.
         restarts_s: Coming back after failures.
@@ -90,7 +90,7 @@ def expected_goodput(
         restart_s: R, seconds from a failure until the run goes on.
         mtbf_s: M, mean seconds between two failures.
         interval_s: I, seconds of work between two states.
-        remedy: What to write instead for a run that would hardly ever end.
+        remedy: Advice for a run that would hardly ever end.
 
     Raises:
         ConfigError: An argument that is out of range, or a run that would hardly ever end.

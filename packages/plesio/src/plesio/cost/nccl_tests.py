@@ -37,7 +37,7 @@ class NcclRow:
         type: Type of an element, as printed: ``float``, ``half``, ``bfloat16`` ...
         time_s: Seconds out of place, the mean of the test's iterations.
         algorithm_bytes_per_s: ``num_bytes / time_s``, as printed (multiples of 1e7).
-        bus_bytes_per_s: As printed; as in `plesio.cost.collectives.bus_bytes_per_s`.
+        bus_bytes_per_s: The printed one; as in `plesio.cost.collectives.bus_bytes_per_s`.
         in_place_time_s: Seconds in place; None if that was not measured. The other two likewise.
         in_place_algorithm_bytes_per_s: Likewise.
         in_place_bus_bytes_per_s: Likewise.
@@ -78,7 +78,7 @@ def read_nccl_tests(path: Path) -> NcclTests:
         path: Text, as the test prints it.
 
     Raises:
-        DataError: As `parse_nccl_tests`, or the file cannot be read.
+        DataError: The file cannot be read, or is refused by `parse_nccl_tests`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def parse_nccl_tests(text: str, *, where: str) -> NcclTests:
 
     Args:
         text: The output of one run.
-        where: What messages call the text.
+        where: Name of the text in messages.
 
     Raises:
         DataError: A line that cannot be read, which is named; results that the test itself found wrong; more than one

@@ -48,7 +48,7 @@ def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: floa
     ('ring', '6.0 ms')
 
     Args:
-        cluster: Where the workers are.
+        cluster: Cluster of the workers.
         ranks: The workers that take part. They are arranged host by host, as all libraries do.
         num_bytes: Size of the tensor.
 
@@ -64,7 +64,7 @@ def all_reduce_on(
     """Seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
 
     Args:
-        cluster: Where the workers are.
+        cluster: Cluster of the workers.
         ranks: The workers that take part.
         num_bytes: Size of the tensor.
         beside: Other workers, group by group, that do the same among themselves at the same time. Links that they and
@@ -82,7 +82,7 @@ def broadcast_on(
     """Seconds of a broadcast down a binomial tree over these workers.
 
     Args:
-        cluster: Where the workers are.
+        cluster: Cluster of the workers.
         ranks: The workers that take part.
         num_bytes: Size of the tensor.
         beside: As in `all_reduce_on`.
@@ -99,7 +99,7 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
     ``hierarchical`` is there if every host has as many of the ranks, more than one, and there are several hosts.
 
     Args:
-        cluster: Where the workers are.
+        cluster: Cluster of the workers.
         ranks: The workers that take part.
         num_bytes: Size of the tensor.
 

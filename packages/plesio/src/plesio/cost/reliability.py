@@ -195,7 +195,7 @@ def check_run_ends(
         checkpoint_s: C, seconds to write a state.
         mtbf_s: M, mean seconds between two failures.
         restart_s: R, seconds from a failure until the last state is back.
-        remedy: What to write instead, as in an `ArgumentError`.
+        remedy: Advice on what to write instead, as in an `ArgumentError`.
 
     Raises:
         ConfigError: It takes longer, or an argument is out of range.

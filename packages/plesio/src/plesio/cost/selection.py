@@ -99,8 +99,8 @@ def select_all_reduce(
         num_bytes: S.
         num_ranks: n.
         link: α and B.
-        algorithms: Those to choose from, names of `ALL_REDUCES`: ``["ring", "double tree"]`` is what NCCL has. For a
-            power of two halving-doubling is never slower than any other, in this model.
+        algorithms: Names of `ALL_REDUCES` to choose from; NCCL has ``["ring", "double tree"]``. For a power of two
+            halving-doubling is never slower than any other, in this model.
 
     Raises:
         ConfigError: No such algorithm, or an argument that is out of range.
@@ -131,7 +131,7 @@ def all_reduce_crossovers(
     Args:
         num_ranks: n.
         link: α and B.
-        algorithms: As in `select_all_reduce`.
+        algorithms: Names to choose from, as in `select_all_reduce`.
 
     Raises:
         ConfigError: No such algorithm, or an argument that is out of range.

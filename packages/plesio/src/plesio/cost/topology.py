@@ -98,7 +98,7 @@ class Topology:
     Attributes:
         matrix: Each pair alone.
         racks: The rack of each host, from 0 on.
-        uplink_bytes_per_s: What each rack has to all others, for all its hosts together; infinite in a single rack.
+        uplink_bytes_per_s: Bandwidth of each rack to all others, for all its hosts together; infinite in a single rack.
     """
 
     matrix: PairMatrix
@@ -145,7 +145,7 @@ def racks_of(matrix: PairMatrix, *, factor: float = RACK_FACTOR) -> tuple[int, .
     """Return the rack of each host, counted in the order in which they appear; all 0 if the hosts are in one.
 
     Args:
-        matrix: What was measured.
+        matrix: Measurements.
         factor: How much slower ways between racks must be than those within, more than 1.
 
     Raises:

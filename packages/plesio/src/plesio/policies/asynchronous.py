@@ -74,10 +74,10 @@ class AsynchronousMachine:
 
     Args:
         bound: s, the largest lead; ``math.inf`` for none.
-        update: What an update is; decides how the steps it covers count.
+        update: Kind of an update; decides how the steps it covers count.
         weighting: Weight by staleness.
         rate: Whether the workers share the rate of a synchronous step, or each has all of it.
-        clock: Where the workers begin.
+        clock: Clock at which the workers begin.
     """
 
     __slots__ = (

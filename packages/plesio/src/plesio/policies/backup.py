@@ -37,7 +37,7 @@ class BackupMachine(RoundMachine):
 
     Args:
         backup: b, at least 1.
-        clock: Where the workers begin.
+        clock: Clock at which the workers begin.
     """
 
     __slots__ = ("_backup", "_clocks", "_contributed", "_finite", "_floor", "_version")

@@ -37,7 +37,7 @@ class BarrierMachine(RoundMachine):
     Args:
         period: H, steps of a round.
         delay: d, steps a worker may run on behind its contribution; at most ``period``.
-        clock: Where the workers begin: the end of a round.
+        clock: Clock at which the workers begin: the end of a round.
     """
 
     __slots__ = (

@@ -33,7 +33,7 @@ class BSP(PeriodicSchedule):
 
     Args:
         exchange: ``collective`` (default) or ``store``.
-        compression: What is sent of a gradient; on the store all of it.
+        compression: Compression of gradients; none on the store.
         hook: torch's own hook of DDP that sends it instead.
         backup: b, workers that a step does not wait for; on the store only. Their gradients of the step are dropped.
 

@@ -46,7 +46,7 @@ class Delayed(PeriodicSchedule):
 
     Args:
         delay: d, steps between a gradient and its application; 0 is BSP.
-        compression: What is sent of a gradient.
+        compression: Compression of gradients.
 
     Raises:
         PolicySpecError: A value that is out of range.
@@ -94,7 +94,7 @@ class DelayedMachine(BarrierMachine):
 
     Args:
         delay: d.
-        clock: Where the workers begin.
+        clock: Clock at which the workers begin.
     """
 
     __slots__ = ("_made",)

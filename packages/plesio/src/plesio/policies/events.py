@@ -71,7 +71,7 @@ class Joined(_Tagged, frozen=True, kw_only=True):
     """A worker asks to take part. It may run once it is admitted, which can be later than at once.
 
     Attributes:
-        worker: Who.
+        worker: The worker.
         num_workers: How many workers' work its updates are: that of its whole rack, where racks are what exchanges.
     """
 
@@ -95,7 +95,7 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
     """A worker's update is complete at the exchange.
 
     Attributes:
-        worker: Who sent it.
+        worker: Sender.
         clock: The worker's clock after the last step that the update covers.
         num_steps: Steps that the update covers (1 unless the policy accumulates).
         base_version: Version of the shared parameters that the first of these steps began from. Rounds that wait for
@@ -114,21 +114,21 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     """A worker's measurements since its last review; only under a policy that adapts.
 
     Attributes:
-        worker: Who sent it.
+        worker: Sender.
         clock: The worker's clock: the one that the last `Steer` named.
         samples: Samples of each step since then.
         compute_s: Seconds that each of these steps computed.
         blocked_s: Seconds that each of them stood still in an exchange.
         loss: Mean over the steps that had a finite one; infinite if none had, NaN if there is none.
-        learning_rate: Of the first parameter group.
-        momentum: Of the optimizer: the largest of its parameter groups, or Adam's beta1.
+        learning_rate: Rate of the first parameter group.
+        momentum: The optimizer's: the largest of its parameter groups, or Adam's beta1.
         normalises: Whether the optimizer divides by the gradients' size, as Adam does.
         shares_moments: Whether local steps can leave what it remembers as the mean gradient would (`LocalSGD.moments`);
             left out of logs where they cannot.
         num_refused: Steps whose gradient or loss was not finite.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
-        gradients: Of each sampled step, in order: the gradient's squared norm, and then its sketch.
-        exchanges: Of each exchange that ran behind or between the steps: the clock of the step after which the worker
+        gradients: The gradient's squared norm, and then its sketch, for each sampled step in order.
+        exchanges: For each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
         progress: Share of all samples that are done; below 0 where nobody knows how many there will be. On the store
             what it would be if all had trained on as many as this worker.
@@ -136,8 +136,8 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
         position: Sketch of the worker's parameters; empty, and left out of logs, where no guard asks for it.
         summed_rate: The learning rates of the first parameter group, over all steps since the last review.
-        sparse_bytes: Where gradients are sparse: bytes of the parameters whose gradients are dense, of those whose
-            gradients are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
+        sparse_bytes: For sparse gradients: bytes of the parameters whose gradients are dense, of those whose gradients
+            are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
         low_rank_share: Bytes of the dense gradients in low rank (`adaptive.system.setting.Sent`), as a share
             of those in full; left out of logs where it is 1, as in those of before low rank.
         writes: Whether the script writes into parameters by itself, so that what they come to must count once; left out
@@ -192,9 +192,10 @@ class Ready(_Tagged, frozen=True, kw_only=True):
     that it has pushed is applied.
 
     Attributes:
-        worker: Who.
+        worker: The worker.
         clock: Steps that it has finished.
-        speaker: Who speaks for it in the stage that begins, where racks share the store; None if it does itself.
+        speaker: Worker that represents it in the stage that begins, where racks share the store; None if it does
+            itself.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("speaker",)
@@ -211,7 +212,7 @@ class Pause(_Tagged, frozen=True, kw_only=True):
     and when those who have come to a stage on the store are taken in.
 
     Attributes:
-        reason: What for, in a sentence.
+        reason: Purpose, in a sentence.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("reason",)
@@ -260,8 +261,8 @@ class Apply(_Tagged, frozen=True, kw_only=True):
             itself (their sum).
         version: The version that results: one more than the last.
         staleness: τ of each update, in the order of ``updates``.
-        share: Of a round, one step of every worker, that gradients are: steps times workers whose work they are, over
-            all workers. An optimizer's memory moves on by so much of a synchronous step.
+        share: Share of a round, one step of every worker, that gradients are: steps times workers whose work they are,
+            over all workers. An optimizer's memory moves on by so much of a synchronous step.
         age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
             application.
     """

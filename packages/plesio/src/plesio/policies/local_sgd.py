@@ -45,10 +45,10 @@ class LocalSGD(PeriodicSchedule):
         delay: d, steps between starting an exchange and merging its result, at most ``period``; 0 waits for it.
         exchange: ``collective`` (default) or ``store``.
         inner_rate: Share of the learning rate that local steps take; what they come to counts 1/inner_rate times.
-        momentum: Of the steps that are made of it, 0 to below 1.
-        moments: What Adam, AdamW, RMSprop or Adagrad remember: of a worker's ``own`` gradients (default), or what it
-            would be of the ``mean`` of all.
-        compression: What is sent of a delta; on the store all of it.
+        momentum: Momentum of the steps that are made of it, 0 to below 1.
+        moments: Memory of Adam, AdamW, RMSprop or Adagrad: that of a worker's ``own`` gradients (default), or of the
+            ``mean`` of all.
+        compression: Compression of deltas; none on the store.
 
     Raises:
         PolicySpecError: A value that is out of range, an unknown exchange, or a compression or rate on the store.

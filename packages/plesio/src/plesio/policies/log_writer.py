@@ -34,7 +34,7 @@ class LogWriter:
     Args:
         path: The file to write; what a run before has left there is replaced. None is nowhere.
         policy: The machine's.
-        limit_bytes: Of both files together; what is rare is written beyond it.
+        limit_bytes: Limit of both files together; what is rare is written beyond it.
         on_failure: Told once, in a sentence, when the log cannot be written any more.
     """
 

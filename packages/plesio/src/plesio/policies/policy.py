@@ -222,7 +222,7 @@ class Policy(Protocol):
         """Start a fresh machine that has seen no event.
 
         Args:
-            clock: Where the workers begin.
+            clock: Clock at which the workers begin.
         """
         ...
 

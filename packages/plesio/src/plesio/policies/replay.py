@@ -62,7 +62,7 @@ class EventLog:
     Attributes:
         policy: Whose.
         entries: All of them, or all but updates after the first ``num_whole``.
-        clock: Where the machine was started.
+        clock: Clock at which the machine was started.
         num_whole: So many entries follow each other without a gap; None for all.
     """
 
@@ -111,8 +111,8 @@ class Recorder:
 
     Args:
         policy: Whose machine.
-        clock: Where it is started.
-        entries: Where its log goes; None keeps it, for `log`.
+        clock: Clock at which it is started.
+        entries: Destination of its log; None keeps it, for `log`.
         keeps_events: Remembers what it has heard, for `events`.
 
     >>> from plesio.policies import BSP, Joined

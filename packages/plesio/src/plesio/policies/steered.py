@@ -134,7 +134,7 @@ class SteeredMachine:
 
     Args:
         director: Says what comes next.
-        clock: Where the workers begin.
+        clock: Clock at which the workers begin.
     """
 
     __slots__ = (

@@ -43,7 +43,7 @@ class Initial(Message, frozen=True, kw_only=True, tag=1):
 
     Attributes:
         slices: The server's part of the layout.
-        update: What updates will be.
+        update: Kind of the updates to come.
         optimizer: For gradients.
         state: The optimizer's, whose tensors follow the parameters'.
         again: In place of those that the server has, if no update has been applied to them.
@@ -98,7 +98,7 @@ class Pulled(Message, frozen=True, kw_only=True, tag=4):
         credit: The clock up to which the worker may run.
         held_s: Seconds that the answer was held back for others.
         halted: The worker stops here, whatever its credit.
-        samples: Of all workers, that are in the parameters.
+        samples: Samples of all workers that are in the parameters.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("halted", "samples")
@@ -114,7 +114,7 @@ class SharedRequest(Message, frozen=True, kw_only=True, tag=5):
     """Worker to server: everything, please. Answered with `Shared`, at once.
 
     Attributes:
-        snapshot: As it was at this one; None for now.
+        snapshot: The snapshot that was taken then; None for now.
         optimizer: The optimizer's state too.
     """
 
@@ -129,8 +129,8 @@ class Shared(Message, frozen=True, kw_only=True, tag=6):
 
     Attributes:
         present: Indices of the slices in the payload; None for all.
-        snapshots: Those that there are, where the server knows them.
-        state: Of the optimizer, whose tensors follow the parameters'; None if it was not asked for.
+        snapshots: Existing snapshots, if the server has their list.
+        state: State of the optimizer, whose tensors follow the parameters'; None if it was not asked for.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("state",)

@@ -50,13 +50,13 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
 
     Attributes:
         updates: (worker, clock) of each.
-        weight: As in `plesio.policies.Apply`.
+        weight: Weight, as in `plesio.policies.Apply`.
         version: The version that results.
         num_live: Workers that are there, resting ones too.
         num_workers: How many workers' work each update is; None is one each.
-        share: As in `plesio.policies.Apply`.
+        share: Share, as in `plesio.policies.Apply`.
         age: The same.
-        samples: Of all workers, that have been trained on with these.
+        samples: Samples of all workers that have been trained on with these.
     """
 
     updates: tuple[tuple[int, int], ...]

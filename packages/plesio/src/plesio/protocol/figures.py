@@ -47,14 +47,14 @@ class Report:
         losses: (clock, seconds of training, loss) of each step.
         blocked: (clock, seconds) of each collective.
         refused: Updates that were refused, by reason.
-        fallbacks: What was given up and why, one line each.
+        fallbacks: Features that were given up and why, one line each.
         own_losses: The first losses of steps on batches that are not dealt out.
-        alike: What all workers must have alike, where that is news: its kind, its number in the program, and values;
-            else not in the message's text.
+        alike: Values that must be equal on all workers, where that is news: its kind, its number in the program, and
+            values; else not in the message's text.
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
-        memory: What its memory held at the peak so far. If it is unknown, the message's text does not have it.
-        utilisation: What it has used so far; likewise.
-        within: What it does together with the others now: waits there; likewise where it does nothing so.
+        memory: Its memory at the peak so far. If it is unknown, the message's text does not have it.
+        utilisation: Resources that it has used so far; likewise.
+        within: Joint activity with the others now: waits there; likewise where it does nothing so.
     """
 
     clock: int = 0

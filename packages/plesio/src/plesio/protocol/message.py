@@ -58,8 +58,8 @@ def decode(kind: int, body: Any, expected: Any, *, peer: str) -> Any:
     Args:
         kind: Its kind.
         body: Its fields.
-        expected: What may come here.
-        peer: Who sent it, for the error.
+        expected: Types of messages that may come here.
+        peer: Sender, for the error.
 
     Raises:
         TransportError: It is none of them; one line that names the sender.

@@ -23,9 +23,9 @@ class Entry(Record, frozen=True, kw_only=True):
         heard: Up to which number the peer has heard the server there.
         kind: The message's.
         generation: The same.
-        header: Of a bulk message: worker, clock, base version, request.
+        header: Header of a bulk message: worker, clock, base version, request.
         body: The message's JSON.
-        folder: Where results may go.
+        folder: Folder for results.
     """
 
     number: int

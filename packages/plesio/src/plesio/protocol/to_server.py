@@ -61,7 +61,7 @@ class Saving(Record, frozen=True, kw_only=True):
     Attributes:
         every_s: Seconds of the run between two checkpoints; None where steps count.
         every_steps: Steps of the furthest worker, likewise.
-        clock: Where the workers begin.
+        clock: Clock at which the workers begin.
         elapsed_s: Seconds that the run had taken by then.
         num_pages: `BooksPage`s that worker 0 sends; the run begins when they have come.
     """
@@ -81,13 +81,13 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         num_workers: Workers that the run begins with.
         num_servers: Servers that hold parameters; 0 where the exchange is always collective.
         snapshot_every: Samples between two snapshots of the store; None for none.
-        folder: Where the run's logs and results go; None for nowhere.
+        folder: Folder for the run's logs and results; None for nowhere.
         layout: Digest of the model's tensors, equal on all workers.
         rack: Number of the rack that the worker is in.
-        environment: Where it runs.
-        saving: Of a run with checkpoints.
+        environment: Environment of the run.
+        saving: Saving in a run with checkpoints.
         elastic: Whether workers of a collective go on without one that is lost.
-        log_bytes: What the policy's log may take on the disk.
+        log_bytes: Limit of the policy's log on the disk.
         optimizer: Class and settings of the worker's optimizer, equal on all workers.
     """
 
@@ -130,7 +130,7 @@ class LeaseRequest(Message, frozen=True, kw_only=True, tag=8):
     Attributes:
         plan: Which loop of the session.
         idle: The worker has nothing left to train on, and waits.
-        figures: What the plan deals out, the same on all workers.
+        figures: Figures of the plan, the same on all workers.
     """
 
     plan: int
@@ -192,7 +192,8 @@ class Evaluations(Message, frozen=True, kw_only=True, tag=16):
     """New points of the metric, and the digest of the final parameters when they are there.
 
     Attributes:
-        number: Of the evaluation that the last point is of, where all workers are told it; no points: it has failed.
+        number: Number of the evaluation that the last point is of, where all workers are told it; no points: it has
+            failed.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("number",)
@@ -256,7 +257,7 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
         clock: Steps that it has finished.
         plan: Which loop of its session it is in; None if it has not been in any.
         figures: The plan's.
-        remainder: What is left of the plan, where the samples were dealt in rounds.
+        remainder: Rest of the plan, where the samples were dealt in rounds.
         samples: Samples of all workers that have been trained on, then too.
     """
 
@@ -271,8 +272,8 @@ class Cut(Message, frozen=True, kw_only=True, tag=40):
     """This worker stands, and is ready to form a group. Answered with `Regroup`, when all of them have said so.
 
     Attributes:
-        position: Where it stands; None if it has no state to give: it joins.
-        meeting: Where it would have the others meet, if it comes to lead.
+        position: Its position; None if it has no state to give: it joins.
+        meeting: Address where the others would meet, if it comes to lead.
         agreed: It has stopped where all have agreed to; if not, its collective could not go on.
     """
 
@@ -300,7 +301,7 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=41):
 
     Attributes:
         samples: Samples of all workers that have been trained on.
-        own: Of these, those of the members.
+        own: Number of these that are members'.
         dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
     """
 

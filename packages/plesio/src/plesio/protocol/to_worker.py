@@ -39,9 +39,9 @@ class Start(Message, frozen=True, kw_only=True, tag=2):
     """The run has begun.
 
     Attributes:
-        clock: Where the worker begins.
+        clock: Clock at which the worker begins.
         elapsed_s: Since when the run has been going on.
-        workers: Those that it began with.
+        workers: Workers that it began with.
     """
 
     clock: int
@@ -67,7 +67,7 @@ class Lost(Message, frozen=True, kw_only=True, tag=6, omit_defaults=True):
     """These workers are gone; ``fatal`` if the one that is told cannot go on without them.
 
     Attributes:
-        error: What they ended with, where they have said so.
+        error: Error that they ended with, if they reported it.
     """
 
     urgent: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class Hold(Message, frozen=True, kw_only=True, tag=44):
     """Somebody waits to join: begin no further step before `Stop` is there. Answered with `Holding`.
 
     Attributes:
-        generation: Of the group that is to be formed.
+        generation: Generation of the group that is to be formed.
     """
 
     urgent: ClassVar[bool] = True
@@ -125,8 +125,8 @@ class Lease(Message, frozen=True, kw_only=True, tag=9):
 
     Attributes:
         plan: Which.
-        block: What the worker may train on; None if there is nothing to be had.
-        clock: Where it takes part again, if it has rested.
+        block: Block that the worker may train on; None if there is nothing to be had.
+        clock: Clock at which it takes part again, if it has rested.
         halted: There is nothing because the stage on the store ends.
     """
 
@@ -197,7 +197,7 @@ class Books(Message, frozen=True, kw_only=True, tag=34):
     """A part of the run's books, in their order, to the worker that saves them; follows a `Steering` that says so.
 
     Attributes:
-        text: Of all parts together: JSON, which nobody but a coordinator reads.
+        text: Text of all parts together: JSON, which only a coordinator reads.
         left: Parts that follow.
         elapsed_s: Seconds of the run.
     """
@@ -217,7 +217,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
     Attributes:
         steer: How all go on, elsewhere; None if the stage is not over. The rest depends on it.
         to_the_end: It is not over for the rest of the plan only.
-        remainder: What is left of the plan; None is all of it.
+        remainder: Rest of the plan; None is all of it.
         samples: Samples of all workers that have been trained on.
         leader: The worker that offers its state, if the next stage is on the store.
         regroup: The workers' group is not what it was: they say `Cut` before they go on.
@@ -243,8 +243,8 @@ class Regroup(Message, frozen=True, kw_only=True, tag=43):
     Attributes:
         generation: Its number.
         members: Its workers, in ascending order.
-        positions: Where they stand, in the same order.
-        meeting: Where they meet: what the first of them has said.
+        positions: Their positions, in the same order.
+        meeting: Address where they meet, from the first of them.
         steer: How they go on, under a policy that changes.
     """
 

@@ -120,7 +120,7 @@ class Kernel:
 
         Args:
             time_s: Virtual seconds since the beginning.
-            action: What to call; a `Cancellable` if that may have to be prevented.
+            action: Action to call; a `Cancellable` if that may have to be prevented.
             priority: Smaller ones happen first among the events of one moment.
 
         Raises:

@@ -135,8 +135,8 @@ class Network:
         """Begin a transfer.
 
         Args:
-            route: Where it goes.
-            num_bytes: What is transferred.
+            route: Route of the transfer.
+            num_bytes: Bytes to transfer.
             on_done: Called when the last byte has arrived.
             on_sent: Called when the last byte is out, a latency before that.
 

@@ -25,7 +25,7 @@ def check_task(task: Task) -> None:
     Costs one batch forward and backward, and one evaluation.
 
     Raises:
-        TaskError: What is wrong, in one line: a callable that raises or returns something else than `Task` says, a
+        TaskError: One line about the mistake: a callable that raises or returns something else than `Task` says, a
             model with no trainable parameters, an optimizer of another model, an empty training set.
     """
     with seeded(0):

@@ -76,7 +76,7 @@ def find_images(folder: Path, *, format: str = "auto") -> ImageFiles:
     """Find the image data in ``folder``, or in the folder below it that their archive unpacks to.
 
     Args:
-        folder: Where to look.
+        folder: Folder to look in.
         format: A name in `FORMATS`, or ``auto`` for the one whose files are there.
 
     Raises:

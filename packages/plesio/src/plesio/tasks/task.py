@@ -35,7 +35,7 @@ class Task:
     """Everything a harness needs to train one model, and nothing about how it is trained.
 
     Attributes:
-        name: What results and reports call it.
+        name: Name in results and reports.
         build: ``build(seed)`` gives a fresh ``(model, optimizer)``. Called with torch seeded by ``seed``; equal seeds
             give equal parameters, and torch's global random state is afterwards what it was before.
         train_set: ``train_set()`` gives the map-style training data; a `TensorDataset` is the fastest. Items are
@@ -43,7 +43,7 @@ class Task:
         loss: ``loss(model, batch)`` gives the scalar mean loss of a batch, as `take_batch` makes them.
         metric: ``metric(model)`` gives the figure of merit on held-out data as a float. Called in evaluation mode
             without gradients; each module's mode is afterwards what it was before.
-        metric_name: What the metric is: ``accuracy``, ``perplexity``, ``suboptimality`` ...
+        metric_name: Kind of the metric: ``accuracy``, ``perplexity``, ``suboptimality`` ...
         metric_goal: Whether a larger (``max``) or a smaller (``min``) metric is better.
         batch_size: Samples in one step of one worker.
         num_epochs: Passes over the training data, all workers together, in an ordinary run.

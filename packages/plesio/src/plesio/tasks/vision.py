@@ -42,8 +42,8 @@ def vision(
             which gets the digits at 32 x 32 pixels and must be installed.
         width: Channels of the first layer, or width of the layers; None is the model's own. Not for torchvision's.
         batch_size: Samples in one step of one worker.
-        learning_rate: Of SGD.
-        momentum: Of SGD; 0 is plain.
+        learning_rate: Rate of SGD.
+        momentum: Momentum of SGD; 0 is plain.
         num_epochs: Passes over the 1,437 training digits, all workers together.
 
     Raises:

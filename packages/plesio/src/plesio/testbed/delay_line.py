@@ -33,7 +33,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         near: Namespace and name of the interface whose sending is delayed.
-        far: Those of the other end.
+        far: Counterparts at the other end.
         latency_s: How long a packet from ``near`` is held.
         jitter_s: Standard deviation of that; a packet never overtakes one before it.
         bytes_per_s: Bandwidth of the link, for the memory that the line needs.

@@ -137,10 +137,10 @@ def _carry(
 
     Args:
         near: Descriptor of each line's near end, whose packets are held.
-        far: Of its far end, whose packets are not.
+        far: Descriptor of its far end, whose packets are not.
         latency_ns: How long.
         jitter_ns: Standard deviation of that.
-        held: What is held.
+        held: Packets that are held.
         dropped: Packets of each line that there was no room for; counted here.
         stop: A descriptor.
     """

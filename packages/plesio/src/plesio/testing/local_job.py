@@ -38,7 +38,7 @@ class Ending:
     Attributes:
         rank: Which worker.
         exit_status: 0, or minus the signal that ended it.
-        value: What its function returned.
+        value: Its function's result.
         error: Name of the class of the exception that it raised instead.
         message: The exception's text.
         trace: The exception's traceback.
@@ -57,7 +57,7 @@ class LocalJob:
 
     Args:
         num_workers: Workers that the job begins with; ranks from there on join later.
-        site: Where they run.
+        site: Site of the processes.
     """
 
     def __init__(self, num_workers: int, *, site: Site = THIS_HOST) -> None:

@@ -21,12 +21,12 @@ class Played:
 
     Attributes:
         events: All that the machine was told.
-        answers: What it answered to each.
-        steps: Of each worker, in the order of rank.
+        answers: Its answer to each.
+        steps: Steps of each worker, in the order of rank.
         time_s: Seconds until the last step.
         waited_s: Seconds that workers waited for credit, of all together.
         largest_lead: Steps that a worker was ahead of the slowest one when it began a step.
-        staleness: Of each applied update, versions applied since the pull that it was computed from.
+        staleness: Versions applied since the pull that an update was computed from, for each applied update.
     """
 
     events: tuple[Event, ...]
@@ -67,7 +67,7 @@ def play(
 
     Args:
         machine: A fresh one, of a policy that does not change while it runs.
-        step_s: Of each worker, draws the seconds of its next step.
+        step_s: Function for each worker that draws the seconds of its next step.
         num_steps: Steps of all workers together.
         faults: Workers that are lost, or join with the next free rank and the pace of rank 0.
         exchanges_at: Whether a worker contributes its update when it has finished this step.

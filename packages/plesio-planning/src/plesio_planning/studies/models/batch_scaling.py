@@ -78,7 +78,7 @@ class BatchScaling(Answer):
         estimated_error: 1.96 standard errors of it.
         points: Measured steps.
         rules: Steps with each rule, on the bowl with walls.
-        base_batch: Where the rules start.
+        base_batch: Batch at which the rules start.
         problems: Problems that differ in their start; the first is the one that all else is about.
     """
 

@@ -52,7 +52,7 @@ class Checkpointing(Answer):
         young_s: Young's.
         daly_s: Daly's.
         slowdown: Seconds that a second of work takes at I.
-        shares: What they go into.
+        shares: Their uses.
         lost_s: Seconds that a failure undoes, on average.
         num_failures: Expected, of the whole run.
         shape: Weibull's, of failures in bursts.
@@ -61,7 +61,7 @@ class Checkpointing(Answer):
         by_hosts: Mean seconds between failures, and each way's slow-down, by number of hosts; NaN where no run ends.
         generations: Number of generations kept, with the expected intervals lost beside the first at a failure, and
             the probability that a run finds none of them good.
-        drawn: What a simulated run does around its first failure.
+        drawn: A simulated run around its first failure.
     """
 
     unit: ClassVar[str] = "s"

@@ -109,7 +109,7 @@ class Collectives(Answer):
     Attributes:
         num_ranks: n.
         message_bytes: The size that was asked for.
-        links: What the ranks are joined by.
+        links: Links between the ranks.
         at_s: Seconds for that size, by algorithm.
         latency_s: Seconds of an empty message, by algorithm.
         sizes_bytes: Sizes of ``by_size_s`` and ``fastest_of``.
@@ -117,8 +117,8 @@ class Collectives(Answer):
         crossovers: Which of the algorithms for equal links is the fastest from which size on.
         ring_from_bytes: The size from which on a ring is faster than a tree, by number of ranks; 0 is always.
         half_bandwidth_bytes: The size from which on a ring uses half of its links' bandwidth: nαB.
-        mean_sent_bytes: What a rank sends, on average over the ranks: the same with all algorithms.
-        busiest_sent_bytes: What the rank sends that sends the most, by algorithm for equal links.
+        mean_sent_bytes: Bytes that a rank sends, on average over the ranks: the same with all algorithms.
+        busiest_sent_bytes: Bytes of the rank that sends the most, by algorithm for equal links.
         fastest_of: Fastest algorithm by size, for each number of ranks of ``ring_from_bytes``.
     """
 
@@ -340,13 +340,13 @@ def collectives(
 
     Args:
         num_ranks: Ranks that add up.
-        message_bytes: What each of them has.
+        message_bytes: Bytes that each of them has.
         latency_s: Latency of a message between hosts.
         bytes_per_s: Bandwidth of one direction of a rank's link; each rank has its own.
         ranks_per_host: Ranks of a host, for the hierarchical all-reduce; it is left out where hosts are not whole.
         local_latency_s: Latency of a message within a host.
         local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.
-        algorithms: Those that compete; ring and double tree are what NCCL has.
+        algorithms: Competing algorithms; ring and double tree are what NCCL has.
         other_ranks: Numbers of ranks for the pictures, beside the one above.
 
     Raises:

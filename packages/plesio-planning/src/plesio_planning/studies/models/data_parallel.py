@@ -309,7 +309,7 @@ def data_parallel(
 
     Args:
         num_workers: Workers, each with its own part of the batch.
-        gradient_bytes: What each of them has to add up with the others.
+        gradient_bytes: Bytes that each of them has to add up with the others.
         forward_s: The forward pass of a worker, of the timed batch.
         backward_s: Its backward pass.
         bytes_per_s: Bandwidth of one direction of a worker's link between hosts.

@@ -55,8 +55,8 @@ class Comparison:
     """Two trajectories.
 
     Attributes:
-        name: What differs between them.
-        remedy: What makes such runs equal; empty where the runs are files.
+        name: Difference between them.
+        remedy: Way to make such runs equal; empty where the runs are files.
         strict: The first difference in any bit; None if there is none.
         relaxed: The first beyond the tolerance.
         steps: That either has.

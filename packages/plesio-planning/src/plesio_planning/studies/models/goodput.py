@@ -47,7 +47,7 @@ class UsefulTime(Answer):
     """The uses of time of devices that fail.
 
     Attributes:
-        num_devices: Of the machine that was asked for.
+        num_devices: Devices of the machine that was asked for.
         mtbf_s: Mean seconds between two failures of that machine.
         ways: Every way to go on, on that machine.
         by_devices: Every way by number of devices, that machine's among them.
@@ -139,7 +139,7 @@ def goodput(
         replica_devices: Devices of a replica, in every way; what is left over of whole replicas is idle.
         num_groups: Groups of local SGD, none of which waits for another; each has at least one replica.
         round_s: A group's steps between two exchanges.
-        exchange_s: What is not hidden of an exchange.
+        exchange_s: Part of an exchange that is not hidden.
         simulated_failures: Simulated for each way and machine.
         seed: Seed of the simulation.
 

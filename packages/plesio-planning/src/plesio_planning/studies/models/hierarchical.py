@@ -138,7 +138,7 @@ class Hierarchical(Answer):
     """Two levels beside one.
 
     Attributes:
-        hosts: What was asked.
+        hosts: Hosts that were asked for.
         message_bytes: The size that was asked for.
         times_s: Seconds by algorithm.
         small_times_s: The same for 100 kB.
@@ -320,7 +320,7 @@ def hierarchical(
         num_hosts: Hosts.
         ranks_per_host: Ranks of each.
         nics_per_host: NICs of each, up to one for each rank; each joins it to all other hosts.
-        message_bytes: What each rank has to add up with the others.
+        message_bytes: Bytes that each rank has to add up with the others.
         bytes_per_s: Bandwidth of one direction of a NIC.
         latency_s: Latency of a message between hosts.
         local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.

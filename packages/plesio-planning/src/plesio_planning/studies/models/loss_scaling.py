@@ -358,7 +358,7 @@ def loss_scaling(
         num_elements: Elements of a worker's gradient.
         num_workers: Workers, any of which may overflow.
         initial_scale: The scale at first.
-        rule: What moves the scale: nothing, every overflow and an interval without, or how often steps overflow.
+        rule: Rule that moves the scale: nothing, every overflow and an interval without, or how often steps overflow.
         growth_interval: Steps after which a scale is doubled: without an overflow, or with few by frequency.
         largest_share: Share of that interval's steps from which on a scale by frequency is halved.
         num_steps: Steps of the run.

@@ -34,7 +34,7 @@ class ParameterServer(Answer):
     """A server beside a ring.
 
     Attributes:
-        model: What was asked.
+        model: Model that was asked for.
         times_s: Seconds of an exchange: ``server``, ``ring`` of the dense gradient, ``gather`` of sparse ones.
         used_share: Share of all links' bandwidth that is used meanwhile: ``server`` and ``ring``.
         updates_per_s: ``server, asynchronous``, ``server, synchronous`` and ``ring``.
@@ -259,7 +259,7 @@ def parameter_server(
         latency_s: Latency of each message.
         density: Share of the gradient that is not zero, more than 0, up to 1.
         index_share: Bytes of an index over those of a value, if the gradient is sent sparse.
-        pull: What a worker pulls of it; what it touches itself next, what anybody has changed, or all.
+        pull: Part of it that a worker pulls; what it touches itself next, what anybody has changed, or all.
         compute_s: Mean time that a worker computes for an update.
         barrier_factor: Mean of the slowest worker's step over the mean step (plesio study stragglers has it).
 

@@ -63,7 +63,7 @@ class Pipeline(Answer):
     """The time of an iteration, and the alternatives.
 
     Attributes:
-        at: What was asked for.
+        at: Point that was asked for.
         num_stages: p.
         target_bubble: Share of the time.
         needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
@@ -71,12 +71,12 @@ class Pipeline(Answer):
         state_bytes: Bytes of a device's weights, gradients and optimizer state.
         by_schedule: All schedules that have an order, as asked for otherwise.
         points: Schedules, numbers of micro-batches and recomputations.
-        frontier: Those of them than which none is faster with as little memory.
+        frontier: Points than which none is faster with as little memory.
         fastest: The fastest of them that fits, if one does.
         layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
         unequal: Seconds of an iteration by schedule, for stages that are equal, with a slower last one, with sends.
         computing_s: Seconds of an iteration in which devices compute on average, by what.
-        drawn: What is done first of what was asked for, device by device.
+        drawn: First operations at the point that was asked for, device by device.
     """
 
     unit: ClassVar[str] = "s"
@@ -270,7 +270,7 @@ def pipeline(
         pp: Pipeline stages: devices in a row, each with as many layers as the others.
         num_micro_batches: Parts of a device group's batch.
         schedule: Order in which devices work.
-        recomputation: What the backward pass computes again instead of keeping it.
+        recomputation: Parts that the backward pass computes again instead of keeping them.
         forward_s: A device's forward pass of a micro-batch.
         backward_s: Its backward pass, without recomputing; half of it is the gradients of weights.
         stage_weights: How long each device takes compared to these times; one number for all.

@@ -53,12 +53,12 @@ class UntunedWeighting:
     """A weighting with a step that was not tuned for it.
 
     Attributes:
-        name: What is done to an update.
+        name: Treatment of an update.
         step: The step of a fresh update, in units of 1/L.
         iterations: Updates until the target; infinite where a trial did not arrive.
         by_trial: Updates of each trial; infinite where it did not arrive.
         num_diverged: Trials that diverged.
-        curve_iterations: Where the first trial was looked at.
+        curve_iterations: Iterations at which the first trial was looked at.
         curve_distance: Its distance there, as a share of the start's.
     """
 
@@ -93,7 +93,7 @@ class TunedWeighting:
 
     Attributes:
         staleness: Which distribution.
-        weighting: As `plesio.policies.weighting` reads it.
+        weighting: Text that `plesio.policies.weighting` reads.
         step: The best step of a fresh update, in units of 1/L.
         iterations: Updates until the target.
         saved: Share of the iterations of unweighted updates, with their best step, that it saves.

@@ -57,9 +57,9 @@ class TimeToTrain(Answer):
 
     Attributes:
         machine: Devices and accelerator.
-        pace: What decided a step: a utilisation that was given, or a layout.
+        pace: Source of a step's time: a utilisation that was given, or a layout.
         mfu: Model FLOPs utilisation of a step.
-        work_shares: What the work goes into: shares that add up to 1.
+        work_shares: Uses of the work: shares that add up to 1.
         goodput: The run with its failures.
         state_bytes: Bytes of the whole model: 16 bytes a parameter.
         interval_s: Seconds between which the run ends, with failures by chance and the error of the utilisation.
@@ -243,8 +243,8 @@ def time_to_train(
         num_parameters: N, trained.
         tokens: D, to train with.
         cluster: Number of devices and accelerator: 256xa100.
-        pace: What decides a step: the utilisation given, or a model's layout, with that model's parameters; replicas
-            are what devices remain.
+        pace: Source of a step's time: the utilisation given, or a model's layout, with that model's parameters;
+            replicas are what devices remain.
         mfu: Model FLOPs utilisation, 0 to 1.
         model: Model.
         tp: Tensor parallelism.

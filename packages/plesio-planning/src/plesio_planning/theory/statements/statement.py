@@ -15,7 +15,7 @@ class Witness:
 
     Attributes:
         holds: Whether the statement does; under its condition, where it has one.
-        numbers: What shows it, by name.
+        numbers: Numbers that show it, by name.
         holds_otherwise: Whether it does where the condition fails; None without a condition.
     """
 
@@ -40,12 +40,12 @@ class Statement:
     """A claim.
 
     Attributes:
-        place: Where the text makes it.
-        claim: What it says, in our words.
+        place: Place of the claim in the text.
+        claim: The claim, in our words.
         verdict: Whether it is true.
         reason: Why, in one line; under a condition, what that is.
         check: Computes a witness.
-        answer: What the text's solution says, where it has one.
+        answer: Answer of the text's solution, where it has one.
         command: Command that shows more of it; empty where there is none.
     """
 

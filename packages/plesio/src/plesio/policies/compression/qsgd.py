@@ -23,7 +23,7 @@ class Qsgd(Lossy):
     """Every number on one of ``2^(bits-1) - 1`` levels of its sign.
 
     Args:
-        bits: Of a number, its sign included: 4 or 8.
+        bits: Bits of a number, its sign included: 4 or 8.
         feedback: Whether what was not sent is added to the next update; not by default.
         guard: As in `Lossy`.
 

@@ -98,7 +98,7 @@ class StageMachine:
     Args:
         setting: The grid.
         stage: k, from 0.
-        state: Where an earlier machine was.
+        state: State of an earlier machine.
 
     >>> machine = StageMachine(GridSetting(stages=2), stage=0)
     >>> for _ in range(3):

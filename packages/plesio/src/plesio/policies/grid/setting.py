@@ -85,21 +85,21 @@ class GridSetting:
         schedule: ``decoupled`` (nobody waits for a pass of the whole network), or one with which it is compared:
             ``gpipe`` and ``1f1b`` (synchronous: an update after every ``micro_batches``) and ``2bw`` (one update late,
             Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training").
-        delay: Of ``decoupled``: micro-batches that a stage is ahead for each stage behind it, so that stage k's
-            gradients are ``delay (K - 1 - k)`` updates stale (k from 0). 2 is a message's tick there and one back
-            (Pham and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model
-            parallelism, and more hides slower links.
+        delay: Lead of ``decoupled``: micro-batches that a stage is ahead for each stage behind it, so that stage k's
+            gradients are ``delay (K - 1 - k)`` updates stale (k from 0). 2 is a message's tick there and one back (Pham
+            and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model parallelism,
+            and more hides slower links.
         micro_batches: Whose gradients' mean makes one update; always 1 if decoupled.
-        weights: What a late gradient is taken at. ``stash``: at the weights of the stage's own forward pass, so that it
-            is the gradient of what was computed. ``recompute``: at the present weights, from the stored input, with the
-            output's gradient as it comes; one more forward pass, and no copies of weights.
+        weights: Weights at which a late gradient is taken. ``stash``: at the weights of the stage's own forward pass,
+            so that it is the gradient of what was computed. ``recompute``: at the present weights, from the stored
+            input, with the output's gradient as it comes; one more forward pass, and no copies of weights.
         shrink: Factor on a gradient at each stage that it is sent back through (Zhuang et al. 2022).
         compensation: lambda of ``g + lambda g g (w - w_then)``, the Taylor term of Zheng et al. 2017 (DC-ASGD) for what
             the weights have moved since the forward pass; 0 for none.
         mixing: How the groups' replicas of a stage mix their weights.
         every: Updates between two mixings.
         bound: Updates that a group may lag behind others: the result of a mixing is added so many updates later.
-        compress: What is sent for a mixing (CHOCO, Koloskova et al. 2019).
+        compress: Compression of a mixing (CHOCO, Koloskova et al. 2019).
 
     Raises:
         ConfigError: Values that do not go together.
