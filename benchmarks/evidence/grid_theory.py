@@ -25,7 +25,7 @@ from plesio.core.mixing import Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import GridSetting
 from plesio.report.charts import draw_picture
-from plesio_planning.measured.quadratic_grid import Chain, ChainRun, delays_of, shrinking_rate, train_chain
+from plesio_planning.measured.quadratic_grid import ChainRun, QuadraticChain, delays_of, shrinking_rate, train_chain
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.dynamics import stability_limit_of_delays
 from plesio_planning.theory.grid import consensus_rate, grid
@@ -45,7 +45,7 @@ NUM_GROUPS = 8
 """Groups of the runs on consensus."""
 
 
-def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bound:
+def bound_of(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float) -> Bound:
     """Return the theory's bound for a run here."""
     return grid(
         num_stages=setting.stages,
@@ -59,12 +59,12 @@ def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bou
     )
 
 
-def largest_rate(chain: Chain, setting: GridSetting) -> float:
+def largest_rate(chain: QuadraticChain, setting: GridSetting) -> float:
     """Return the largest learning rate that suffices."""
     return bound_of(chain, setting, learning_rate=1e-9).also["largest learning rate"]
 
 
-def trained(chain: Chain, setting: GridSetting, *, learning_rate: float, seed: int) -> ChainRun:
+def trained(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float, seed: int) -> ChainRun:
     """Train with noise."""
     return train_chain(
         chain,
@@ -93,7 +93,7 @@ def show_bounds(*, seeds: int) -> None:
     )
     print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|")
     for kind, shapes in SHAPES.items():
-        chain = Chain.coupled(kind=kind)
+        chain = QuadraticChain.coupled(kind=kind)
         for groups, stages in shapes:
             setting = GridSetting(groups=groups, stages=stages, mixing=Mixing.on("ring", groups))
             rate = OF_LARGEST * largest_rate(chain, setting)
@@ -115,7 +115,7 @@ def show_bounds(*, seeds: int) -> None:
 
 def draw_bound() -> None:
     """Measured gradient norm and bound by learning rate, up to where runs diverge."""
-    chain, setting = Chain.coupled(), GridSetting(stages=4)
+    chain, setting = QuadraticChain.coupled(), GridSetting(stages=4)
     largest = largest_rate(chain, setting)
     limit = stability_limit_of_delays(chain.hessian, delays_of(chain, setting))
     measured = [*np.geomspace(largest / 16, largest, 4), *np.geomspace(2 * largest, 0.98 * limit, 2)]
@@ -146,7 +146,10 @@ def show_limits() -> None:
     """Print the largest learning rate that suffices, and where a run without noise begins to diverge."""
     print("| curvature | S x K | longest delay | suffices | diverges from | over | run at 0.97 | run at 1.03 |")
     print("|:--|:--|--:|--:|--:|--:|:--|:--|")
-    for name, chain in {"in all stages": Chain.coupled(), "in the first": Chain.first_stage_steepest()}.items():
+    for name, chain in {
+        "in all stages": QuadraticChain.coupled(),
+        "in the first": QuadraticChain.first_stage_steepest(),
+    }.items():
         for groups, stages in ((1, 1), (1, 2), (2, 2), (1, 4)):
             setting = GridSetting(groups=groups, stages=stages, mixing=Mixing.on("ring", groups))
             delays = delays_of(chain, setting)
@@ -159,7 +162,7 @@ def show_limits() -> None:
             )
 
 
-def diverges(chain: Chain, setting: GridSetting, learning_rate: float) -> bool:
+def diverges(chain: QuadraticChain, setting: GridSetting, learning_rate: float) -> bool:
     """Return True if the groups' mean ends farther from the optimum than it is half-way, after all shrinking parts."""
     num_ticks = 25 * (1 + max(setting.delays))
     run = train_chain(chain, setting, learning_rate=learning_rate, num_ticks=num_ticks)
@@ -201,7 +204,7 @@ def show_consensus() -> None:
     series = []
     for name, mixing, options, num_ticks in (*plain, *late):
         setting = GridSetting(groups=NUM_GROUPS, mixing=mixing, **options)
-        chain = Chain(hessian=np.eye(16))
+        chain = QuadraticChain(hessian=np.eye(16))
         run = train_chain(chain, setting, learning_rate=0.0, num_ticks=num_ticks, disturbed_by=1.0)
         distances = run.squared_distances()[:: setting.every]
         predicted = consensus_rate(mixing, late=setting.bound // setting.every)

@@ -12,7 +12,7 @@ from plesio.core.errors import ConfigError
 from plesio_planning.estimate import CONSTANTS, validate_estimator
 from plesio_planning.estimate.accuracy import STEP_ERROR
 from plesio_planning.estimate.calibrate import FITTED, fit_constants, predicted_s
-from plesio_planning.estimate.cross_validation import Group, HeldOut, covering_error, groups_of
+from plesio_planning.estimate.cross_validation import HeldOut, LeftOutGroup, covering_error, groups_of
 from plesio_planning.estimate.published import PUBLISHED_STEPS
 from plesio_planning.estimate.validation import FITTED_STEPS, NEVER_FITTED_STEPS, Validation
 
@@ -60,7 +60,7 @@ def test_programs_that_were_left_out(validation: Validation):
 
 
 def test_every_family_and_program_is_closer_than_a_constant_utilisation(validation: Validation):
-    groups: list[Group] = [*groups_of(validation.families), *groups_of(validation.programs)]
+    groups: list[LeftOutGroup] = [*groups_of(validation.families), *groups_of(validation.programs)]
     assert all(group.mean_error < group.baseline_error for group in groups)
 
 

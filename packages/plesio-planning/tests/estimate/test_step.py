@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from plesio.cost.all_reduce import nccl_all_reduce_s
 from plesio_planning.estimate import CONSTANTS, MODELS, SOFTWARE, Layout, Step, estimate_step, find_model, parse_machine
-from plesio_planning.estimate.communication import Group, exposed_in_turn_s
+from plesio_planning.estimate.communication import DeviceGroup, exposed_in_turn_s
 from plesio_planning.estimate.kernels import Kernels
 
 SMALL = Layout(tp=8, pp=4, dp=2, micro_batch=1)
@@ -85,7 +85,7 @@ def test_tensor_parallelism_between_hosts_is_slow():
 
 def test_groups_share_a_hosts_adapters():
     machine = parse_machine("64xa100")
-    whole, one_each = (Group.of(machine, size=8, stride=stride, constants=CONSTANTS) for stride in (1, 8))
+    whole, one_each = (DeviceGroup.of(machine, size=8, stride=stride, constants=CONSTANTS) for stride in (1, 8))
     assert (whole.num_hosts, whole.per_host, whole.link.bytes_per_s) == (1, 8, machine.local.bytes_per_s)
     assert (one_each.num_hosts, one_each.per_host) == (8, 1)
     assert one_each.link.bytes_per_s == pytest.approx(0.9 * 25e9)

@@ -10,9 +10,9 @@ from plesio.core.results import Evaluation, RunResult
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
 from plesio_planning.measured import batch_scaling, bounded_staleness, load_balancing, parameter_server, time_to_train
-from plesio_planning.measured.batch_scaling import Training, fitted_critical_batch, window_scales
-from plesio_planning.measured.consistency import Situation, measure_consistency, time_to
-from plesio_planning.measured.load_balancing import Cluster
+from plesio_planning.measured.batch_scaling import BatchTraining, fitted_critical_batch, window_scales
+from plesio_planning.measured.consistency import ConsistencyInputs, measure_consistency, time_to
+from plesio_planning.measured.load_balancing import RankSpeeds
 from plesio_planning.measured.time_to_train import num_parameters
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
@@ -49,7 +49,7 @@ def test_bounded_staleness():
 
 @pytest.mark.slow
 def test_load_balancing():
-    cluster = Cluster(
+    cluster = RankSpeeds(
         speeds=(0.5, 1.0, 1.5),
         batch=48,
         sample_s=2e-3,
@@ -115,7 +115,7 @@ def test_parameter_server():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_consistency():
-    situation = Situation(num_workers=2, step_s=0.01, cv=0.3, slowdown=2.0, heterogeneity=0.1, target=1e-3)
+    situation = ConsistencyInputs(num_workers=2, step_s=0.01, cv=0.3, slowdown=2.0, heterogeneity=0.1, target=1e-3)
     measured = measure_consistency(
         situation, on_step=lambda what: None, bounds=(), periods=(4,), seeds=(0,), calibration_steps=10
     )
@@ -162,7 +162,7 @@ def test_batch_scaling():
 
 def test_the_noise_scale_is_that_of_the_gradients():
     # ‖G‖² of 2 and tr Σ of 60: batches of 20 have 2 + 3, the ranks' own of 10 have 2 + 6
-    training = Training(batch=20, length=0.1, steps=16, own_squares=(8.0,) * 16, mean_squares=(5.0,) * 16)
+    training = BatchTraining(batch=20, length=0.1, steps=16, own_squares=(8.0,) * 16, mean_squares=(5.0,) * 16)
     assert window_scales(training) == pytest.approx([30.0] * 8)
     assert fitted_critical_batch({8: 6.0, 16: 4.0, 32: 3.0}) == pytest.approx(16.0)
 

@@ -6,7 +6,7 @@ import pytest
 from plesio.core.mixing import Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import GridSetting
-from plesio_planning.measured.quadratic_grid import Chain, delays_of, shrinking_rate, train_chain
+from plesio_planning.measured.quadratic_grid import QuadraticChain, delays_of, shrinking_rate, train_chain
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.dynamics import stability_limit_of_delays
 from plesio_planning.theory.grid import consensus_rate, grid
@@ -15,7 +15,7 @@ NUM_TICKS = 120
 BATCH = 2
 
 
-def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bound:
+def bound_of(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float) -> Bound:
     return grid(
         num_stages=setting.stages,
         num_groups=setting.groups,
@@ -43,7 +43,7 @@ def bound_of(chain: Chain, setting: GridSetting, *, learning_rate: float) -> Bou
     ],
 )
 def test_a_run_stays_below_the_bound_and_its_gradient_has_the_variance(spec: str, kind: str):
-    chain, setting = Chain.coupled(kind=kind), GridSetting.parse(spec)  # type: ignore[arg-type]
+    chain, setting = QuadraticChain.coupled(kind=kind), GridSetting.parse(spec)  # type: ignore[arg-type]
     rate = 0.9 * bound_of(chain, setting, learning_rate=1e-6).also["largest learning rate"]
     run = train_chain(
         chain, setting, learning_rate=rate, num_ticks=NUM_TICKS, batch_size=BATCH, stage_variance=1.0, seed=3
@@ -59,7 +59,7 @@ def test_a_run_stays_below_the_bound_and_its_gradient_has_the_variance(spec: str
 
 def test_without_noise_gradients_are_those_at_the_weights_of_then_to_rounding():
     """So what is noted as a gradient's noise is noise: every block of the point is as late as its stage."""
-    run = train_chain(Chain.coupled(), GridSetting(stages=4), learning_rate=0.1, num_ticks=30)
+    run = train_chain(QuadraticChain.coupled(), GridSetting(stages=4), learning_rate=0.1, num_ticks=30)
     assert run.delays == [6, 6, 4, 4, 2, 2, 0, 0]
     assert np.abs(run.noise()).max() < 1e-12
 
@@ -67,10 +67,14 @@ def test_without_noise_gradients_are_those_at_the_weights_of_then_to_rounding():
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("chain", "stages"),
-    [(Chain.coupled(), 2), (Chain.first_stage_steepest(), 2), (Chain.first_stage_steepest(), 4)],
+    [
+        (QuadraticChain.coupled(), 2),
+        (QuadraticChain.first_stage_steepest(), 2),
+        (QuadraticChain.first_stage_steepest(), 4),
+    ],
     ids=["coupled", "first", "first-of-four"],
 )
-def test_a_grid_diverges_where_its_delays_say_and_not_below(chain: Chain, stages: int):
+def test_a_grid_diverges_where_its_delays_say_and_not_below(chain: QuadraticChain, stages: int):
     setting = GridSetting(stages=stages)
     limit = stability_limit_of_delays(chain.hessian, delays_of(chain, setting))
     largest = bound_of(chain, setting, learning_rate=1e-6).also["largest learning rate"]
@@ -109,7 +113,9 @@ RING = Mixing.on("ring", 8)
     ids=["ring", "exponential", "given", "two-stages", "half-late", "late"],
 )
 def test_the_groups_distance_shrinks_as_the_spectral_gap_says(setting: GridSetting, num_ticks: int):
-    run = train_chain(Chain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=num_ticks, disturbed_by=1.0)
+    run = train_chain(
+        QuadraticChain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=num_ticks, disturbed_by=1.0
+    )
     measured = shrinking_rate(run.squared_distances()[:: setting.every].tolist())
     expected = consensus_rate(setting.mixing, late=setting.bound // setting.every)
     assert measured == pytest.approx(expected, rel=0.05)
@@ -117,7 +123,7 @@ def test_the_groups_distance_shrinks_as_the_spectral_gap_says(setting: GridSetti
 
 def test_mixing_by_all_agrees_at_once():
     setting = GridSetting(groups=8, mixing=Mixing.on("all", 8))
-    run = train_chain(Chain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=4, disturbed_by=1.0)
+    run = train_chain(QuadraticChain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=4, disturbed_by=1.0)
     distances = run.squared_distances()
     assert distances[1] > 1
     assert distances[2] < 1e-28
@@ -127,6 +133,6 @@ def test_mixing_by_all_agrees_at_once():
 @pytest.mark.parametrize("compress", ["qsgd:8", "topk:0.25"])
 def test_compressed_mixing_shrinks_the_distance_no_faster(compress: str):
     setting = GridSetting(groups=8, mixing=RING, compress=parse_compression(compress))
-    run = train_chain(Chain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=100, disturbed_by=1.0)
+    run = train_chain(QuadraticChain(hessian=np.eye(16)), setting, learning_rate=0.0, num_ticks=100, disturbed_by=1.0)
     rate = shrinking_rate(run.squared_distances().tolist(), least=1e-11)
     assert 0.95 * RING.rho < rate < 0.98

@@ -12,8 +12,8 @@ from plesio.sim.kernel import Kernel
 from plesio_planning.sim.pipeline_schedules import (
     SCHEDULES,
     SPLIT,
+    DeviceOperation,
     Execution,
-    Operation,
     Schedule,
     execute,
     fewest_micro_batches,
@@ -47,12 +47,16 @@ def test_everything_is_done_once_and_in_order(schedule: Schedule, p: int, m: int
     starts_s = {one.operation: one.start_s for one in done}
     for kind, stage, j in ends_s:
         if kind == "forward" and stage > 0:
-            assert starts_s[Operation(kind, stage, j)] >= ends_s[Operation("forward", stage - 1, j)]
+            assert starts_s[DeviceOperation(kind, stage, j)] >= ends_s[DeviceOperation("forward", stage - 1, j)]
         if kind == "backward":
-            behind = Operation("forward", stage, j) if stage == stages - 1 else Operation("backward", stage + 1, j)
-            assert starts_s[Operation(kind, stage, j)] >= ends_s[behind]
+            behind = (
+                DeviceOperation("forward", stage, j)
+                if stage == stages - 1
+                else DeviceOperation("backward", stage + 1, j)
+            )
+            assert starts_s[DeviceOperation(kind, stage, j)] >= ends_s[behind]
         if kind == "weights":
-            assert starts_s[Operation(kind, stage, j)] >= ends_s[Operation("backward", stage, j)]
+            assert starts_s[DeviceOperation(kind, stage, j)] >= ends_s[DeviceOperation("backward", stage, j)]
     for device in range(p):
         own = [one for one in done if one.device == device]
         assert all(one.end_s <= after.start_s for one, after in pairwise(own))
@@ -82,16 +86,16 @@ def test_memory_is_the_published_one(p: int, m: int):
 
 
 def on_kernel(
-    orders: Sequence[Sequence[Operation]], durations_s: Mapping[str, Sequence[float]], *, send_s: float
-) -> dict[Operation, float]:
+    orders: Sequence[Sequence[DeviceOperation]], durations_s: Mapping[str, Sequence[float]], *, send_s: float
+) -> dict[DeviceOperation, float]:
     """When each operation ends if devices send each other messages."""
     kernel = Kernel()
     device_of = {operation.stage: device for device, order in enumerate(orders) for operation in order}
     last = max(device_of)
     left = [deque(order) for order in orders]
     busy = [False] * len(orders)
-    inputs: set[Operation] = set()
-    ended_s: dict[Operation, float] = {}
+    inputs: set[DeviceOperation] = set()
+    ended_s: dict[DeviceOperation, float] = {}
 
     def begin_next(device: int) -> None:
         if busy[device] or not left[device]:
@@ -103,26 +107,29 @@ def on_kernel(
         left[device].popleft()
         kernel.after(durations_s[first.kind][first.stage], lambda: end(device, first))
 
-    def end(device: int, done: Operation) -> None:
+    def end(device: int, done: DeviceOperation) -> None:
         kind, stage, j = done
         busy[device] = False
         ended_s[done] = kernel.now_s
         if kind == "forward":
-            send(device, Operation("backward", last, j) if stage == last else Operation("forward", stage + 1, j))
+            send(
+                device,
+                DeviceOperation("backward", last, j) if stage == last else DeviceOperation("forward", stage + 1, j),
+            )
         elif kind == "backward":
-            inputs.add(Operation("weights", stage, j))
+            inputs.add(DeviceOperation("weights", stage, j))
             if stage > 0:
-                send(device, Operation("backward", stage - 1, j))
+                send(device, DeviceOperation("backward", stage - 1, j))
         begin_next(device)
 
-    def send(device: int, needed_by: Operation) -> None:
+    def send(device: int, needed_by: DeviceOperation) -> None:
         target = device_of[needed_by.stage]
         if target == device:
             inputs.add(needed_by)
         else:
             kernel.after(send_s, lambda: arrive(target, needed_by))
 
-    def arrive(device: int, needed_by: Operation) -> None:
+    def arrive(device: int, needed_by: DeviceOperation) -> None:
         inputs.add(needed_by)
         begin_next(device)
 

@@ -6,7 +6,7 @@ from plesio.core.errors import ConfigError
 from plesio.sim.kernel import Kernel
 from plesio_planning.studies import overlap
 from plesio_planning.studies.buckets import (
-    Buckets,
+    Bucketing,
     Layers,
     best_buckets,
     best_cap_bytes,
@@ -111,7 +111,7 @@ def test_one_layer_hides_nothing():
     for shape in ("equal", "tapered", "embedding"):
         answer = overlap(num_layers=1, profile=shape)  # type: ignore[arg-type]
         assert answer.best.hidden_share == pytest.approx(0)
-        assert isinstance(answer.default, Buckets)
+        assert isinstance(answer.default, Bucketing)
 
 
 def simulated_end_s(ends: list[int]) -> float:

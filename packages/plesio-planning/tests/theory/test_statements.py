@@ -7,7 +7,7 @@ import pytest
 
 from plesio.cli.commands import invoke
 from plesio_planning.theory.bound import Bound
-from plesio_planning.theory.chapter import CHAPTER, Entry
+from plesio_planning.theory.chapter import CHAPTER, ChapterEntry
 from plesio_planning.theory.statements import (
     EXERCISES,
     STATEMENTS,
@@ -132,7 +132,7 @@ _ENTRIES = [each for _, entries in CHAPTER.values() for each in entries if each.
 
 
 @pytest.mark.parametrize("entry", _ENTRIES, ids=lambda each: f"{each.place}: {each.command}")
-def test_what_an_entry_names_is_a_command(capsys: pytest.CaptureFixture[str], entry: Entry):
+def test_what_an_entry_names_is_a_command(capsys: pytest.CaptureFixture[str], entry: ChapterEntry):
     program, *words = entry.command.split()
     assert program == "plesio"
     if words[0] == "bound":
@@ -151,5 +151,5 @@ def test_the_index_page_has_every_entry():
     assert [claim for claim, row in rows.items() if row not in docs] == []
 
 
-def _all_entries() -> list[Entry]:
+def _all_entries() -> list[ChapterEntry]:
     return [each for _, entries in CHAPTER.values() for each in entries]

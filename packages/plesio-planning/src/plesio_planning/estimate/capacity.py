@@ -15,7 +15,7 @@ from plesio_planning.estimate.layout import Layout, lean
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.search import (
-    Candidate,
+    FoundLayout,
     layouts_of,
     of_sequences,
     or_shorter_sequences,
@@ -82,7 +82,7 @@ def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: i
     return leaner if estimate_memory(model, leaner, machine, global_batch=global_batch).fits else layout
 
 
-def _step_s(candidate: Candidate) -> float:
+def _step_s(candidate: FoundLayout) -> float:
     return candidate.step.total_s
 
 

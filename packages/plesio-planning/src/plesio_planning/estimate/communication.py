@@ -12,11 +12,11 @@ from plesio.cost.link import Link
 from plesio_planning.estimate.constants import Constants
 from plesio_planning.estimate.hardware import Machine
 
-__all__ = ["Group", "exposed_in_parts_s", "exposed_in_turn_s", "send_s"]
+__all__ = ["DeviceGroup", "exposed_in_parts_s", "exposed_in_turn_s", "send_s"]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeviceGroup:
     """Devices that exchange with each other.
 
     Attributes:
@@ -36,7 +36,7 @@ class Group:
     @classmethod
     def of(
         cls, machine: Machine, *, size: int, stride: int, constants: Constants, one_adapter: bool = False
-    ) -> "Group":
+    ) -> "DeviceGroup":
         """Make groups of this size with members ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
         per_host = min(max(machine.devices_per_host // stride, 1), size)
         num_hosts = -(-size // per_host)

@@ -21,8 +21,8 @@ from plesio_planning.estimate.published import PublishedStep
 
 __all__ = [
     "CONFIDENCE",
-    "Group",
     "HeldOut",
+    "LeftOutGroup",
     "constant_utilisation",
     "covering_error",
     "cross_validate",
@@ -62,7 +62,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class LeftOutGroup:
     """The errors of a group that was left out, as shares without their signs.
 
     Attributes:
@@ -140,7 +140,7 @@ def reach(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
     return errors[min(math.ceil(confidence * (len(errors) + 1)), len(errors)) - 1]
 
 
-def groups_of(rows: Sequence[HeldOut]) -> tuple[Group, ...]:
+def groups_of(rows: Sequence[HeldOut]) -> tuple[LeftOutGroup, ...]:
     """Return the errors of each group, the worst first."""
     by_name: Mapping[str, list[HeldOut]] = {row.group: [] for row in rows}
     for row in rows:
@@ -150,7 +150,7 @@ def groups_of(rows: Sequence[HeldOut]) -> tuple[Group, ...]:
         errors = [abs(row.error) for row in own]
         within = reach([row for row in rows if row.group != name])
         groups.append(
-            Group(
+            LeftOutGroup(
                 name=name,
                 num_steps=len(own),
                 bias=statistics.fmean(row.error for row in own),

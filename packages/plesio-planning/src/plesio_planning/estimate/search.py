@@ -27,7 +27,7 @@ from plesio_planning.estimate.step import Step, estimate_step
 
 __all__ = [
     "RESERVE",
-    "Candidate",
+    "FoundLayout",
     "Search",
     "layouts_of",
     "of_sequences",
@@ -51,7 +51,7 @@ section 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class FoundLayout:
     """A layout that works."""
 
     layout: Layout
@@ -71,19 +71,19 @@ class Search:
         num_too_large: The ones that a device's memory cannot hold.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[FoundLayout, ...]
     num_tried: int
     num_not_divisible: int
     num_too_large: int
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> FoundLayout:
         """The fastest."""
         return self.candidates[0]
 
-    def distinct(self, most: int) -> tuple[tuple[Candidate, int], ...]:
+    def distinct(self, most: int) -> tuple[tuple[FoundLayout, int], ...]:
         """Return the fastest, without those that take as long as one before; with each, the number of the latter."""
-        found: list[tuple[Candidate, int]] = []
+        found: list[tuple[FoundLayout, int]] = []
         for candidate in self.candidates:
             if found and math.isclose(candidate.step.total_s, found[-1][0].step.total_s, rel_tol=_SAME):
                 found[-1] = (found[-1][0], found[-1][1] + 1)
@@ -93,9 +93,9 @@ class Search:
                 found.append((candidate, 0))
         return tuple(found)
 
-    def best_by_degrees(self) -> Mapping[tuple[int, int], Candidate]:
+    def best_by_degrees(self) -> Mapping[tuple[int, int], FoundLayout]:
         """Return the fastest for each tensor and pipeline parallelism that works, by (tp, pp)."""
-        found: dict[tuple[int, int], Candidate] = {}
+        found: dict[tuple[int, int], FoundLayout] = {}
         for candidate in self.candidates:
             found.setdefault((candidate.layout.tp, candidate.layout.pp), candidate)
         return found
@@ -268,7 +268,7 @@ class _Outcomes:
 
     fixed: frozenset[str] = frozenset()
     may_be_lean: bool = False
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[FoundLayout] = field(default_factory=list)
     num_not_divisible: int = 0
     num_too_large: int = 0
     refusal: ConfigError | None = None
@@ -290,9 +290,9 @@ class _Outcomes:
             self.num_too_large += 1
             return
         step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
-        self.candidates.append(Candidate(layout=layout, step=step, memory=memory))
+        self.candidates.append(FoundLayout(layout=layout, step=step, memory=memory))
 
-    def in_order(self) -> tuple[Candidate, ...]:
+    def in_order(self) -> tuple[FoundLayout, ...]:
         """Return the fastest first; steps that differ by rounding count as equal, and the least memory is first."""
         return tuple(
             sorted(self.candidates, key=lambda one: (float(f"{one.step.total_s:.9e}"), one.memory.total_bytes))
@@ -301,7 +301,7 @@ class _Outcomes:
 
 def working_layouts(
     model: Model, layouts: Iterable[Layout], machine: Machine, *, global_batch: int
-) -> tuple[Candidate, ...]:
+) -> tuple[FoundLayout, ...]:
     """Return the layouts that are possible and fit, the fastest first."""
     outcomes = _Outcomes()
     for layout in layouts:

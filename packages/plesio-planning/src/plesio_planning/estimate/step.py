@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from plesio_planning.activations import boundary_bytes
-from plesio_planning.estimate.communication import Group, exposed_in_parts_s, exposed_in_turn_s, send_s
+from plesio_planning.estimate.communication import DeviceGroup, exposed_in_parts_s, exposed_in_turn_s, send_s
 from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
@@ -169,8 +169,8 @@ class _TransformerStep:
         self.layer = layer_times(model, layout, self.kernels)
         self.head = head_times(model, layout, self.kernels)
 
-    def group(self, size: int, stride: int) -> Group:
-        return Group.of(self.machine, size=size, stride=stride, constants=self.constants)
+    def group(self, size: int, stride: int) -> DeviceGroup:
+        return DeviceGroup.of(self.machine, size=size, stride=stride, constants=self.constants)
 
     def step_s(self, num_micro_batches: int) -> dict[str, float]:
         layout, model = self.layout, self.model
@@ -292,7 +292,7 @@ class _TransformerStep:
         ):
             if size == 1 or not parameters:
                 continue
-            group = Group.of(
+            group = DeviceGroup.of(
                 self.machine,
                 size=size,
                 stride=apart,
@@ -352,7 +352,7 @@ def _convolutional_s(
     kernels = Kernels.of(machine, layout, constants)
     rate = machine.accelerator.peak(layout.precision) * constants.convolution_efficiency
     matrix_s = num_micro_batches * layout.micro_batch * model.model_flops / rate
-    group = Group.of(machine, size=layout.dp, stride=1, constants=constants)
+    group = DeviceGroup.of(machine, size=layout.dp, stride=1, constants=constants)
     exchange_s = group.all_reduce_s(layout.gradient_bytes * model.num_parameters)
     if layout.software.overlaps_gradients:
         backward_s = 2 / 3 * matrix_s / num_micro_batches / model.num_layers

@@ -27,7 +27,7 @@ from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "Training", "fitted_critical_batch", "measure", "train_to", "window_scales"]
+__all__ = ["FOUND", "BatchTraining", "fitted_critical_batch", "measure", "train_to", "window_scales"]
 
 FOUND = ("noise_scale",)
 NUM_RANKS = 2
@@ -46,7 +46,7 @@ _WINDOWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class BatchTraining:
     """One training.
 
     Attributes:
@@ -90,11 +90,11 @@ def measure(
     batches = tuple(sorted({size + size % NUM_RANKS for size in batches}))
     with Ranks(NUM_RANKS) as ranks:
 
-        def best_of(batch: int, length: float) -> Training:
+        def best_of(batch: int, length: float) -> BatchTraining:
             found = []
             for factor in factors:
                 twin.say(f"batches of {batch}, steps of {factor * length:.3g}")
-                answers: list[Training] = ranks.run(
+                answers: list[BatchTraining] = ranks.run(
                     train_to, batch=batch, length=factor * length, target=target, most_steps=most_steps, seed=seed
                 )
                 found.append(answers[0])
@@ -137,7 +137,9 @@ def measure(
     )
 
 
-def train_to(group: TorchGroup, *, batch: int, length: float, target: float, most_steps: int, seed: int) -> Training:
+def train_to(
+    group: TorchGroup, *, batch: int, length: float, target: float, most_steps: int, seed: int
+) -> BatchTraining:
     """Train until the loss of some samples is at ``target`` times the first, sharing each batch among the ranks."""
     task = load_task("digits")
     model, _ = task.build(seed)
@@ -177,7 +179,7 @@ def train_to(group: TorchGroup, *, batch: int, length: float, target: float, mos
                 steps = step - _LOOKS * (1 - math.log(before / (target * first)) / math.log(before / now))
                 break
             before = now
-    return Training(
+    return BatchTraining(
         batch=batch,
         length=length,
         steps=steps,
@@ -186,7 +188,7 @@ def train_to(group: TorchGroup, *, batch: int, length: float, target: float, mos
     )
 
 
-def window_scales(training: Training, *, num_windows: int = _WINDOWS, num_ranks: int = NUM_RANKS) -> list[float]:
+def window_scales(training: BatchTraining, *, num_windows: int = _WINDOWS, num_ranks: int = NUM_RANKS) -> list[float]:
     """Return the noise scale in each part of a training; windows whose gradient is nothing but noise are left out.
 
     ``‖g_B‖²`` is ``‖G‖² + tr Σ/B`` in the mean, which the ranks' own batches and the whole one solve.

@@ -31,7 +31,7 @@ from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadrat
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.update_order import order_updates
 
-__all__ = ["FOUND", "Situation", "measure", "measure_consistency", "time_to"]
+__all__ = ["FOUND", "ConsistencyInputs", "measure", "measure_consistency", "time_to"]
 
 Array = NDArray[np.float64]
 
@@ -76,14 +76,14 @@ def measure(
         heterogeneity: Standard deviation of the workers' optima.
         target: Loss above the optimum that is wanted.
     """
-    situation = Situation(
+    situation = ConsistencyInputs(
         num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
     )
     return measure_consistency(situation, on_step=twin.say, bounds=bounds, periods=periods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class ConsistencyInputs:
     """The facts that the models have in common; its attributes are the inputs of `measure`."""
 
     num_workers: int
@@ -149,7 +149,7 @@ class Modelled:
 
 
 def measure_consistency(
-    situation: Situation,
+    situation: ConsistencyInputs,
     *,
     on_step: Callable[[str], None],
     bounds: Sequence[int] = BOUNDS,
@@ -210,7 +210,7 @@ def measure_consistency(
     )
 
 
-def _exchanges_s(situation: Situation, num_steps: int, *, on_step: Callable[[str], None]) -> dict[str, float]:
+def _exchanges_s(situation: ConsistencyInputs, num_steps: int, *, on_step: Callable[[str], None]) -> dict[str, float]:
     """Measure the seconds of a step with an exchange beyond a constant step, by a barrier and by the store."""
     runs = run_quadratics(
         ["bsp", "asp"],
@@ -227,7 +227,9 @@ def _exchanges_s(situation: Situation, num_steps: int, *, on_step: Callable[[str
     return {policy: max(0.0, run.wall_s / num_steps - situation.step_s) for policy, (run,) in runs.items()}
 
 
-def _barriers(situation: Situation, periods: Sequence[int], *, exchange_s: float, seeds: Sequence[int]) -> Modelled:
+def _barriers(
+    situation: ConsistencyInputs, periods: Sequence[int], *, exchange_s: float, seeds: Sequence[int]
+) -> Modelled:
     """BSP and local SGD, with BSP's best step length."""
     problem, target = situation.problem, situation.target
     step, _ = best_rounds(problem, period=1, target=target)
@@ -248,7 +250,7 @@ def _barriers(situation: Situation, periods: Sequence[int], *, exchange_s: float
 
 
 def _stores(
-    situation: Situation, bounds: Sequence[float], *, bsp: Modelled, exchange_s: float, seeds: Sequence[int]
+    situation: ConsistencyInputs, bounds: Sequence[float], *, bsp: Modelled, exchange_s: float, seeds: Sequence[int]
 ) -> Modelled:
     """SSP and no bound, with the step length that is the best for all of them in the mean."""
     draws_s = [situation.draws_s(seed, int(_PATIENCE * bsp.num_steps)) for seed in seeds]
@@ -269,7 +271,7 @@ def _stores(
 
 
 def _reached(
-    situation: Situation, draws_s: Array, bound: float, *, step: float, exchange_s: float
+    situation: ConsistencyInputs, draws_s: Array, bound: float, *, step: float, exchange_s: float
 ) -> tuple[float, float]:
     """When the loss is at the target for good, and after how many updates; infinite if it is not."""
     problem = situation.problem

@@ -23,14 +23,14 @@ import torch
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["FailingRun", "Work", "failure_gaps_s", "run_with_failures", "write_state"]
+__all__ = ["FailingRun", "ResumableWork", "failure_gaps_s", "run_with_failures", "write_state"]
 
 _STATE, _LOG = "state", "log"
 _MOST_FAILURES = 200
 """So that a run on a machine that is too busy to get from one state to the next ends at all."""
 
 
-class Work(Protocol):
+class ResumableWork(Protocol):
     """The work of a run; made in its process."""
 
     def step(self, number: int) -> None:
@@ -73,7 +73,7 @@ def failure_gaps_s(mtbf_s: float, *, number: int, seed: int) -> list[float]:
 
 
 def run_with_failures(
-    make_work: Callable[..., Work],
+    make_work: Callable[..., ResumableWork],
     *,
     arguments: Sequence[Any] = (),
     num_steps: int,
@@ -133,7 +133,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _run(
     gaps_s: tuple[float, ...],
-    make_work: Callable[..., Work],
+    make_work: Callable[..., ResumableWork],
     arguments: tuple[Any, ...],
     num_steps: int,
     steps_per_state: int,
@@ -220,7 +220,7 @@ class _Process:
 def _work(
     pipe: Connection,
     failed_s: float | None,
-    make_work: Callable[..., Work],
+    make_work: Callable[..., ResumableWork],
     arguments: tuple[Any, ...],
     num_steps: int,
     steps_per_state: int,

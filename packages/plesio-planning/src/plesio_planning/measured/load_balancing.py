@@ -28,7 +28,7 @@ from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.work_shares import divide, moved
 
-__all__ = ["FOUND", "Cluster", "measure", "step_times"]
+__all__ = ["FOUND", "RankSpeeds", "measure", "step_times"]
 
 Way = Literal["equal", "proportional", "rebalanced"]
 Samples = NDArray[np.int64]
@@ -42,7 +42,7 @@ _MEMORY = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class RankSpeeds:
     """The ranks and their work.
 
     Attributes:
@@ -115,7 +115,7 @@ def measure(
         largest_move: Samples that a worker's share may change by at one of them.
         num_steps: Steps of each way to share.
     """
-    cluster = Cluster(
+    cluster = RankSpeeds(
         speeds=tuple(np.linspace(low, high, num_workers).tolist()),
         batch=batch_size * num_workers,
         sample_s=sample_s,
@@ -172,7 +172,7 @@ def _chart(lines: Mapping[str, Line], *, best: Prediction) -> LineChart:
     )
 
 
-def step_times(group: TorchGroup, *, cluster: Cluster, way: Way | None, num_steps: int) -> tuple[Times, list[int]]:
+def step_times(group: TorchGroup, *, cluster: RankSpeeds, way: Way | None, num_steps: int) -> tuple[Times, list[int]]:
     """When each step of a rank began and ended, and how many samples it had; of no way each rank has one sample."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
@@ -210,7 +210,7 @@ def step_times(group: TorchGroup, *, cluster: Cluster, way: Way | None, num_step
 class _Balancer:
     """The number of samples of each rank; the same on all ranks."""
 
-    def __init__(self, cluster: Cluster, way: Way | None) -> None:
+    def __init__(self, cluster: RankSpeeds, way: Way | None) -> None:
         self._cluster, self._way = cluster, way
         number = len(cluster.speeds)
         self._paces = np.zeros(number)

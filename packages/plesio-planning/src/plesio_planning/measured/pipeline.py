@@ -22,7 +22,15 @@ from plesio.core.within import Within
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Ranks
 from plesio_planning.measured.twin import Line, Twin, beside
-from plesio_planning.sim.pipeline_schedules import SCHEDULES, SPLIT, Execution, Operation, Schedule, execute, operations
+from plesio_planning.sim.pipeline_schedules import (
+    SCHEDULES,
+    SPLIT,
+    DeviceOperation,
+    Execution,
+    Schedule,
+    execute,
+    operations,
+)
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "calibrate_stage", "measure", "message_times", "run_pipeline"]
@@ -297,10 +305,10 @@ class _Device:
         self._group, self._stage, self._devices = group, stage, devices
         self._last = len(devices) - 1
 
-    def run(self, order: Sequence[Operation]) -> tuple[float, float, float]:
+    def run(self, order: Sequence[DeviceOperation]) -> tuple[float, float, float]:
         """Do all of them; begin, end, and seconds at work."""
         sends: list[Any] = []
-        here: dict[Operation, torch.Tensor] = {}
+        here: dict[DeviceOperation, torch.Tensor] = {}
         begun_s, busy_s = 0.0, 0.0
         for operation in order:
             given = self._input(operation, here)
@@ -325,7 +333,7 @@ class _Device:
             send.wait()
         return begun_s, ended_s, busy_s
 
-    def _input(self, operation: Operation, here: dict[Operation, torch.Tensor]) -> torch.Tensor:
+    def _input(self, operation: DeviceOperation, here: dict[DeviceOperation, torch.Tensor]) -> torch.Tensor:
         kind, stage, _ = operation
         if kind == "weights" or (kind == "forward" and stage == 0):
             return self._stage.like
@@ -336,13 +344,17 @@ class _Device:
         dist.recv(given, source, group=self._group.process_group, tag=self._tag(operation))
         return given
 
-    def _after(self, operation: Operation) -> Operation | None:
+    def _after(self, operation: DeviceOperation) -> DeviceOperation | None:
         """Return the operation that needs the result of this one."""
         kind, stage, j = operation
         if kind == "forward":
-            return Operation("backward", stage, j) if stage == self._last else Operation("forward", stage + 1, j)
-        return Operation("backward", stage - 1, j) if stage > 0 else None
+            return (
+                DeviceOperation("backward", stage, j)
+                if stage == self._last
+                else DeviceOperation("forward", stage + 1, j)
+            )
+        return DeviceOperation("backward", stage - 1, j) if stage > 0 else None
 
-    def _tag(self, operation: Operation) -> int:
+    def _tag(self, operation: DeviceOperation) -> int:
         kind, stage, j = operation
         return (j * (self._last + 1) + stage) * 2 + (kind == "backward")

@@ -23,14 +23,14 @@ from plesio.runtime.grid.grid import Grid
 from plesio.runtime.grid.join_grid import grid
 from plesio.runtime.worlds.virtual import simulate
 
-__all__ = ["Chain", "ChainRun", "delays_of", "shrinking_rate", "train_chain"]
+__all__ = ["ChainRun", "QuadraticChain", "delays_of", "shrinking_rate", "train_chain"]
 
 Array = NDArray[np.float64]
 _SLOWEST_ALONE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class QuadraticChain:
     """A problem, whatever number of stages it is cut into.
 
     Attributes:
@@ -46,13 +46,13 @@ class Chain:
     @classmethod
     def coupled(
         cls, num_parameters: int = 8, *, kind: Literal["quadratic", "log"] = "quadratic", seed: int = 0
-    ) -> "Chain":
+    ) -> "QuadraticChain":
         """Curvatures from 0.1 to 1 in directions that all stages share; L is 1."""
         turned, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(num_parameters, num_parameters)))
         return cls(hessian=turned @ np.diag(np.geomspace(0.1, 1, num_parameters)) @ turned.T, kind=kind)
 
     @classmethod
-    def first_stage_steepest(cls, num_parameters: int = 8) -> "Chain":
+    def first_stage_steepest(cls, num_parameters: int = 8) -> "QuadraticChain":
         """Curvature 1 along the first parameter, whose stage has the longest delay, and 0.1 elsewhere."""
         return cls(hessian=np.diag([1.0, *[0.1] * (num_parameters - 1)]))
 
@@ -90,7 +90,7 @@ class _Part(nn.Module):
         end: The one after its last.
     """
 
-    def __init__(self, chain: Chain, begin: int, end: int) -> None:
+    def __init__(self, chain: QuadraticChain, begin: int, end: int) -> None:
         super().__init__()
         self.x = nn.Parameter(torch.full((end - begin,), chain.start, dtype=torch.float64))
         self._columns = torch.from_numpy(chain.root[:, begin:end].copy())
@@ -106,7 +106,7 @@ class _Part(nn.Module):
         return torch.cat([noise, reached + self._columns @ self.x, total + added[:, None]], dim=1)
 
 
-def _loss_of(chain: Chain) -> Callable[[Tensor, Tensor], Tensor]:
+def _loss_of(chain: QuadraticChain) -> Callable[[Tensor, Tensor], Tensor]:
     def loss(output: Tensor, target: Tensor) -> Tensor:
         reached = output[:, -1 - len(chain.hessian) : -1]
         values = torch.log1p(reached**2) if chain.kind == "log" else reached**2
@@ -140,7 +140,7 @@ class ChainRun:
         gradients: Gradient of each update.
     """
 
-    chain: Chain
+    chain: QuadraticChain
     setting: GridSetting
     weights: Array
     gradients: Array
@@ -171,7 +171,7 @@ class ChainRun:
         return np.asarray(np.square(self.weights - self.weights.mean(axis=0)).sum(axis=-1).mean(axis=0))
 
 
-def delays_of(chain: Chain, setting: GridSetting) -> list[int]:
+def delays_of(chain: QuadraticChain, setting: GridSetting) -> list[int]:
     """Return the delay of each parameter's stage, in updates."""
     each = len(chain.hessian) // setting.stages
     return [setting.delays[place // each] for place in range(len(chain.hessian))]
@@ -192,7 +192,7 @@ class _Notes:
 
 
 def train_chain(
-    chain: Chain,
+    chain: QuadraticChain,
     setting: GridSetting,
     *,
     learning_rate: float,

@@ -26,9 +26,9 @@ from plesio.core.errors import ConfigError
 
 __all__ = [
     "SCHEDULES",
+    "DeviceOperation",
     "Executed",
     "Execution",
-    "Operation",
     "Schedule",
     "execute",
     "fewest_micro_batches",
@@ -42,7 +42,7 @@ SPLIT: tuple[Schedule, ...] = ("zb1p", "zb2p", "zbv")
 """Schedules that do the gradients of weights apart from those of activations."""
 
 
-class Operation(NamedTuple):
+class DeviceOperation(NamedTuple):
     """An operation of a device."""
 
     kind: Kind
@@ -54,7 +54,7 @@ class Executed(NamedTuple):
     """An operation and when it was done, in seconds."""
 
     device: int
-    operation: Operation
+    operation: DeviceOperation
     start_s: float
     end_s: float
 
@@ -94,7 +94,7 @@ def fewest_micro_batches(schedule: Schedule, *, num_devices: int) -> int:
 
 def operations(
     schedule: Schedule, *, num_devices: int, num_micro_batches: int, num_chunks: int = 2
-) -> tuple[tuple[Operation, ...], ...]:
+) -> tuple[tuple[DeviceOperation, ...], ...]:
     """Each device's operations in their order.
 
     >>> for device in operations("1f1b", num_devices=2, num_micro_batches=2):
@@ -131,49 +131,49 @@ def operations(
     return tuple(tuple(_one_forward_one_backward(device, p, m, delays)) for device in range(p))
 
 
-def _all(kind: Kind, stage: int, num_micro_batches: int) -> Iterator[Operation]:
-    return (Operation(kind, stage, j) for j in range(num_micro_batches))
+def _all(kind: Kind, stage: int, num_micro_batches: int) -> Iterator[DeviceOperation]:
+    return (DeviceOperation(kind, stage, j) for j in range(num_micro_batches))
 
 
-def _one_forward_one_backward(device: int, p: int, m: int, delays: int | None) -> Iterator[Operation]:
+def _one_forward_one_backward(device: int, p: int, m: int, delays: int | None) -> Iterator[DeviceOperation]:
     """``delays`` times its place so many backwards pass until a device does the gradients of the weights."""
     ahead = 1 if delays is None else delays
     warm_up = min(ahead * (p - device) - (ahead - 1), m)
     yield from _all("forward", device, warm_up)
     behind = ahead * device
     for j in range(m):
-        yield Operation("backward", device, j)
+        yield DeviceOperation("backward", device, j)
         if delays is not None and j >= behind:
-            yield Operation("weights", device, j - behind)
+            yield DeviceOperation("weights", device, j - behind)
         if warm_up + j < m:
-            yield Operation("forward", device, warm_up + j)
+            yield DeviceOperation("forward", device, warm_up + j)
     if delays is not None:
-        yield from (Operation("weights", device, j) for j in range(max(0, m - behind), m))
+        yield from (DeviceOperation("weights", device, j) for j in range(max(0, m - behind), m))
 
 
-def _interleaved(device: int, p: int, m: int, v: int) -> tuple[Operation, ...]:
+def _interleaved(device: int, p: int, m: int, v: int) -> tuple[DeviceOperation, ...]:
     """Send groups of p micro-batches through a device's first stage, then its second, and so on; backwards likewise."""
 
     def place(number: int) -> tuple[int, int]:
         return number // p % v, number // (p * v) * p + number % p
 
-    forwards = [Operation("forward", chunk * p + device, j) for chunk, j in map(place, range(m * v))]
-    backwards = [Operation("backward", (v - 1 - chunk) * p + device, j) for chunk, j in map(place, range(m * v))]
+    forwards = [DeviceOperation("forward", chunk * p + device, j) for chunk, j in map(place, range(m * v))]
+    backwards = [DeviceOperation("backward", (v - 1 - chunk) * p + device, j) for chunk, j in map(place, range(m * v))]
     warm_up = min(2 * (p - 1 - device) + (v - 1) * p, m * v)
     turns = [one for pair in zip(forwards[warm_up:], backwards, strict=False) for one in pair]
     return (*forwards[:warm_up], *turns, *backwards[m * v - warm_up :])
 
 
-def _v_shaped(device: int, p: int, m: int) -> tuple[Operation, ...]:
+def _v_shaped(device: int, p: int, m: int) -> tuple[DeviceOperation, ...]:
     down, up = device, 2 * p - 1 - device
     numbers: dict[tuple[Kind, int], int] = {}
-    order: list[Operation] = []
+    order: list[DeviceOperation] = []
 
     def do(*kinds: tuple[Kind, int]) -> None:
         for kind, stage in kinds:
             j = numbers.get((kind, stage), 0)
             if j < m:
-                order.append(Operation(kind, stage, j))
+                order.append(DeviceOperation(kind, stage, j))
                 numbers[kind, stage] = j + 1
 
     def whole(stage: int) -> list[tuple[Kind, int]]:
@@ -198,7 +198,7 @@ def _v_shaped(device: int, p: int, m: int) -> tuple[Operation, ...]:
 
 
 def execute(
-    orders: Sequence[Iterable[Operation]],
+    orders: Sequence[Iterable[DeviceOperation]],
     *,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
@@ -223,19 +223,19 @@ def execute(
     device_of = {operation.stage: device for device, queue in enumerate(queues) for operation in queue}
     last = max(device_of)
     durations_s = {"forward": forward_s, "backward": backward_s, "weights": weights_s}
-    end_s: dict[Operation, float] = {}
+    end_s: dict[DeviceOperation, float] = {}
     done: list[list[Executed]] = [[] for _ in queues]
     held, most_held = [0] * len(queues), [0] * len(queues)
     last_kind = "weights" if weights_s else "backward"
 
-    def input_s(operation: Operation) -> float | None:
+    def input_s(operation: DeviceOperation) -> float | None:
         """When what an operation needs is there; None if that is not known yet."""
         kind, stage, j = operation
         if kind == "weights" or (kind == "forward" and stage == 0):
             return 0.0
         if kind == "backward" and stage == last:
-            return end_s.get(Operation("forward", stage, j))
-        before = Operation(kind, stage - 1 if kind == "forward" else stage + 1, j)
+            return end_s.get(DeviceOperation("forward", stage, j))
+        before = DeviceOperation(kind, stage - 1 if kind == "forward" else stage + 1, j)
         ended_s = end_s.get(before)
         if ended_s is None or device_of[before.stage] == device_of[stage]:
             return ended_s

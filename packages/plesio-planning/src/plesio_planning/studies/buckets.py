@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 __all__ = [
     "DDP_CAP_BYTES",
     "AllReduce",
-    "Buckets",
+    "Bucketing",
     "Layers",
     "best_buckets",
     "best_cap_bytes",
@@ -76,7 +76,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
+class Bucketing:
     """One way to put layers into buckets, and what comes of it.
 
     Attributes:
@@ -117,7 +117,7 @@ class Buckets:
         return max(self.bytes)
 
 
-def buckets_of_layers(layers: Layers, count: int, all_reduce_s: AllReduce) -> Buckets:
+def buckets_of_layers(layers: Layers, count: int, all_reduce_s: AllReduce) -> Bucketing:
     """Buckets of ``count`` layers, the last of which may have fewer.
 
     >>> layers = Layers(seconds=(1.0, 1.0, 1.0), bytes=(10.0, 10.0, 10.0))
@@ -129,7 +129,7 @@ def buckets_of_layers(layers: Layers, count: int, all_reduce_s: AllReduce) -> Bu
 
 def buckets_of_bytes(
     layers: Layers, cap_bytes: float, all_reduce_s: AllReduce, *, first_cap_bytes: float | None = None
-) -> Buckets:
+) -> Bucketing:
     """Buckets that are closed when they have ``cap_bytes``, the first of them when it has ``first_cap_bytes``."""
     ends, filled, cap = [], 0.0, cap_bytes if first_cap_bytes is None else first_cap_bytes
     for place, num_bytes in enumerate(layers.bytes, start=1):
@@ -140,12 +140,12 @@ def buckets_of_bytes(
     return _buckets(layers, ends, all_reduce_s)
 
 
-def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Buckets:
+def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
     """Buckets as PyTorch's DistributedDataParallel fills them by default: the first 1 MiB, the others 25 MiB."""
     return buckets_of_bytes(layers, DDP_CAP_BYTES, all_reduce_s, first_cap_bytes=_DDP_FIRST_CAP_BYTES)
 
 
-def best_buckets(layers: Layers, all_reduce_s: AllReduce) -> Buckets:
+def best_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
     """Find the buckets, of any consecutive layers, with which all gradients are added up first.
 
     >>> layers = Layers(seconds=(1.0, 1.0, 1.0), bytes=(10.0, 10.0, 10.0))
@@ -188,14 +188,16 @@ def caps_bytes(layers: Layers, *, most: int) -> NDArray[np.float64]:
     return some
 
 
-def _buckets(layers: Layers, ends: Sequence[int], all_reduce_s: AllReduce) -> Buckets:
+def _buckets(layers: Layers, ends: Sequence[int], all_reduce_s: AllReduce) -> Bucketing:
     ready_s = layers.ready_s
     sizes, starts_s, ends_s = [], [], [0.0]
     for begin, end in pairwise([0, *ends]):
         sizes.append(sum(layers.bytes[begin:end]))
         starts_s.append(max(ready_s[end - 1], ends_s[-1]))
         ends_s.append(starts_s[-1] + all_reduce_s(sizes[-1]))
-    return Buckets(bytes=tuple(sizes), start_s=tuple(starts_s), ends_s=tuple(ends_s[1:]), backward_s=layers.backward_s)
+    return Bucketing(
+        bytes=tuple(sizes), start_s=tuple(starts_s), ends_s=tuple(ends_s[1:]), backward_s=layers.backward_s
+    )
 
 
 def _durations(layers: Layers, all_reduce_s: AllReduce) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import Self
 
 from plesio.cost.reliability import MOST_SLOWDOWN, best_interval_s, cluster_mtbf_s, slowdown_parts
 
-__all__ = ["Costs", "Way", "costs_of_ways", "lost_generations", "overhead_by_hosts"]
+__all__ = ["CheckpointWay", "Costs", "costs_of_ways", "lost_generations", "overhead_by_hosts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class CheckpointWay:
     """A way to save the state, at its best interval.
 
     Attributes:
@@ -111,7 +111,7 @@ def overhead_by_hosts(
     found = {}
     for hosts in numbers:
         mtbf_s = cluster_mtbf_s(part_mtbf_s=host_mtbf_s, num_parts=hosts)
-        slowdowns = {name: Way.at_best(name, costs, mtbf_s=mtbf_s).slowdown for name, costs in ways.items()}
+        slowdowns = {name: CheckpointWay.at_best(name, costs, mtbf_s=mtbf_s).slowdown for name, costs in ways.items()}
         found[hosts] = (mtbf_s, {name: one if one <= MOST_SLOWDOWN else math.nan for name, one in slowdowns.items()})
     return found
 

@@ -41,7 +41,7 @@ from plesio.policies.compression import (
 )
 from plesio.policies.compression.stage import FLOAT_BITS, Lossy
 
-__all__ = ["Descent", "Levels", "Sign", "descend", "parse_scheme", "step_of"]
+__all__ = ["CompressedDescent", "Levels", "Sign", "descend", "parse_scheme", "step_of"]
 
 LOOK_EVERY = 10
 """Iterations between two looks at the loss: counts are multiples of it."""
@@ -168,7 +168,7 @@ def step_of(stage: Compression, *, dimension: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Descent:
+class CompressedDescent:
     """How a descent went.
 
     Attributes:
@@ -189,7 +189,7 @@ class Descent:
 @lru_cache(maxsize=128)
 def descend(
     stage: Compression, *, step: float, dimension: int, condition: float, tolerance: float, most: int, seed: int
-) -> Descent:
+) -> CompressedDescent:
     """Descend until the loss is at most ``tolerance`` times the first; what was asked before is known.
 
     Args:
@@ -224,7 +224,7 @@ def descend(
         if losses[-1] <= tolerance or not losses[-1] < _DIVERGED:
             break
     reached, diverged = losses[-1] <= tolerance, not losses[-1] < _DIVERGED
-    return Descent(
+    return CompressedDescent(
         iterations=at[-1] if reached else None,
         diverged=diverged,
         at=tuple(at),

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from plesio.core.errors import ConfigError
 from plesio.sim.compiled import compiled
 
-__all__ = ["BestStep", "Descent", "descend", "eigenvalues_of", "find_best_step"]
+__all__ = ["BestStep", "DelayedDescent", "descend", "eigenvalues_of", "find_best_step"]
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -37,7 +37,7 @@ _FINE_WIDTHS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Descent:
+class DelayedDescent:
     """How it went.
 
     Attributes:
@@ -95,7 +95,7 @@ def descend(
     optima: Array | None = None,
     workers: Whole | None = None,
     settled: int | None = None,
-) -> Descent:
+) -> DelayedDescent:
     """Go down until the target is reached, the updates are used up, or it diverges.
 
     >>> one = np.array([1.0])
@@ -129,7 +129,7 @@ def descend(
         target,
         2 * int(delays.max()) + 1 if settled is None else settled,
     )
-    return Descent(distance=trajectory, iterations=reached if reached >= 0 else math.inf, diverged=diverged)
+    return DelayedDescent(distance=trajectory, iterations=reached if reached >= 0 else math.inf, diverged=diverged)
 
 
 def find_best_step(iterations: Callable[[float], float], *, largest: float) -> BestStep:

@@ -8,14 +8,14 @@ from plesio.core.charts import Chart
 from plesio.core.predictions import Prediction, predictions_to_json
 from plesio.core.units import counted
 
-__all__ = ["Choice", "Measured", "Scope"]
+__all__ = ["Measured", "ModelledChoice", "Scope"]
 
 _TIE = 0.02
 """A choice that costs less than this share is as good as the best: repeats differ by more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ModelledChoice:
     """Which of several ways the model takes for the best, and which one is.
 
     Attributes:
@@ -98,11 +98,11 @@ class Measured:
         return tuple(max(each, key=lambda one: abs(one.error)) for each in by_quantity.values())
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[ModelledChoice, ...]:
         """The model's choices among the rivals, and the best ones, wherever several were measured."""
         return tuple(self._choices())
 
-    def _choices(self) -> Iterator[Choice]:
+    def _choices(self) -> Iterator[ModelledChoice]:
         groups: dict[tuple[Any, ...], list[Prediction]] = {}
         for one in self.predictions:
             if self.rivals in one.setting and one.scale == "relative":
@@ -111,7 +111,7 @@ class Measured:
         for (quantity, where), rivals in groups.items():
             if len(rivals) > 1:
                 chosen, best = min(rivals, key=lambda one: one.predicted), min(rivals, key=lambda one: one.measured)
-                yield Choice(
+                yield ModelledChoice(
                     where=dict(where),
                     quantity=quantity,
                     modelled=chosen.setting[self.rivals],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plesio_planning.studies.trajectories import Trajectory
 
-__all__ = ["SOURCES", "OrderEffect", "Source", "order_effect", "sums_by_order", "train"]
+__all__ = ["SOURCES", "OrderEffect", "VariationSource", "order_effect", "sums_by_order", "train"]
 
 Floats = NDArray[np.float32]
 Order = Literal["forward", "reverse", "random", "random, in 64 bits"]
@@ -81,7 +81,7 @@ def _added(rows: Floats, dtype: type[np.floating] = np.float32) -> NDArray[np.fl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class VariationSource:
     """How a run is made, where it may differ from another.
 
     Attributes:
@@ -105,24 +105,30 @@ class Source:
     remedy: str = ""
 
     @property
-    def reference(self) -> "Source":
+    def reference(self) -> "VariationSource":
         """The source to compare with: ranks added up in their order, or another random order for random ones."""
         return replace(self, order_seed=self.order_seed + 1) if self.order.startswith("random") else SOURCES[0]
 
 
-SOURCES: tuple[Source, ...] = (
-    Source(name="the same again", remedy="nothing is needed"),
-    Source(name="reverse order", order="reverse", remedy="one algorithm and one topology for all-reduces"),
-    Source(name="random order", order="random", remedy="gather, then add up by rank; no atomic additions"),
-    Source(name="random, in 64 bits", order="random, in 64 bits", remedy="itself a remedy: 64-bit sums, rounded once"),
-    Source(name="samples in turn", deal="in turn", remedy="deal samples by rank and step, not by who comes first"),
-    Source(name="half the ranks", rank_factor=0.5, remedy="the same number of ranks, or sums by fixed blocks"),
-    Source(name="another data seed", data_seed=1, remedy="a seed a run, from which all others follow"),
-    Source(name="another initial seed", init_seed=1, remedy="the same"),
+SOURCES: tuple[VariationSource, ...] = (
+    VariationSource(name="the same again", remedy="nothing is needed"),
+    VariationSource(name="reverse order", order="reverse", remedy="one algorithm and one topology for all-reduces"),
+    VariationSource(name="random order", order="random", remedy="gather, then add up by rank; no atomic additions"),
+    VariationSource(
+        name="random, in 64 bits", order="random, in 64 bits", remedy="itself a remedy: 64-bit sums, rounded once"
+    ),
+    VariationSource(
+        name="samples in turn", deal="in turn", remedy="deal samples by rank and step, not by who comes first"
+    ),
+    VariationSource(name="half the ranks", rank_factor=0.5, remedy="the same number of ranks, or sums by fixed blocks"),
+    VariationSource(name="another data seed", data_seed=1, remedy="a seed a run, from which all others follow"),
+    VariationSource(name="another initial seed", init_seed=1, remedy="the same"),
 )
 
 
-def train(source: Source, *, num_ranks: int, batch: int, learning_rate: float, num_steps: int, seed: int) -> Trajectory:
+def train(
+    source: VariationSource, *, num_ranks: int, batch: int, learning_rate: float, num_steps: int, seed: int
+) -> Trajectory:
     """Gradient's sum and parameters after each step; what the seeds of ``source`` add to ``seed``."""
     ranks = max(1, round(num_ranks * source.rank_factor))
     features, labels = _data(seed)

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from plesio.sim.compiled import compiled
 
-__all__ = ["Served", "Workers", "serve"]
+__all__ = ["Served", "WorkerSpeeds", "serve"]
 
 _KEPT_STEPS = 1000
 """Step times of a worker, which are then used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
+class WorkerSpeeds:
     """How long workers compute.
 
     Attributes:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio_planning.studies.delayed_descent import BestStep, Descent, descend, find_best_step
+from plesio_planning.studies.delayed_descent import BestStep, DelayedDescent, descend, find_best_step
 from plesio_planning.studies.interval import Interval, interval_of
-from plesio_planning.studies.refusing_server import Workers, serve
+from plesio_planning.studies.refusing_server import WorkerSpeeds, serve
 from plesio_planning.theory.stability import stability_limit
 
-__all__ = ["Curve", "DelayPoint", "ServedPoint", "StalenessProblem"]
+__all__ = ["DelayPoint", "DistanceCurve", "ServedPoint", "StalenessProblem"]
 
 _NUM_CURVE_POINTS = 120
 _PATIENCE = 2
@@ -23,7 +23,7 @@ _PATIENCE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class DistanceCurve:
     """Distance by iteration, over the trials.
 
     Attributes:
@@ -87,7 +87,7 @@ class DelayPoint:
     tiny_iterations: float
     best_trials: Interval
     tiny_trials: Interval
-    curve: Curve
+    curve: DistanceCurve
     served: ServedPoint
 
     @property
@@ -113,7 +113,7 @@ class StalenessProblem:
     target: float
     noise: float
     num_trials: int
-    workers: Workers
+    workers: WorkerSpeeds
     seed: int
 
     def point(self, delay: int, *, tiny_step: float, random: np.random.Generator) -> DelayPoint:
@@ -182,13 +182,13 @@ class StalenessProblem:
             target=self.target,
         ).iterations
 
-    def _trials(self, delay: int, *, step: float, random: np.random.Generator) -> list[Descent]:
+    def _trials(self, delay: int, *, step: float, random: np.random.Generator) -> list[DelayedDescent]:
         most = self._enough(step)
         return [
             self._trial(random.integers(0, delay + 1, most), step=step, random=random) for _ in range(self.num_trials)
         ]
 
-    def _trial(self, delays: NDArray[np.int64], *, step: float, random: np.random.Generator) -> Descent:
+    def _trial(self, delays: NDArray[np.int64], *, step: float, random: np.random.Generator) -> DelayedDescent:
         return descend(
             eigenvalues=self.spectrum,
             start=random.standard_normal(len(self.spectrum)),
@@ -200,14 +200,14 @@ class StalenessProblem:
         )
 
 
-def _curve(trials: Sequence[Descent]) -> Curve:
+def _curve(trials: Sequence[DelayedDescent]) -> DistanceCurve:
     longest = max(len(trial.distance) for trial in trials)
     places = np.unique(np.linspace(0, longest - 1, _NUM_CURVE_POINTS).astype(int))
     logs = [
         interval_of([math.log(trial.distance[min(place, len(trial.distance) - 1)]) for trial in trials])
         for place in places
     ]
-    return Curve(
+    return DistanceCurve(
         iterations=tuple(places.tolist()),
         distance=tuple(math.exp(log.mean) for log in logs),
         low=tuple(math.exp(log.low) for log in logs),

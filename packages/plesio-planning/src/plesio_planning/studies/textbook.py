@@ -14,7 +14,7 @@ from plesio_planning.studies.catalogue import Study
 from plesio_planning.studies.study import Answer, Asked
 from plesio_planning.texts import read_texts
 
-__all__ = ["Printed", "Row", "printed_results", "value_text"]
+__all__ = ["Printed", "TextbookRow", "printed_results", "value_text"]
 
 _LONG = 1e9
 """Numbers from here on are written with an exponent."""
@@ -24,7 +24,7 @@ _MADE: dict[str, tuple["Printed", ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TextbookRow:
     """One number.
 
     Attributes:
@@ -52,7 +52,7 @@ class Printed:
     """
 
     place: Literal["solution", "in depth"]
-    rows: tuple[Row, ...]
+    rows: tuple[TextbookRow, ...]
     cause: str
     by: Literal["study", "its own formula"] = "study"
 
@@ -85,7 +85,7 @@ def _printed(study: Study, *, known: Answer | None) -> tuple[Printed, ...]:
     assert len(values) == sum(len(each["rows"]) for each in places), "a value for each row"
     left = iter(values)
     rows = [
-        tuple(Row(what=what, text=text, unit=unit, here=next(left)) for what, text, unit in each["rows"])
+        tuple(TextbookRow(what=what, text=text, unit=unit, here=next(left)) for what, text, unit in each["rows"])
         for each in places
     ]
     return tuple(Printed(**{**each, "rows": own}) for each, own in zip(places, rows, strict=True))

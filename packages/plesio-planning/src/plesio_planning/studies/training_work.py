@@ -23,7 +23,7 @@ from plesio_planning.estimate.sensitivity import CHANGE, Sensitivity, tornado
 from plesio_planning.estimate.training import CHECKPOINT_BYTES, Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import format_gib, memory_caution, name_of_part
 
-__all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "Work"]
+__all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "TrainingWork"]
 
 STATE_BYTES = 16
 """A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""
@@ -44,7 +44,7 @@ class DevicePoint:
     goodput: Goodput
 
 
-class Work(ABC):
+class TrainingWork(ABC):
     """A run on a machine."""
 
     __slots__ = ()
@@ -100,7 +100,7 @@ class Work(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPace(Work):
+class GivenPace(TrainingWork):
     """FLOPs at a utilisation that is given.
 
     Attributes:
@@ -182,7 +182,7 @@ class GivenPace(Work):
 
 
 @dataclass(frozen=True, slots=True)
-class LaidOut(Work):
+class LaidOut(TrainingWork):
     """A model in a layout, whose replicas are as many as the devices allow.
 
     Attributes:

@@ -29,8 +29,8 @@ from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 
 __all__ = [
-    "Difference",
     "Distance",
+    "FirstDifference",
     "Tier",
     "Trajectory",
     "difference_at",
@@ -70,7 +70,7 @@ class Distance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class FirstDifference:
     """The first one of a tier.
 
     Attributes:
@@ -100,7 +100,7 @@ def _distances(first: Trajectory, second: Trajectory) -> Iterator[Distance]:
             yield _distance(step, name, one.get(name), other.get(name))
 
 
-def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, tolerance: float) -> Difference | None:
+def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, tolerance: float) -> FirstDifference | None:
     """Find the first step and tensor that the tier does not count as equal.
 
     >>> same = {0: {"w": np.array([1.0, 2.0])}}
@@ -116,15 +116,15 @@ def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, toler
     return None if distance is None else difference_at(distance, first, second, tier=tier)
 
 
-def difference_at(distance: Distance, first: Trajectory, second: Trajectory, *, tier: Tier) -> Difference:
+def difference_at(distance: Distance, first: Trajectory, second: Trajectory, *, tier: Tier) -> FirstDifference:
     """Describe two trajectories where they are that far apart; the element that differs most is named."""
     one = first.get(distance.step, {}).get(distance.tensor)
     other = second.get(distance.step, {}).get(distance.tensor)
     if one is None or other is None or not _alike(one, other):
-        return Difference(tier=tier, distance=distance, place=(), first=_described(one), second=_described(other))
+        return FirstDifference(tier=tier, distance=distance, place=(), first=_described(one), second=_described(other))
     place = np.unravel_index(int(np.argmax(_apart(one, other))), one.shape)
     where = tuple(int(axis) for axis in place)
-    return Difference(tier=tier, distance=distance, place=where, first=str(one[place]), second=str(other[place]))
+    return FirstDifference(tier=tier, distance=distance, place=where, first=str(one[place]), second=str(other[place]))
 
 
 def _distance(step: int, name: str, one: Tensor | None, other: Tensor | None) -> Distance:

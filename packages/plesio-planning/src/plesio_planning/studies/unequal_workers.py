@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plesio.sim.compiled import compiled
 from plesio_planning.studies.work_shares import divide, moved
 
-__all__ = ["Asynchronous", "Balanced", "LongRun", "asynchronous_descent"]
+__all__ = ["Asynchronous", "Balanced", "DriftingRun", "asynchronous_descent"]
 
 Speeds = NDArray[np.float64]
 _PACE_MEMORY = 0.8
@@ -113,7 +113,7 @@ def _simulate_balancing(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LongRun:
+class DriftingRun:
     """Workers whose speeds drift, one of whom leaves before another joins; arrays are (workers, steps).
 
     Attributes:
@@ -140,7 +140,7 @@ class LongRun:
         drift_steps: float,
         jitter: float,
         rng: np.random.Generator,
-    ) -> "LongRun":
+    ) -> "DriftingRun":
         """Draw a run that begins with ``num_workers``.
 
         Args:

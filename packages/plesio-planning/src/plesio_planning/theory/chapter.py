@@ -11,7 +11,7 @@ from typing import Literal
 from plesio.core.errors import ConfigError, nearest
 from plesio_planning.texts import read_texts
 
-__all__ = ["CHAPTER", "Entry", "Stand", "parts_of_chapter"]
+__all__ = ["CHAPTER", "ChapterEntry", "Stand", "parts_of_chapter"]
 
 Stand = Literal["holds", "holds otherwise", "wrong", "followed", "measured", "shown", "not here"]
 """Claims hold as stated, hold in another form, or are wrong. Rules are followed by themselves, measured and warned of,
@@ -19,7 +19,7 @@ shown to whoever asks, or not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ChapterEntry:
     """A proof, a theorem or a rule of the text.
 
     Attributes:
@@ -37,14 +37,14 @@ class Entry:
     command: str = ""
 
 
-CHAPTER: dict[str, tuple[str, tuple[Entry, ...]]] = {
-    name: (part["title"], tuple(Entry(**entry) for entry in part["entries"]))
+CHAPTER: dict[str, tuple[str, tuple[ChapterEntry, ...]]] = {
+    name: (part["title"], tuple(ChapterEntry(**entry) for entry in part["entries"]))
     for name, part in read_texts("chapter").items()
 }
 """The title and the entries of each part, by its name on the command line."""
 
 
-def parts_of_chapter(name: str | None = None) -> list[tuple[str, tuple[Entry, ...]]]:
+def parts_of_chapter(name: str | None = None) -> list[tuple[str, tuple[ChapterEntry, ...]]]:
     """Return the title and the entries of a part, or of all.
 
     >>> [len(entries) for _, entries in parts_of_chapter()]

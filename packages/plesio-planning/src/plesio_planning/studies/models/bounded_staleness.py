@@ -31,7 +31,7 @@ from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.delayed_descent import (
     eigenvalues_of,
 )
-from plesio_planning.studies.refusing_server import Workers
+from plesio_planning.studies.refusing_server import WorkerSpeeds
 from plesio_planning.studies.staleness_trials import DelayPoint, StalenessProblem
 from plesio_planning.studies.study import Answer
 from plesio_planning.theory.stability import first_unstable_staleness
@@ -267,7 +267,7 @@ def bounded_staleness(
     """
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     random = np.random.default_rng(seed)
-    workers = Workers(num_workers=num_workers, cv=cv, slowdown=slowdown)
+    workers = WorkerSpeeds(num_workers=num_workers, cv=cv, slowdown=slowdown)
     problem = StalenessProblem(
         spectrum=spectrum, target=target, noise=noise, num_trials=num_trials, workers=workers, seed=seed
     )

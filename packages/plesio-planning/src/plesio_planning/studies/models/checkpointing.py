@@ -24,7 +24,13 @@ from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.faults import Failures
 from plesio.cost.reliability import best_interval_s, daly_interval_s, expected_slowdown, young_interval_s
 from plesio_planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
-from plesio_planning.studies.checkpoint_ways import Costs, Way, costs_of_ways, lost_generations, overhead_by_hosts
+from plesio_planning.studies.checkpoint_ways import (
+    CheckpointWay,
+    Costs,
+    costs_of_ways,
+    lost_generations,
+    overhead_by_hosts,
+)
 from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.published_failures import published_failures
 from plesio_planning.studies.study import Answer
@@ -78,7 +84,7 @@ class Checkpointing(Answer):
     num_failures: float
     shape: float
     simulated: tuple[SimulatedInterval, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[CheckpointWay, ...]
     by_hosts: Mapping[int, tuple[float, Mapping[str, float]]]
     generations: Mapping[int, tuple[float, float]]
     drawn: tuple[TimelineBar, ...]
@@ -345,7 +351,7 @@ def _answer(
         num_failures=num_failures,
         shape=run.failures.shape,
         simulated=tuple(run.simulate(factor, factor * best_s, num_runs=num_runs, seed=seed) for factor in _FACTORS),
-        ways=tuple(Way.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
+        ways=tuple(CheckpointWay.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
         by_hosts=overhead_by_hosts(ways, host_mtbf_s=host_mtbf_s, numbers=_HOSTS),
         generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
         drawn=run.draw_around_failure(at_s, seed=seed),

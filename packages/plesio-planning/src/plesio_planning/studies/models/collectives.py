@@ -42,7 +42,7 @@ from plesio.cost.selection import Crossover, fastest
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Algorithm", "Collectives", "Links", "collectives", "ring_tree_crossover_bytes"]
+__all__ = ["Algorithm", "Collectives", "RankLinks", "collectives", "ring_tree_crossover_bytes"]
 
 Algorithm = Literal["ring", "halving-doubling", "double tree", "tree", "hierarchical"]
 
@@ -54,7 +54,7 @@ _ROWS = (1e3, 100e3, 1e6, 10e6, 100e6, 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class RankLinks:
     """The links between the ranks.
 
     Attributes:
@@ -125,7 +125,7 @@ class Collectives(Answer):
     unit: ClassVar[str] = "s"
     num_ranks: int
     message_bytes: float
-    links: Links
+    links: RankLinks
     at_s: Mapping[str, float]
     latency_s: Mapping[str, float]
     sizes_bytes: tuple[float, ...]
@@ -352,7 +352,7 @@ def collectives(
     Raises:
         ConfigError: An input that is out of range.
     """
-    links = Links(
+    links = RankLinks(
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
         ranks_per_host=ranks_per_host,
@@ -386,7 +386,7 @@ def collectives(
     )
 
 
-def _fastest_by_size(links: Links, algorithms: Sequence[str], *, num_ranks: int) -> tuple[str, ...]:
+def _fastest_by_size(links: RankLinks, algorithms: Sequence[str], *, num_ranks: int) -> tuple[str, ...]:
     names = [name for name in algorithms if links.has(name, num_ranks=num_ranks)]
     return tuple(
         fastest({name: links.all_reduce_s(name, size, num_ranks=num_ranks) for name in names}).algorithm

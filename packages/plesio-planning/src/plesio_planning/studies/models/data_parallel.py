@@ -25,7 +25,7 @@ from plesio.core.units import counted, format_bytes, format_percent, format_seco
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SHARE, SIZE_OR_0, Within
 from plesio.cost.collectives import ALL_REDUCES
 from plesio_planning.studies.declared import lines_of
-from plesio_planning.studies.models.collectives import Links, ring_tree_crossover_bytes
+from plesio_planning.studies.models.collectives import RankLinks, ring_tree_crossover_bytes
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
 
@@ -331,7 +331,7 @@ def data_parallel(
     if forward_s + backward_s == 0:
         raise ArgumentError("`forward_s` and `backward_s` are 0; write more than 0 for one of them")
 
-    links = Links(
+    links = RankLinks(
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
         ranks_per_host=workers_per_host,
@@ -353,7 +353,7 @@ def data_parallel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    links: Links
+    links: RankLinks
     forward_s: float
     backward_s: float
     algorithm: Algorithm

@@ -29,11 +29,25 @@ from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
 from plesio_planning.studies.declared import table_of
-from plesio_planning.studies.reduction_order import SOURCES, OrderEffect, Source, order_effect, sums_by_order, train
+from plesio_planning.studies.reduction_order import (
+    SOURCES,
+    OrderEffect,
+    VariationSource,
+    order_effect,
+    sums_by_order,
+    train,
+)
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.trajectories import Difference, Tier, Trajectory, difference_at, distances, read_trajectory
+from plesio_planning.studies.trajectories import (
+    FirstDifference,
+    Tier,
+    Trajectory,
+    difference_at,
+    distances,
+    read_trajectory,
+)
 
-__all__ = ["Comparison", "Determinism", "determinism"]
+__all__ = ["Determinism", "TrajectoryPair", "determinism"]
 
 _NUM_RANKS = (2, 3, 4, 8, 16, 32, 64, 128, 256)
 _MOST_NUMBERS = 1024 * 100_000
@@ -51,7 +65,7 @@ _FLOOR = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TrajectoryPair:
     """Two trajectories.
 
     Attributes:
@@ -66,8 +80,8 @@ class Comparison:
 
     name: str
     remedy: str
-    strict: Difference | None
-    relaxed: Difference | None
+    strict: FirstDifference | None
+    relaxed: FirstDifference | None
     steps: tuple[int, ...]
     relative: tuple[float, ...]
 
@@ -85,7 +99,7 @@ class Determinism(Answer):
     """
 
     unit: ClassVar[str] = "% of elements"
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[TrajectoryPair, ...]
     orders: tuple[OrderEffect, ...]
     sums: Mapping[str, float]
     tolerance: float
@@ -217,11 +231,11 @@ def _more(effect: OrderEffect) -> float:
     return effect.differing - effect.last_place
 
 
-def _where(difference: Difference) -> str:
+def _where(difference: FirstDifference) -> str:
     return f"step {difference.distance.step}, {difference.distance.tensor}"
 
 
-def _values(difference: Difference) -> str:
+def _values(difference: FirstDifference) -> str:
     place = f" at {list(difference.place)}" if difference.place else ""
     return f"{difference.first} and {difference.second}{place}"
 
@@ -275,7 +289,7 @@ def determinism(
         tensors[rank] = rng.standard_normal(num_elements)
     counts = [*(count for count in _NUM_RANKS if count < num_tensors), num_tensors]
 
-    def run(source: Source) -> Trajectory:
+    def run(source: VariationSource) -> Trajectory:
         return train(
             source,
             num_ranks=num_workers,
@@ -304,15 +318,15 @@ def determinism(
     )
 
 
-def _compared(name: str, remedy: str, first: Trajectory, second: Trajectory, *, tolerance: float) -> Comparison:
+def _compared(name: str, remedy: str, first: Trajectory, second: Trajectory, *, tolerance: float) -> TrajectoryPair:
     largest: dict[int, float] = {}
-    found: dict[Tier, Difference] = {}
+    found: dict[Tier, FirstDifference] = {}
     for distance in distances(first, second):
         largest[distance.step] = max(largest.get(distance.step, 0.0), distance.relative)
         for tier in get_args(Tier):
             if tier not in found and not distance.within(tier, tolerance=tolerance):
                 found[tier] = difference_at(distance, first, second, tier=tier)
-    return Comparison(
+    return TrajectoryPair(
         name=name,
         remedy=remedy,
         strict=found.get("strict"),

@@ -28,7 +28,7 @@ from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
 from plesio_planning.studies.declared import table_of
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, LongRun, asynchronous_descent
+from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, DriftingRun, asynchronous_descent
 from plesio_planning.studies.work_shares import divide, unweighted_variance
 
 __all__ = ["Gain", "LoadBalancing", "load_balancing"]
@@ -306,7 +306,7 @@ def load_balancing(
     total = batch_size * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
     step = _Step.of(clusters[:_NUM_CAPPED], batch=batch_size, cap=cap, sample_s=sample_s)
-    run = LongRun.drawn(
+    run = DriftingRun.drawn(
         quantile, num_workers=num_workers, num_steps=num_steps, drift_steps=drift_steps, jitter=jitter, rng=rng
     )
     steady = run.constant_speeds(_ASYNCHRONOUS_STEPS)

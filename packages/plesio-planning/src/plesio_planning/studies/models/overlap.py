@@ -29,7 +29,7 @@ from plesio.cost.link import Link
 from plesio_planning.studies.buckets import (
     DDP_CAP_BYTES,
     AllReduce,
-    Buckets,
+    Bucketing,
     Layers,
     best_buckets,
     best_cap_bytes,
@@ -98,17 +98,17 @@ class Overlap(Answer):
 
     unit: ClassVar[str] = "s"
     layers: Layers
-    by_layers: Mapping[int, Buckets]
-    by_cap: Mapping[float, Buckets]
+    by_layers: Mapping[int, Bucketing]
+    by_cap: Mapping[float, Bucketing]
     best_layers: int
     best_cap_bytes: float
-    best: Buckets
-    optimum: Buckets
-    default: Buckets
-    whole: Buckets
+    best: Bucketing
+    optimum: Bucketing
+    default: Bucketing
+    whole: Bucketing
     hidden_entirely_s: float
     least_s: float
-    by_shape: Mapping[str, tuple[Buckets, Buckets, Buckets]]
+    by_shape: Mapping[str, tuple[Bucketing, Bucketing, Bucketing]]
     by_bandwidth: tuple[BandwidthPoint, ...]
 
     @property
@@ -287,7 +287,7 @@ def _layers(count: int) -> str:
     return f"{count} layer{'s' if count > 1 else ''} each"
 
 
-def _row(name: str, buckets: Buckets) -> tuple[str, ...]:
+def _row(name: str, buckets: Bucketing) -> tuple[str, ...]:
     return (
         name,
         str(len(buckets.bytes)),
@@ -376,7 +376,7 @@ def _shaped(kind: Shape, *, num_layers: int, backward_s: float, gradient_bytes: 
     return Layers(seconds=tuple(seconds), bytes=tuple(sizes))
 
 
-def _three(layers: Layers, all_reduce_s: AllReduce) -> tuple[Buckets, Buckets, Buckets]:
+def _three(layers: Layers, all_reduce_s: AllReduce) -> tuple[Bucketing, Bucketing, Bucketing]:
     best = buckets_of_bytes(layers, best_cap_bytes(layers, all_reduce_s), all_reduce_s)
     return best, ddp_buckets(layers, all_reduce_s), buckets_of_layers(layers, len(layers), all_reduce_s)
 

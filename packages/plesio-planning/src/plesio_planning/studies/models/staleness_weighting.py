@@ -32,7 +32,7 @@ from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 from plesio_planning.sim.recurrences import simulate_bound
 from plesio_planning.studies.declared import table_of
-from plesio_planning.studies.delayed_descent import BestStep, Descent, descend, eigenvalues_of, find_best_step
+from plesio_planning.studies.delayed_descent import BestStep, DelayedDescent, descend, eigenvalues_of, find_best_step
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.update_order import order_updates
@@ -380,7 +380,7 @@ def _untuned(
 ) -> UntunedWeighting:
     name, step, weighting = plan
 
-    def trial(start: NDArray[np.float64], staleness: NDArray[np.int64]) -> Descent:
+    def trial(start: NDArray[np.float64], staleness: NDArray[np.int64]) -> DelayedDescent:
         wanted = target * float(np.linalg.norm(start))
         steps = step * _weights(weighting, staleness)
         return descend(eigenvalues=spectrum, start=start, steps=steps, delays=staleness, target=wanted)

@@ -36,7 +36,7 @@ from plesio_planning.estimate.training_charts import (
 )
 from plesio_planning.sim.checkpoints import Runs, simulate_runs
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, Work
+from plesio_planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, TrainingWork
 
 __all__ = ["TimeToTrain", "time_to_train"]
 
@@ -272,7 +272,7 @@ def time_to_train(
         step_error=step_error,
         confidence=confidence,
     )
-    work: Work
+    work: TrainingWork
     if pace == "layout":
         work = LaidOut(find_model(model), tp, pp, global_batch, tokens, parse_machine(cluster), conditions)
     else:
@@ -280,7 +280,7 @@ def time_to_train(
     return _answer(work, pace=pace, num_runs=num_runs, seed=seed)
 
 
-def _answer(work: Work, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
+def _answer(work: TrainingWork, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
     """Answer for the work with its failures: by formula, simulated, and on other numbers of devices."""
     conditions, here = work.conditions, work.here()
     _check_work(here.goodput, num_runs=num_runs)
