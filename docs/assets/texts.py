@@ -1,4 +1,4 @@
-"""Tables that pages take from the data files of `plesio_planning.texts`, so that no page repeats them by hand.
+"""Tables that pages take from data files, here or of `plesio_planning.texts`, so that no page repeats them by hand.
 
 A line ``<!-- texts: chapter proofs -->`` becomes the table of that part; ``statements A`` has the twenty of the text,
 and ``statements other`` the rest.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _TEXTS = Path(__file__).parents[2] / "packages" / "plesio-planning" / "src" / "plesio_planning" / "texts"
+_OWN = Path(__file__).parent
 _MARK = re.compile(r"^<!-- texts: (\w+) (\w+) -->$", re.MULTILINE)
 
 
@@ -19,8 +20,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _table(file: str, part: str) -> str:
-    texts = tomllib.loads((_TEXTS / f"{file}.toml").read_text(encoding="utf-8"))
-    if file == "chapter":
+    folder = _OWN if (_OWN / f"{file}.toml").exists() else _TEXTS
+    texts = tomllib.loads((folder / f"{file}.toml").read_text(encoding="utf-8"))
+    if file != "statements":
         head = ("where", "claim", "stands", "why", "command")
         rows = [(e["place"], e["claim"], e["stand"], e["reason"], _code(e)) for e in texts[part]["entries"]]
     else:
