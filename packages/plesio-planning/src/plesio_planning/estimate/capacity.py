@@ -44,6 +44,7 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
         f"{model.name}{of_sequences(model)} needs {memory.total_bytes / _GIB:.4g} GiB on each "
         f"{machine.accelerator.name}, which has {memory.capacity_bytes / _GIB:.4g} GiB"
     )
+    # a leaner program is the smaller change, so it is advised first
     leaner = estimate_memory(model, lean(layout), machine, global_batch=global_batch)
     if leaner.fits:
         raise ArgumentError(
@@ -51,6 +52,7 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
             f"{leaner.total_bytes / _GIB:.4g} GiB"
         )
     best = None
+    # then other layouts, those that keep the most of this one first
     for fixed in _fixed(model, layout):
         layouts = layouts_of(
             model,
@@ -65,6 +67,7 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
             best = found
     if best is None:
         raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
+    # only what differs is named
     changes = {name: getattr(best.layout, name) for name in _FIELDS}
     helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value != getattr(layout, name))
     raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")

@@ -136,6 +136,7 @@ def estimate(
     machines = _machines(machine, sizes=num_devices, accelerators=accelerators) if search else [machine]
     conditions = Conditions(**of_class(Conditions, fields))
     _check_price(conditions.price_per_h, machines)
+    # fields of four records share one namespace of options
     program = of_class(Software, fields)
     if gradients is not None:
         program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
@@ -148,11 +149,13 @@ def estimate(
         kind={"precision": degrees.pop("precision", "bf16"), "software": replace(SOFTWARE[software], **program)},
         given=degrees,
     )
+    # only a program whose settings were left open may be replaced by the lean one
     may_be_lean = _may_be_lean(program)
     if search:
         found = run.searched(machines, top=top or _TOP, may_be_lean=may_be_lean, on_progress=on_progress)
     else:
         found = run.laid_out(machine, any_memory=any_memory, may_be_lean=may_be_lean)
+        # an option that changed nothing is refused, rather than taken in silence
         check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
     return replace(found, failures=run_on_failing_devices(found.training)) if failures else found
 

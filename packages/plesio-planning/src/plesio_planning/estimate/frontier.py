@@ -105,6 +105,7 @@ def find_frontier(
                 constants=constants,
             )
         except ConfigError as error:
+            # the user's own machine must do; others are only comparisons
             if machine == machines[0]:
                 raise
             refused[machine.name] = str(error)

@@ -92,6 +92,7 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
     """
     config = _Config.read(path)
     family = config.family()
+    # families have different names for the same size
     hidden = config.size("hidden_size", "n_embd", "n_embed")
     heads = config.size("num_attention_heads", "n_head", "num_heads")
     num_layers = config.size("num_hidden_layers", "n_layer", "num_layers")

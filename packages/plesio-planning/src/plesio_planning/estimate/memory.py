@@ -112,10 +112,14 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         buffers = _buffers(model, layout, stage)
     gradient_bytes = layout.gradient_bytes
     weight_bytes, state_bytes = (4, 8) if layout.full_precision else (2, 12)
+    # the master weight's upper half is the BF16 weight itself
     if layout.keeps_remainders:
         state_bytes -= 2
+    # counts are for 16 bits
     activations *= weight_bytes / 2
+    # with ZeRO 2 one chunk's gradients are whole until they are scattered
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
+    # each expert is on one of `ep` devices, so fewer replicas share its state
     replicas = layout.dp * layout.cp
 
     def share(num_bytes: float, *, from_stage: int) -> float:

@@ -135,6 +135,7 @@ def layouts_of(
             "ep": model.num_experts,
         }
     zeros, recomputations = some("zero", (0, 1, 2, 3)), some("recomputation", _recomputations(model, software))
+    # degrees that multiply to the number of devices, data parallelism being the rest
     for tp, pp, cp in product(
         some("tp", _divisors(devices, sizes["tp"])),
         some("pp", _divisors(devices, sizes["pp"])),
@@ -143,6 +144,7 @@ def layouts_of(
         dp = devices // (tp * pp * cp)
         if not dp or dp * tp * pp * cp != devices or fixed.get("dp", dp) != dp:
             continue
+        # stages are interleaved only where there is a pipeline
         layers = 1 if pp == 1 or isinstance(model, Convolutional) else -(-model.num_layers // pp)
         for vpp, ep, micro_batch, zero, recomputation in product(
             some("vpp", _divisors(layers, layers)),
@@ -223,6 +225,7 @@ def search_layouts(
     Raises:
         ConfigError: None works. One line that says what would.
     """
+    # refuses a precision that the accelerator lacks
     machine.accelerator.peak(precision)
     if global_batch < 1:
         raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
@@ -236,6 +239,7 @@ def search_layouts(
         outcomes.add(model, layout, machine, global_batch=global_batch, constants=constants)
     on_progress(len(space), len(space))
     if not outcomes.candidates:
+        # memory was the only obstacle: say how many devices would do
         if outcomes.num_too_large:
             larger = _larger_machine(
                 model,
@@ -250,6 +254,7 @@ def search_layouts(
                 f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
                 f"{larger}{or_shorter_sequences(model)}"
             )
+        # otherwise the fixed degrees are to blame
         kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
         raise outcomes.refusal or ArgumentError(
             f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"

@@ -121,8 +121,10 @@ def _memory(row: PublishedMemory) -> Iterator[Prediction]:
     """Predict figure 1: state of a stage's layers (18 bytes a parameter, no embedding), activations of the first."""
     step = row.step
     model, pp, tp = step.model, step.layout.pp, step.layout.tp
+    # the figure shows activations without recomputation, and with the selective one
     plain = replace(step, layout=replace(step.layout, recomputation="none"))
     selective = replace(step, layout=replace(step.layout, recomputation="selective", sequence_parallel=True))
+    # a stage in the middle has no embedding, as the figure counts
     inner = _memory_of(step, stage=pp // 2)
     baseline_state = 16 * model.num_layers * model.layer_parameters / (tp * pp)
     layer = 34 * model.sequence_length * step.layout.micro_batch * model.hidden_size

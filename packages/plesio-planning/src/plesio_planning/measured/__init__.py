@@ -59,12 +59,14 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
         raise ConfigError(f"the study {study} has no measurement on one machine; leave it out")
     module = import_module(f"plesio_planning.measured.{study.replace('-', '_')}")
     own = {one.name: one for one in inputs_of(module.measure)}
+    # inputs of the study that the measurement cannot set, unless it finds them itself
     left_out = {
         one.option: f"asked for: {one.format(asked[name])}" if name in asked else ""
         for name, one in known.items()
         if name not in own and (name not in module.FOUND or name in asked)
     }
     values = {name: one.default for name, one in own.items()}
+    # a value that is too large to measure falls back to the measurement's own
     for name in asked.keys() & own.keys():
         refusal = _refusal(own[name], asked[name])
         if refusal:

@@ -87,6 +87,7 @@ def measure(
     Raises:
         PlesioError: A size does not get to the target.
     """
+    # ranks share a batch evenly
     batches = tuple(sorted({size + size % NUM_RANKS for size in batches}))
     with Ranks(NUM_RANKS) as ranks:
 
@@ -103,11 +104,13 @@ def measure(
                 raise PlesioError(f"batches of {batch} do not get to {target:g} of the loss in {most_steps} steps")
             return best
 
+        # its training also gives the noise scale, from which the others' step lengths follow
         largest = best_of(batches[-1], LONGEST)
         scales = window_scales(largest)
         noise_scale = statistics.fmean(scales)
         trainings = [best_of(batch, largest.length / (1 + noise_scale / batch)) for batch in batches[:-1]]
     steps = {one.batch: one.steps for one in (*trainings, largest)}
+    # S_min from the largest batch alone, so that the others are predictions
     least = largest.steps / (1 + noise_scale / largest.batch)
     critical = fitted_critical_batch(steps)
     for batch in batches[:-1]:

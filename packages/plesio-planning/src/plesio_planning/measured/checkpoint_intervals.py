@@ -190,6 +190,7 @@ def measure_intervals(
     with tempfile.TemporaryDirectory(prefix="plesio-runs-") as name:
         folder = Path(name)
         on_step(f"a state that takes {format_seconds(checkpoint_s)} to write")
+        # a state that takes this disk the time that was asked for
         num_bytes, found_s = _state_bytes(checkpoint_s, folder)
 
         def run(steps: int, gaps_s: Sequence[float]) -> FailingRun:
@@ -205,12 +206,14 @@ def measure_intervals(
             )
 
         on_step("the work without failures")
+        # never saves: the work alone
         plain_s = run(num_steps + 1, ()).total_s
         best_s = best_interval_s(checkpoint_s=found_s, mtbf_s=mtbf_s)
         wanted_s = [factor * best_s for factor in factors] + ([interval_s] if interval_s else [])
         runs = {}
         for steps in sorted({min(num_steps // 2, max(1, round(each_s / STEP_S))) for each_s in wanted_s}):
             on_step(f"a state every {format_seconds(steps * STEP_S)}, a failure every {format_seconds(mtbf_s)}")
+            # the same gaps between failures, in another order for each interval
             runs[steps * plain_s / num_steps] = run(steps, failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=steps))
     return IntervalRuns(work_s=plain_s, mtbf_s=mtbf_s, runs=runs)
 

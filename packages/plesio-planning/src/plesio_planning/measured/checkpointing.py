@@ -114,6 +114,7 @@ def measure_states(
                 on_step(f"{way} state of {format_bytes(size)}")
                 answers = ranks.run(state_times, folder=folder, num_bytes=size, sharded=sharded, repeats=repeats)
                 for place, what in enumerate(("write", "read")):
+                    # a state is there when its last shard is
                     times_s = slowest_s([answer[place] for answer in answers])
                     found.setdefault(f"{way} {what}", {})[size] = statistics.median(times_s)
                     spreads.append(statistics.stdev(times_s) / statistics.median(times_s) if repeats > 1 else 0.0)
@@ -122,6 +123,7 @@ def measure_states(
         what: fit_line(list(fitted_bytes), [found[f"full {what}"][size] for size in fitted_bytes])
         for what in ("write", "read")
     }
+    # how many writers the disk keeps up with, from the largest state, full against sharded
     writers = {
         what: min(float(NUM_RANKS), max(1.0, (most * fit.slope) / (found[f"sharded {what}"][most] - fit.intercept)))
         if found[f"sharded {what}"][most] > fit.intercept

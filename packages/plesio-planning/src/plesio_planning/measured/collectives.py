@@ -73,6 +73,7 @@ def measure(
             measured_s[algorithm].setdefault(size, []).extend(found_s)
             return found_s
 
+        # the ring's fitted sizes are measured here, and α and B follow from them
         links = fitted_links(fitted_bytes, times_s, num_ranks=num_ranks)
         for algorithm, found in measured_s.items():
             for size in sizes:
@@ -88,6 +89,7 @@ def measure(
             [1e3 * each for each in medians_s.values()],
         )
         for size in found:
+            # a fitted size proves nothing
             if algorithm == "tree" or size not in fitted_bytes:
                 twin.predict(
                     "all-reduce (s)",

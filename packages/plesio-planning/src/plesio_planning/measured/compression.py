@@ -59,15 +59,18 @@ def measure(
     twin.say(f"gradients of digits up to step {max(steps)}")
     gradients = training_gradients(steps)
     number = len(gradients[0])
+    # fitted to one gradient, and compared with all
     shape = weibull_shape(measured_share(gradients[0], _FITTED_SHARE), share=_FITTED_SHARE)
     rng = np.random.default_rng(0)
     signs = rng.choice([-1.0, 1.0], number)
+    # stand-ins for codecs whose loss has no closed form
     drawn = torch.from_numpy((signs * rng.weibull(shape, number)).astype(np.float32))
     normal = torch.from_numpy(rng.standard_normal(number).astype(np.float32))
     for spec in dict.fromkeys(text for text in plain if text != "none"):
         twin.say(spec)
         stage = parse_compression(spec)
         payloads, losses = zip(*(_compressed(stage, gradient) for gradient in gradients), strict=True)
+        # a payload's size does not depend on the numbers
         (num_bytes,) = set(payloads)
         twin.predict(
             PAYLOAD,

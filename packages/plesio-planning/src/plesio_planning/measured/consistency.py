@@ -168,6 +168,7 @@ def measure_consistency(
         calibration_steps: Steps that tell what an exchange takes.
     """
     exchanges_s = _exchanges_s(situation, calibration_steps, on_step=on_step)
+    # step sizes are the models', so that each policy runs at its best predicted one
     barriers = _barriers(situation, (1, *periods), exchange_s=exchanges_s["bsp"], seeds=seeds)
     stores = _stores(situation, (*bounds, math.inf), bsp=barriers, exchange_s=exchanges_s["asp"], seeds=seeds)
     modelled_s = barriers.arriving | stores.arriving
@@ -189,6 +190,7 @@ def measure_consistency(
             scale="relative",
             predicted=modelled_s[policy],
             measured=statistics.median(time_to(situation.target, run) for run in found),
+            # the simplest guess: all policies take BSP's time
             baseline=modelled_s["bsp"],
         )
         for policy, found in runs.items()

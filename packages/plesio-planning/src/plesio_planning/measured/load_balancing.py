@@ -132,6 +132,7 @@ def measure(
 
         twin.say("steps of a sample each")
         least_s = max(sample_s / speed for speed in cluster.speeds)
+        # steps of one sample each leave the exchange and the overhead
         beyond_s = max(0.0, statistics.median(measured_s(None)) - least_s)
         lines: dict[str, Line] = {}
         for way in WAYS:

@@ -56,10 +56,12 @@ def measure(
         num_steps: Steps of the training with it.
     """
     twin.say(f"gradients of digits up to step {max(steps)}")
+    # a scale is chosen before its step, so the fit must not see it
     before = [step - 1 for step in steps]
     gradients = dict(zip(sorted({*before, *steps}), training_gradients({*before, *steps}), strict=True))
     model, baseline = zip(*(_fitted(gradients[step]) for step in before), strict=True)
     later = torch.cat([gradients[step] for step in steps])
+    # exact zeros underflow at no scale
     later = later[later != 0].double()
     for what, powers in (("zero", ZERO_POWERS), ("infinite", INFINITE_POWERS)):
         for power in powers:
@@ -74,6 +76,7 @@ def measure(
     casts = list(twin.predictions)
     twin.say(f"{num_steps} steps with a dynamic scale")
     skipped, check_share = _dynamic_run(num_steps, scale=LossScale(initial_scale, growth_interval=growth_interval))
+    # a dynamic scale overflows once after each interval
     expected = 1 / (growth_interval + 1)
     twin.predict(
         "steps skipped",

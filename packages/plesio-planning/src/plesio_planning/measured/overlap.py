@@ -81,6 +81,7 @@ def measure(
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """
+    # one bucket for all is the case without overlap
     whole_mib = num_layers * LAYER_MIB
     caps = {f"{mib:g} MiB": mib for mib in (*(mib for mib in caps_mib if mib < whole_mib), whole_mib)}
     shape = {"num_layers": num_layers, "pause_s": backward_s / num_layers, "repeats": repeats}
@@ -94,6 +95,7 @@ def measure(
             medians_s[name] = twin.median(ranks.times_s(step_times, cap_mib=cap_mib, **shape))
     all_reduce_s = partial(ring_all_reduce_s, num_ranks=num_workers, link=links.link)
     modelled_s = {name: buckets_of_bytes(layers, cap * _MIB, all_reduce_s).end_s for name, cap in caps.items()}
+    # DDP's own limits make a small first bucket
     modelled_s[DEFAULT] = ddp_buckets(layers, all_reduce_s).end_s
     whole, whole_s = list(caps)[-1], modelled_s[list(caps)[-1]]
     for name, end_s in modelled_s.items():

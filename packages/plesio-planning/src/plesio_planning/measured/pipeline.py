@@ -80,12 +80,14 @@ def measure(
     numbers = sorted({num_micro_batches, *(number for number in micro_batches if number < num_micro_batches)})
     lines: dict[str, Line] = {}
     simple: tuple[Schedule, ...] = ("gpipe", "1f1b")
+    # stages that compute test the model on real work; stages that wait allow more of them
     for kind, count in (("computing", COMPUTING), ("waiting", pp)):
         own = {"kind": kind, "forward_s": forward_s}
         with Ranks(count) as ranks:
             twin.say(f"{count} {kind} stages by themselves")
             stages = ranks.run(calibrate_stage, repeats=calibrations, **own)
             send_s = statistics.median(ranks.run(message_times, kind=kind, repeats=calibrations)[0])
+            # the other schedules only on stages that wait, which do not share cores
             chosen = [(name, number) for name in simple for number in numbers]
             if kind == "waiting":
                 chosen += [(name, num_micro_batches) for name in schedules if name not in simple]

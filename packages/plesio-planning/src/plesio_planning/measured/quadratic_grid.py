@@ -231,6 +231,7 @@ def train_chain(
             for tick in range(num_ticks):
                 noise = random.normal(scale=(stage_variance / each) ** 0.5, size=(batch_size, size))
                 session.step(torch.from_numpy(noise), torch.zeros(batch_size))
+                # groups begin alike: disturbed, they have something to agree on
                 if tick == 0:
                     _disturb(session, disturbed_by, seed=seed)
             session.finish()

@@ -59,6 +59,7 @@ def measure(
     counts = sorted({max(2, round(num_workers / part)) for part in (1, 2, 4)})
     modelled, measured = [], []
     for count in counts:
+        # constant steps leave the exchange
         exchange_s = step_s(count, {"kind": "constant"}) - compute_s
         measured_s = step_s(count, {"kind": distribution, "cv": cv})
         slowest_s = times.expected_s(rank=count, of=count)

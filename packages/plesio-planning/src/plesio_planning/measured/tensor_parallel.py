@@ -71,6 +71,7 @@ def measure(
     with ranks_over_links(NUM_RANKS, bytes_per_s=rate) as ranks:
         links = twin.links(ranks, fitted_bytes, num_ranks=NUM_RANKS, repeats=repeats)
         twin.say("computing")
+        # products of the cut shapes without communication: what the model adds all-reduces to
         computing = ranks.run(computing_times, **shape)
         twin.say("the MLP, cut")
         cut = ranks.run(cut_times, **shape)

@@ -78,6 +78,7 @@ def measure(
             return steps / num_devices * statistics.median(times_s)
 
         twin.say("a model's utilisation")
+        # calibrated on one size and one device; all others are predictions
         steps_s = work_s(widths[1], 1, CALIBRATION_STEPS)
         flops = 6 * num_parameters(widths[1]) * CALIBRATION_STEPS * BATCH * CONTEXT
         utilisation = flops / (peak * steps_s)
@@ -224,6 +225,7 @@ def _failing(
             )
 
         on_step("a training without failures")
+        # times a step and a state, from which lengths and the best interval follow
         trial = run("trial", num_steps=CALIBRATION_STEPS, steps_per_state=5, gaps_s=())
         step_s = (trial.total_s - sum(trial.writes_s)) / CALIBRATION_STEPS
         num_steps = max(4, round(work_s / step_s))
@@ -236,6 +238,7 @@ def _failing(
             on_step(f"a training that fails every {format_seconds(mtbf_s)}, a state every {format_seconds(interval_s)}")
             gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=number)
             failed = run(f"failing-{number}", num_steps=num_steps, steps_per_state=steps, gaps_s=gaps_s)
+            # with this run's own costs, so that only the failures are predicted
             goodput = expected_goodput(
                 plain_s,
                 checkpoint_s=statistics.fmean(failed.writes_s),

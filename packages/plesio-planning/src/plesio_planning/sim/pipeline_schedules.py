@@ -242,6 +242,7 @@ def execute(
         return ended_s + send_s
 
     ongoing = True
+    # devices in turn, each as far as its inputs are known, until nothing moves
     while ongoing:
         ongoing = False
         for device, queue in enumerate(queues):
@@ -253,6 +254,7 @@ def execute(
                 start_s = max(free_s, ready_s)
                 free_s = end_s[operation] = start_s + durations_s[operation.kind][operation.stage]
                 done[device].append(Executed(device, operation, start_s, free_s))
+                # activations live from the forward pass to the last operation that reads them
                 held[device] += (operation.kind == "forward") - (operation.kind == last_kind)
                 most_held[device] = max(most_held[device], held[device])
                 ongoing = True

@@ -108,6 +108,7 @@ def simulate_store(
         step_s,
         float(service_s),
         float(latency_s),
+        # a bound beyond the run's length is none, and fits an integer
         int(min(bound, step_s.shape[1])),
         schedule.begin_s,
         schedule.arrived_s,

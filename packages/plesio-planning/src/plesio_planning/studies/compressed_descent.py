@@ -215,12 +215,14 @@ def descend(
         if stage.keeps_residual:
             residual = update - sent
         x -= sent
+        # looking costs as much as a step
         if iteration % LOOK_EVERY:
             continue
         missing = update - sent
         errors.append(float(missing @ missing / (update @ update)))
         losses.append(float(eigenvalues @ (x * x)) / first)
         at.append(iteration)
+        # NaN counts as diverged
         if losses[-1] <= tolerance or not losses[-1] < _DIVERGED:
             break
     reached, diverged = losses[-1] <= tolerance, not losses[-1] < _DIVERGED

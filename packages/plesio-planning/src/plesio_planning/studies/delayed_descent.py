@@ -172,6 +172,7 @@ def _descend(
     distance[0] = np.sqrt((now * now).sum())
     num_below = 0
     for t in range(num_updates):
+        # a ring of the iterates that a late gradient can still refer to
         kept[t % num_kept] = now
         worker, pulled = workers[t], (t - delays[t]) % num_kept
         square = 0.0
@@ -182,6 +183,7 @@ def _descend(
             now[j] -= steps[t] * gradient
             square += now[j] * now[j]
         distance[t + 1] = np.sqrt(square)
+        # noise and oscillation cross the target: it must hold for a while
         num_below = num_below + 1 if distance[t + 1] <= target else 0
         if num_below == settled:
             reached = t + 2 - settled

@@ -105,7 +105,9 @@ class ExpertLayer:
         ]
         capacity = self.capacity_factor
         loads = np.array([counts.sum(axis=0) for counts in draws]) * self.num_experts / draws[0].sum()
+        # tokens beyond the capacity are dropped evenly from all senders
         kept = np.minimum(1.0, capacity / np.maximum(loads, capacity))
+        # a token's k experts differ, so for k > 1 the shares are not the popularity
         chances = popularity if self.top_k == 1 else loads.mean(axis=0) / self.num_experts
         fullest, dropped = loads.max(axis=1), np.maximum(loads - capacity, 0).sum(axis=1) / self.num_experts
         capped = self._sent([counts * shares for counts, shares in zip(draws, kept, strict=True)], self.placement)

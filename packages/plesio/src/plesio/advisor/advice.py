@@ -231,6 +231,7 @@ def advise(
             f"nothing fits: a worker has {format_bytes(at.memory_bytes or 0)}, and {least}, which needs least, needs "
             f"{format_bytes(needs[least].total)}; use more workers, smaller batches or another cluster"
         )
+    # bsp runs even if it does not fit: all others are compared with it
     entries = [
         Entry(candidate=one, price=prices[one.spec])
         for one in all_of_them
@@ -248,6 +249,7 @@ def advise(
     )
     raced = race.run()
     known = {entry.spec: entry for entry in raced.entries}
+    # the race left out candidates that do not fit or are only priced; the table has them all
     base_step_s = prices[BASELINE].step_s
     rows = [
         _row(
@@ -264,6 +266,7 @@ def advise(
     ]
     rows.sort(key=lambda row: (not row.ranked, row.how == "priced" and row.spec != SHARDED, row.time_s, row.slack))
     chosen = _choose(question, rows)
+    # a strategy that loses too much here would do so elsewhere
     tolerated = [row for row in rows if row.lost is None or row.lost <= question.tolerance]
     flips = flips_of(at, tolerated, chosen=chosen.spec, failures=question.failures)
     return Advice(question=question, raced=raced, rows=tuple(rows), chosen=chosen, flips=flips)

@@ -116,6 +116,7 @@ def candidates(
 def _candidate(spec: str) -> Candidate:
     policy = parse_policy(spec)
     family, slack = "strict", float(policy.period - 1 + policy.delay)
+    # the cost of slack that one member shows holds for its family
     match policy:
         case Hierarchical():
             outer = policy.outer

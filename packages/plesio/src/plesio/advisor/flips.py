@@ -124,6 +124,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         failures: How workers fail; as often as never where nobody said.
     """
     # the price of adaptive is a bound, so it is asked about only where it was chosen
+    # a run that failed or was too late has shown nothing about learning
     known = [row for row in rows if row.how not in ("too late", "failed") and row.spec not in {ADAPTIVE} - {chosen}]
     base = next(row for row in rows if row.spec == BASELINE)
     best = next(row for row in rows if row.spec == chosen)
@@ -135,6 +136,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         return replace(at, cluster=cluster.with_bandwidth(bytes_per_s))
 
     pace = paces(at.compute_s)
+    # how slow the last worker is now, against the mean of the others
     here = pace[-1] / (sum(pace[:-1]) / (len(pace) - 1)) if len(pace) > 1 else 1.0
     num_bytes = at.sizes.parameter_bytes
     flips = [

@@ -142,6 +142,7 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
             seen.append((time.monotonic(), progress))
         return is_enough()
 
+    # stops after enough steps and enough time: the first steps alone would be slower than the rest
     with quiet():
         begun_s = time.monotonic()
         runs = simulate_script(
@@ -156,12 +157,14 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
             stop=stop,
         )
         ended_s = time.monotonic()
+    # our own stop ends a run as an interruption does; too early, it was the user's
     if runs[0].status == "interrupted" and not is_enough():
         raise KeyboardInterrupt
     if runs[0].status == "failed":
         raise ConfigError(f"{script} cannot be run under bsp: {runs[0].error}")
     model, optimizer = models[0]
     steps, samples = max(1, runs[0].steps), max(1, runs[0].samples)
+    # timed from the first report on, so that imports and building do not count
     first_s, first = seen[0] if seen else (begun_s, None)
     timed = steps - (0 if first is None else first.steps)
     step_s = (ended_s - first_s) / timed if timed > 0 else (ended_s - begun_s) / steps

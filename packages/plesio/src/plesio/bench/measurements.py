@@ -106,11 +106,14 @@ def exchange(bench: Bench, *, scale: float, repeats: int, num_servers: int = 1) 
         servers = _server_processes()
         begun_server_s = 0.0
         for number in range(WARM_UP + repeats):
+            # connections and caches are warm from here on
             if number == WARM_UP:
                 begun_server_s = sum(map(_processor_s, servers))
+            # an exchange comes after a backward pass, which has emptied the caches
             _compute_gradient(bench.task, own)
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 1e-3)
+            # exchanges of a training are apart as well
             time.sleep(PAUSE_S)
             begun_s, processor_s = time.perf_counter(), time.process_time()
             session.step()

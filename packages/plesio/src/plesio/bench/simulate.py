@@ -72,6 +72,7 @@ def simulate_script(
         pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
         if pacer is None:
             pacer = pacer_of_machine(job, costs)
+        # each worker runs the script as its own `__main__`
         module = types.ModuleType("__main__")
         module.__file__ = str(script)
         try:
@@ -80,6 +81,7 @@ def simulate_script(
             surroundings = replace(within_job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
             with within(surroundings), around() if job.place.rank == 0 else nullcontext():
                 exec(code, module.__dict__)
+        # `sys.exit()` ends one worker, and only a status is a failure
         except SystemExit as leave:
             if leave.code not in (None, 0):
                 raise ConfigError(f"{script} ended with status {leave.code}") from None
@@ -95,6 +97,7 @@ def simulate_script(
             on_progress=on_progress,
             stop=stop,
         )
+    # raises the script's own error, if there was one
     if not simulation.runs:
         simulation.values()
         raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")

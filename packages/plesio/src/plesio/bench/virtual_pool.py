@@ -133,10 +133,12 @@ class VirtualPool:
         for rank, outcome in simulation.outcomes.items():
             if isinstance(outcome.error, KeyboardInterrupt):
                 raise outcome.error
+            # expected ways to fail are results; all else is a bug of ours
             if isinstance(outcome.error, (PlesioError, RuntimeError)):
                 problems[rank] = f"{type(outcome.error).__name__}: {outcome.error}"
             elif outcome.error is not None:
                 raise outcome.error
+        # one worker has the result, whichever it is
         values = [outcome.value for _, outcome in sorted(simulation.outcomes.items())]
         return PoolRun(next((value for value in values if value is not None), None), problems)
 

@@ -139,12 +139,14 @@ def _advise(
     if price is not None and price < 0:
         raise ConfigError(f"--price {price:g}: write 0 or more")
     mtbf_s = None if failures is None else _positive("--failures", failures)
+    # a file alone is a script; with a colon it names a task in a file
     is_script = what.endswith(".py") and ":" not in what
     if is_script:
         flags = {"--batch-size": given.get("batch_size"), "--option": option, "--epochs": given.get("epochs")}
         refuse_for_script(what, flags)
     elif args:
         raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
+    # after the checks, which need no imports
     from plesio.cost import calibration as calibrations
 
     cluster, count = _place(given)
@@ -159,6 +161,7 @@ def _advise(
     case = _Case(what=what, args=args or [], workers=workers, given=given, calibration=measured, measure_s=measure_s)
     if out is not None:
         make_writable(out, "results")
+    # the probe runs first, as the question needs the model's sizes
     with _progress(measure_s) as on_run:
         rehearsal, probed = case.script() if is_script else case.task(options_table(option or ()))
         question = case.question(

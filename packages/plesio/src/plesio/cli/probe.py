@@ -66,6 +66,7 @@ def probe(
     if workers is not None and workers < 2:
         raise ConfigError(f"--workers {workers}: write 2 or more; one alone has nobody to probe")
     measured = _measure(place, workers)
+    # every rank has the result; the first one writes it
     if place is not None and place.rank > 0:
         return 0
 

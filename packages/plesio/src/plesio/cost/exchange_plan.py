@@ -110,11 +110,13 @@ def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
     given_s = ring_s(topology, given, num_bytes)
     order, planned_s = given, given_s
     grouped = grouped_order(topology)
+    # an order by racks costs nothing; one found by search must be worth its oddity
     for candidate, least_saving in ((grouped, 0.0), (best_order(topology, num_bytes), WORTHWHILE)):
         if (candidate_s := ring_s(topology, candidate, num_bytes)) <= (1 - least_saving) * planned_s:
             order, planned_s = candidate, candidate_s
     leaders = _leaders(topology)
     shares = _shard_shares(topology)
+    # likewise uneven shards only where they pay
     even = (1 / len(given),) * len(given)
     even_s, planned_store_s = (_store_s(topology, one, num_bytes) for one in (even, shares))
     if planned_store_s >= (1 - WORTHWHILE) * even_s:

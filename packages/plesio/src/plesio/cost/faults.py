@@ -98,6 +98,7 @@ def faults_in_order(
     205 s: join
     """
     coming: list[tuple[float, int, Fault, bool]] = []
+    # breaks ties, so that faults of one moment come in the order in which they were expected
     number = count()
 
     def expect(fault: Fault, *, by_chance: bool) -> None:
@@ -119,6 +120,7 @@ def faults_in_order(
         if fault.kind == "join":
             yield fault
             begin(next(joiners), at_s=at_s)
+        # a worker can be lost by plan and by chance, and counts once
         elif fault.worker not in lost:
             lost.add(fault.worker)
             yield fault

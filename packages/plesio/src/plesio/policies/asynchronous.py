@@ -153,11 +153,13 @@ class AsynchronousMachine:
         tau = self._version - event.base_version
         assert tau >= 0, f"worker {worker} began from version {event.base_version}, the last is {self._version}"
         self._clocks[worker] = clock
+        # a refused update has still moved its worker's clock
         if not event.finite:
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.NOT_FINITE)
         if self._weighting.discards(tau):
             return Refuse(worker=worker, clock=clock, reason=RefuseReason.TOO_STALE)
         self._version += 1
+        # the share of a synchronous step that this update stands for
         whose = self._num_workers[worker] / (sum(self._num_workers.values()) if self._divides else 1)
         share = event.num_steps * whose
         gradient = self._update == "gradient"

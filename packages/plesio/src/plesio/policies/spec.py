@@ -270,6 +270,7 @@ def describe(policy: Policy) -> str:
     Raises:
         PolicySpecError: A policy that is none of Plesio's.
     """
+    # special cases come before the general one of their class
     match policy:
         case FSDP():
             held = "of which each holds and steps its own part"

@@ -182,6 +182,7 @@ class Testbed:
             hosts=self.hosts,
         )
         self._path = FOLDER / f"{network.prefix}.json"
+        # before anything is made, so that a killed process leaves nothing behind
         self._reaper = self._start_reaper()
         try:
             for group in groups:
