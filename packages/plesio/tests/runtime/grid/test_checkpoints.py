@@ -173,7 +173,7 @@ def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
     how = {"make": adam, "step_s": step_s, "faults": lose}
     ended = in_grid(spec, loop, checkpoint=tmp_path, every="1 steps", **how).outcomes
     assert time.monotonic() - begun_s < AWAIT_S / 4
-    assert committed == [True]
+    assert committed == ([True] if spec == "2x2" else []), "with a bound the run ends before its 30th step"
     for rank in (0, 1):
         assert ended[rank].error is None, ended[rank].error
         assert ended[rank].value.lost_workers == (2, 3)
