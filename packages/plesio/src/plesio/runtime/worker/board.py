@@ -14,11 +14,11 @@ class Board(Protocol):
         ...
 
     def read(self, key: str) -> str | None:
-        """A note, if it is there."""
+        """Return the note of this key, or None if it is not there."""
         ...
 
     def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
-        """The first of these keys whose note is there, waiting for one; None if there is none in time.
+        """Wait for a note of one of these keys and return the first such key; None if there is none in time.
 
         Raises:
             TransportError: The job has ended.

@@ -1,10 +1,10 @@
-"""Where a worker stops so that others can join: agreed on by all while they work, so that no step is done twice.
+"""The step at which a worker stops so that others can join: agreed on while all work, so that no step is done twice.
 
-    Hold --> says which step it has begun, and begins none beyond --Stop--> goes on to the step that is named, stands
+    Hold --> reports the step it has begun, begins none beyond it --Stop--> goes on to the named step, waits there
 
-The first half is answered by the heartbeat's thread at once, in whatever the training thread is; it is then this one's
-matter not to begin another step before it knows where all stop. All come to the same steps in a collective, so the
-furthest that anybody has begun is one that all can finish.
+The heartbeat's thread answers the first half at once, whatever the training thread does; that one begins no other step
+before all agree on the last. All come to the same steps in a collective, so the furthest step that any worker has begun
+is one that all can finish.
 """
 
 import threading
@@ -16,7 +16,7 @@ __all__ = ["Brake"]
 
 
 class Brake:
-    """Of one worker in one run.
+    """The brake of one worker in one run.
 
     Args:
         clock: Steps that are finished when the run begins: the next one is begun.
@@ -26,7 +26,7 @@ class Brake:
         self._lock = threading.Lock()
         self._begun = clock + 1
         self._asked = 0
-        """Of which generation the last `Hold` was."""
+        """The generation of the last `Hold`."""
         self._stop = Stop(generation=0, clock=0)
 
     def hold(self, generation: int) -> int:
@@ -36,7 +36,7 @@ class Brake:
             return self._begun
 
     def stop(self, stop: Stop) -> None:
-        """Where all stop is known."""
+        """Take note of the step at which all stop."""
         self._stop = stop
 
     def begin(self, step: int, *, generation: int) -> Literal["begins", "stops", "holds"]:

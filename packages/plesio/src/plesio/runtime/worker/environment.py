@@ -1,6 +1,6 @@
-"""Where a process stands in its job, as torchrun's variables say it (Slurm, Kubernetes and Ray Train set the same).
+"""A process's place in its job, from torchrun's variables (Slurm, Kubernetes and Ray Train set the same).
 
-They know of hosts and not of racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none;
+They describe hosts and no racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none;
 else `plesio.runtime.worker.rack_choice` finds out.
 """
 
@@ -66,10 +66,10 @@ class Place:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
-        """The place that the variables describe; None for a process on its own.
+        """Read the place that the variables describe; None for a process on its own.
 
         Raises:
-            ConfigError: Some of torchrun's variables are there and others are missing or say what cannot be, or the
+            ConfigError: Some of torchrun's variables are there and others are missing or impossible, or the
                 rack is no number.
         """
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
@@ -112,14 +112,14 @@ class Place:
 
     @classmethod
     def alone(cls) -> "Place":
-        """The place of a process on its own."""
+        """Return the place of a process on its own."""
         return cls(
             rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False
         )
 
     @property
     def late(self) -> bool:
-        """Whether this worker joins a job that is running already."""
+        """True if this worker joins a job that is running already."""
         return self.rank >= self.num_workers
 
     @property
@@ -133,13 +133,13 @@ class Place:
         return self.rank // self.local_workers
 
     def own_address(self) -> str:
-        """The address of this host on its way to the key-value store: loopback when all is on one host."""
+        """Return the address of this host on its way to the key-value store: loopback when all is on one host."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((self.address, self.port))  # a datagram socket: chooses a route, sends nothing
             return str(probe.getsockname()[0])
 
     def own_interface(self) -> str | None:
-        """The network interface that has `own_address`."""
+        """Find the network interface that has `own_address`."""
         own = self.own_address()
         for name, addresses in psutil.net_if_addrs().items():
             if any(address.address == own for address in addresses):

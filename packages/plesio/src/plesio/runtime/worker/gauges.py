@@ -1,4 +1,4 @@
-"""What a worker that has a process of its own measures of it: its memory's parts, and what it uses over time."""
+"""Gauges of a worker that has a process of its own: the parts of its memory, and its use of the machine over time."""
 
 from typing import Any
 
@@ -26,31 +26,31 @@ class Gauges:
         self._utilisation = UtilisationGauge(HostCounters(device_type))
 
     def peak_bytes(self) -> int:
-        """The most that was resident of this process since the session was joined."""
+        """Return the most bytes that were resident of this process since the session was joined."""
         return self._process.peak_bytes() if self._on_gpu else self._memory.peak_bytes()
 
     def memory(self) -> MemorySplit | None:
-        """What the memory held at its peak so far."""
+        """Return the parts of the memory at its peak so far."""
         return self._memory.split()
 
     def utilisation(self) -> Utilisation | None:
-        """What was used so far."""
+        """Return the utilisation so far."""
         return self._utilisation.summary()
 
     def ready(self) -> dict[str, Any] | None:
-        """The gradient of a step is complete; what the memory held then, if that is news."""
+        """Take note that the gradient of a step is complete; return the memory's parts then, if they are news."""
         return self._memory.ready()
 
     def leave_steps(self) -> None:
-        """The worker evaluates, saves or ends: what memory that takes is counted apart."""
+        """Count from here on the memory of evaluating, saving or ending apart from that of steps."""
         self._memory.leave_steps()
 
     def return_to_steps(self) -> None:
-        """It makes steps again."""
+        """Count the memory of steps again."""
         self._memory.return_to_steps()
 
     def stepped(self, now_s: float) -> dict[str, float] | None:
-        """A step is over; what was used since the last sample, if one was due."""
+        """Take note of a finished step; return the use since the last sample, if one was due."""
         self._memory.stepped()
         sample = self._utilisation.stepped(now_s)
         if sample is None:

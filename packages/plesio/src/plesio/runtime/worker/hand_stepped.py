@@ -80,7 +80,7 @@ def _schedulers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list["weakref
 
 
 def _place(scheduler: LRScheduler | None) -> tuple[Any, Any]:
-    """A number of steps; within a cycle, where it may be a fraction."""
+    """Return a number of steps, and the place within a cycle, which may be a fraction."""
     return getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_cur", None)
 
 

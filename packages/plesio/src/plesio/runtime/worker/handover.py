@@ -1,15 +1,15 @@
-"""What a worker that joins a collective is told by one that is in it, beside parameters, optimizer state and samples.
+"""The handover to a worker that joins a collective, beside parameters, optimizer state and samples.
 
-    how far the training loop is        loops over the data, metrics, seconds: `plesio.runtime.worker.past`
+    progress of the training loop       loops over the data, metrics, seconds: `plesio.runtime.worker.past`
     the optimizer's options             a learning rate that a schedule has set
-    what the program has registered     schedulers, averages, and the loss scaler
-    what the exchange remembers         the momentum of outer steps, usual steps and learning rates
+    objects that the program registered schedulers, averages, and the loss scaler
+    memory of the exchange              the momentum of outer steps, usual steps and learning rates
 
 A program begins anew where it joins, as one that is resumed does. So the options and what is registered are set once
 when the worker joins, and once more when the loop begins that the others are in: a scheduler that is stepped after
 every epoch has then been stepped in epochs that were over.
 
-It travels as plain values and tensors, by the group's own collectives; whoever reads it runs nothing.
+It travels as plain values and tensors, by the group's own collectives; reading it runs no code.
 """
 
 import io
@@ -51,17 +51,17 @@ def packed(values: dict[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
-    """What `packed` was given, on the CPU."""
+    """Unpack the values that `packed` was given, on the CPU."""
     values: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     return values
 
 
 class Handover:
-    """Of one worker: what it would tell, and what it has been told.
+    """The handover of one worker: the values that it would send, and the values that it has received.
 
     Args:
-        replica: Has the optimizer.
-        num_workers: With how many the run began.
+        replica: The worker's replica, with its optimizer.
+        num_workers: Workers with which the run began.
     """
 
     def __init__(self, replica: Replica, *, num_workers: int) -> None:
@@ -75,7 +75,7 @@ class Handover:
             self.register("scaler", replica.scaling.scaler)
 
     def adds(self, session: Callable[[], dict[str, Any]]) -> None:
-        """The session tells this: plain values, as to a checkpoint."""
+        """Add the session's values to the handover: plain values, as in a checkpoint."""
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:
@@ -103,11 +103,11 @@ class Handover:
         self._go_on()
 
     def past(self, regroup: Regroup, *, samples: int) -> Past:
-        """What the training loop of this worker has behind it: the others' loops.
+        """Make the past of this worker's training loop from the others' loops.
 
         Args:
-            regroup: Where they stood.
-            samples: Of all workers, trained on by then.
+            regroup: Positions of the others.
+            samples: Samples of all workers, trained on by then.
         """
         assert self._told is not None, "nobody has told"
         stand = Standstill(

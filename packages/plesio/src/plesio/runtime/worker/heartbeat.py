@@ -79,12 +79,12 @@ class Heartbeat:
 
     @property
     def generation(self) -> int:
-        """Of the group that workers are to form, or have formed: what was heard of last."""
+        """Generation of the group that workers are to form, or have formed: the latest that was received."""
         return self._generation
 
     @property
     def doubtful(self) -> bool:
-        """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
+        """True if this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         if self._server_lost:  # nobody counts any more
             return False
         return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
@@ -106,7 +106,7 @@ class Heartbeat:
 
     @property
     def server_lost(self) -> bool:
-        """Whether the server is gone, and the run goes on without it."""
+        """True if the server is gone, and the run goes on without it."""
         return self._server_lost
 
     def begin(
@@ -150,7 +150,7 @@ class Heartbeat:
         self._meter = None
 
     def next_run(self) -> None:
-        """The run has ended; what is sent from now on belongs to the next."""
+        """Take part in the next run: messages from now on belong to it."""
         self._client.generation += 1
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker has told the server already, for the case that the server takes it with it."""
+"""A worker's reports so far, kept in case the server is lost and its records with it."""
 
 from array import array
 
@@ -15,7 +15,7 @@ class History:
         self._blocked = array("q"), array("d")
 
     def add(self, report: Report) -> None:
-        """These were taken."""
+        """Add the report's losses and times."""
         for clock, at_s, loss in report.losses:
             self._losses[0].append(clock)
             self._losses[1].append(at_s)

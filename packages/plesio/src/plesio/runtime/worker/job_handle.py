@@ -1,4 +1,4 @@
-"""What a run needs of its job, in whichever world that is."""
+"""The interface of a job towards its runs, in whichever world."""
 
 import threading
 from collections import Counter
@@ -39,12 +39,12 @@ class Pulse(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the group that workers are to form, or have formed: what was heard of last."""
+        """Generation of the group that workers are to form, or have formed: the latest that was received."""
         ...
 
     @property
     def doubtful(self) -> bool:
-        """Whether this worker may have been counted lost: nothing has proved for a lease that it takes part."""
+        """True if this worker may have been counted lost: nothing has proved for a lease that it takes part."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class Pulse(Protocol):
 
     @property
     def server_lost(self) -> bool:
-        """Whether the server is gone, and the run goes on without it."""
+        """True if the server is gone, and the run goes on without it."""
         ...
 
     def begin(
@@ -91,23 +91,23 @@ class JobHandle(Protocol):
 
     place: Place
     rack: int
-    """Where this worker is: equal for workers whose ways to each other are short."""
+    """The place of this worker: equal for workers whose ways to each other are short."""
     clock: Clock
     meet_s: float
     world: World
     shares_gpus: bool
-    """Whether two workers of `group` compute on one GPU, so that Gloo and not NCCL carries its collectives."""
+    """True if two workers of `group` compute on one GPU, so that Gloo and not NCCL carries its collectives."""
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
-        """Connections to the first ``count`` servers, which may write results to ``folder``; ``replicas`` of each."""
+        """Connect to the first ``count`` servers, which may write results to ``folder``; to ``replicas`` of each."""
         ...
 
     def heartbeat(self) -> Pulse:
-        """The sign of life."""
+        """Start the sign of life."""
         ...
 
     def group(self, device_type: str) -> Group:
-        """The group of all ranks that the job began with; all of them call it."""
+        """Return the group of all ranks that the job began with; all of them call it."""
         ...
 
     def links(self, device: torch.device) -> Links:
@@ -115,7 +115,7 @@ class JobHandle(Protocol):
         ...
 
     def board(self) -> Board:
-        """Notes for all workers of the job, also those that have yet to join it."""
+        """Return the board with notes for all workers of the job, also those that have yet to join it."""
         ...
 
     def watch_peers(self, step_s: Callable[[], float]) -> Watch:
@@ -123,7 +123,7 @@ class JobHandle(Protocol):
         ...
 
     def meeting(self) -> str:
-        """Where others could meet this worker to form a new group."""
+        """Return the address at which others could meet this worker to form a new group."""
         ...
 
     def regroup(
@@ -164,7 +164,7 @@ class JobHandle(Protocol):
         ...
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
-        """A function that tells what was sent since ``before``."""
+        """Return a function that counts the bytes sent since ``before``."""
         ...
 
     def memory_bytes(self) -> int | None:
@@ -172,11 +172,11 @@ class JobHandle(Protocol):
         ...
 
     def let_servers_go_on(self) -> None:
-        """The others of the run go on without this worker, and so must the servers that it started."""
+        """Let the servers that this worker started go on: the others of the run continue without it."""
         ...
 
     def begun(self) -> None:
-        """A run has begun: all workers are there and agree on what it is."""
+        """Take note that a run has begun: all workers are there and agree on it."""
         ...
 
     def assure_all_come(self) -> None:
@@ -184,11 +184,11 @@ class JobHandle(Protocol):
         ...
 
     def finished_without(self, lost: Sequence[int]) -> None:
-        """A run was finished by the others of these workers: whoever has started the job may want to know."""
+        """Take note that the others of these workers finished a run, for the program that started the job."""
         ...
 
     def next_run(self) -> None:
-        """A run has ended."""
+        """Prepare for the next run."""
         ...
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ _AMBIENT = threading.local()
 
 
 def ambient() -> Ambient | None:
-    """What surrounds the virtual worker whose thread this is; None elsewhere."""
+    """Return the surroundings of the virtual worker whose thread this is; None elsewhere."""
     found: Ambient | None = getattr(_AMBIENT, "found", None)
     return found
 

@@ -60,12 +60,12 @@ class Judge:
         return Evaluation(samples=samples, at_s=at_s, metric=values[first], metrics=values, goals=goals)
 
     def _name_of(self, metric: Metric) -> str:
-        """The run's name of it, or, where the run has none, that of a function that says it is a loss."""
+        """Name the metric: by the run's name, or if the run has none, by the function's, if that is a loss's."""
         name, own = getattr(metric, "__name__", ""), self.info.metric_name
         return name if own == RunInfo().metric_name and _LESS_IS_BETTER.search(name) else own
 
     def _goals(self, names: list[str], goal: Goals) -> dict[str, Goal]:
-        """The goal of each; the first is what the run is judged by."""
+        """Return the goal of each metric; the run is judged by the first."""
         given: dict[str, Any] = dict(goal) if isinstance(goal, Mapping) else {} if goal is None else {names[0]: goal}
         for name, said in given.items():
             if said not in get_args(Goal):
@@ -87,7 +87,7 @@ class Judge:
 
 
 def number_of(value: Any, *, call: str, what: str) -> float:
-    """The value as a float: a number, or a tensor with one.
+    """Return the value as a float: a number, or a tensor with one.
 
     Raises:
         ConfigError: It is neither.
@@ -102,7 +102,7 @@ def number_of(value: Any, *, call: str, what: str) -> float:
 
 @contextlib.contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """The model evaluates, without gradients; afterwards every module has the mode that it had."""
+    """Put the model in evaluation mode, without gradients, and every module back into its mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

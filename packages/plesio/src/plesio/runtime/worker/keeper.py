@@ -1,4 +1,4 @@
-"""What a session needs of what takes its checkpoints."""
+"""The interface by which a session has its checkpoints taken."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ class Keeper(Protocol):
     """Takes the session's checkpoints."""
 
     def adds(self, session: Callable[[], dict[str, Any]]) -> None:
-        """The session adds this to each: plain values."""
+        """Add the session's plain values to each checkpoint."""
         ...
 
     def register(self, name: str, one: Stateful) -> None:

@@ -20,11 +20,11 @@ __all__ = ["BatchSource", "BlockSource", "Fed", "Given", "LeasedBatches", "Synch
 
 
 class BatchSource(Protocol):
-    """Where a worker's next samples come from."""
+    """The source of a worker's next samples."""
 
     @property
     def turned(self) -> bool:
-        """Whether what comes next is dealt otherwise: what a loader has drawn ahead is not to be trained on."""
+        """True if the next samples are dealt otherwise: batches that a loader has drawn ahead must not be used."""
         ...
 
     def batches(self) -> Iterator[Sequence[Span]]:
@@ -36,11 +36,11 @@ class BatchSource(Protocol):
         ...
 
     def taken(self, num_samples: int) -> None:
-        """The training loop has been given a batch of ``num_samples``."""
+        """Count a batch of ``num_samples`` that the training loop has been given."""
         ...
 
     def trained(self, num_samples: int) -> int | None:
-        """A step on the next ``num_samples`` samples is done.
+        """Count a step on the next ``num_samples`` samples.
 
         Returns:
             Samples of all workers up to this step, where the source knows them; else None.
@@ -48,7 +48,7 @@ class BatchSource(Protocol):
         ...
 
     def close(self) -> None:
-        """The worker leaves its loop: what it holds and has not trained on goes back."""
+        """Leave the loop and give back the samples that were not trained on."""
         ...
 
 
@@ -78,7 +78,7 @@ class SynchronousBatches:
 
     @property
     def turned(self) -> bool:
-        """Whether what is left has been divided anew, in another group."""
+        """True if the remaining samples have been divided anew, in another group."""
         return self._rounds.generation != self._generation
 
     def batches(self) -> Iterator[Sequence[Span]]:
@@ -98,7 +98,7 @@ class SynchronousBatches:
                 yield cut(dealt, [sum(sizes[: rounds.rank]), sizes[rounds.rank]])[1]
 
     def remainder(self) -> Remainder:
-        """What nobody has trained on."""
+        """Return the samples that were not trained on."""
         if self.turned:
             self._begin()
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
@@ -113,11 +113,11 @@ class SynchronousBatches:
         return False
 
     def taken(self, num_samples: int) -> None:
-        """The training loop has been given a batch."""
+        """Count a batch that the training loop has been given."""
         self._rounds.taken(num_samples)
 
     def trained(self, num_samples: int) -> int | None:
-        """Samples of all workers up to this step."""
+        """Count a step, and return the samples of all workers up to it."""
         self._rounds.trained(num_samples)
         return self._rounds.global_samples
 
@@ -134,7 +134,7 @@ class BlockSource(Protocol):
         ...
 
     def receive(self) -> Block | None:
-        """The answer to the request (waits for it)."""
+        """Wait for the answer to the request."""
         ...
 
     def finish(self, block: int, *, num_samples: int) -> None:
@@ -162,7 +162,7 @@ class LeasedBatches:
         self._asked = False
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """The batches of every block that can be had without waiting."""
+        """Yield the batches of every block that can be had without waiting."""
         block, self._next = self._next, None
         while block is not None or (block := self._ask(idle=False)) is not None:
             self._held.append((block.id, block.num_samples))
@@ -181,7 +181,7 @@ class LeasedBatches:
         return self._next is not None
 
     def taken(self, num_samples: int) -> None:
-        """It is finished when it has been trained on."""
+        """Do nothing: a block is finished when it has been trained on."""
 
     def trained(self, num_samples: int) -> int | None:
         """Report progress, block by block in the order in which they were leased."""
@@ -276,12 +276,12 @@ def shard(
     on_waited: Callable[[float, float], None],
     on_begun: Callable[[], None] = lambda: None,
 ) -> Generator[Given]:
-    """This worker's batches, in the loader's own form.
+    """Yield this worker's batches, in the loader's own form.
 
     Args:
-        order: What the source deals out positions of.
-        plan: Which loop, and the epoch that it begins with.
-        source: Says which positions.
+        order: The order whose positions the source deals out.
+        plan: The loop's number, and the epoch that it begins with.
+        source: Deals out the positions.
         loaders: Makes the loader that takes the place of the user's.
         now_s: The time.
         on_waited: Called with the beginning and the end of a wait for samples.

@@ -130,7 +130,7 @@ class Loops:
         return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
-        """This worker's part of a loader; see `plesio.Session.shard`."""
+        """Divide a loader and return this worker's part; see `plesio.Session.shard`."""
         _check(loader)
         if not self._deals and samples is None:
             return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
@@ -157,7 +157,7 @@ class Loops:
         return Shard(begin, asked)
 
     def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
-        """Rounds of so many workers in an epoch."""
+        """Count the rounds of so many workers in an epoch."""
         _check(loader)
         if not self._deals:
             return len(loader)
@@ -174,10 +174,10 @@ class Loops:
         return self._samples > 0
 
     def trained(self, own: object = None) -> int:
-        """A step on what was given since the last one is done; how many samples that were.
+        """Count a step on the samples given since the last one, and return their number.
 
         Args:
-            own: Samples that the script has counted itself.
+            own: Number of samples that the script has counted itself.
 
         Raises:
             ConfigError: They are counted here, or that is no number of samples.
@@ -315,7 +315,7 @@ def _ahead(loader: DataLoader[Any]) -> int:
 
 
 def _sizes(loader: DataLoader[Any]) -> Iterator[int]:
-    """Samples of each of the loader's batches, where its sampler says it; else 0."""
+    """Yield the size of each of the loader's batches if its sampler has sizes; else 0."""
     batches = loader.batch_sampler
     if type(batches) is BatchSampler and isinstance(batches.sampler, Sized):
         left, most = len(batches.sampler), batches.batch_size

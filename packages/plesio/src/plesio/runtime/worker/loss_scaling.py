@@ -60,7 +60,7 @@ class LossScaling:
 
     @property
     def overflowed(self) -> bool:
-        """Whether this step has no finite gradient, as far as is known."""
+        """True if this step has no finite gradient, as far as is known."""
         return self._finite is False
 
     def on_change(self, tell: Callable[[int, float], None]) -> None:
@@ -86,7 +86,7 @@ class LossScaling:
         self._update()
 
     def common(self, finite: bool) -> None:
-        """The verdict of all ranks on this step, in place of this worker's own."""
+        """Take the verdict of all ranks on this step, in place of this worker's own."""
         self._finite = finite
 
     def agree(self, group: Group, *, device: torch.device) -> None:

@@ -13,11 +13,11 @@ __all__ = ["CudaMemory", "Heap", "Memory", "ProcessMemory"]
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _RESET_PEAK = "5"
-"""What the kernel takes for "forget the peak" (proc(5))."""
+"""The value that makes the kernel forget the peak (proc(5))."""
 
 
 class Heap(NamedTuple):
-    """What an allocator has given out, to the byte, and what it has taken from the system for that."""
+    """Bytes that an allocator has given out, and bytes that it has taken from the system for that."""
 
     live_bytes: int
     taken_bytes: int
@@ -29,15 +29,15 @@ class Memory(Protocol):
     device_type: str
 
     def heap(self) -> Heap | None:
-        """What the allocator says; None where there is none that does."""
+        """Return the allocator's figures; None if it gives none."""
         ...
 
     def resident_bytes(self) -> int:
-        """What is taken now, as `peak_bytes` counts it."""
+        """Return the bytes that are taken now, as `peak_bytes` counts them."""
         ...
 
     def shared_bytes(self) -> int:
-        """What of it other processes have, too."""
+        """Return the bytes among them that other processes have, too."""
         ...
 
     def peak_bytes(self) -> int:
@@ -50,10 +50,10 @@ class Memory(Protocol):
 
 
 class ProcessMemory:
-    """Of this process: what glibc's allocator says, and what the kernel has found resident.
+    """Memory of this process: the figures of glibc's allocator, and of the kernel on what is resident.
 
     Making it gives back to the system what earlier runs in this process have freed, and forgets their peak. Where the
-    kernel does not let a process forget its peak, it is the most of what was seen.
+    kernel does not let a process forget its peak, the peak is the most that was seen.
     """
 
     device_type = "cpu"
@@ -67,7 +67,7 @@ class ProcessMemory:
         self.forget()
 
     def heap(self) -> Heap | None:
-        """Of glibc's allocator; None where it is another."""
+        """Return the figures of glibc's allocator; None if it is another."""
         return _glibc_heap()
 
     def resident_bytes(self) -> int:
@@ -79,7 +79,7 @@ class ProcessMemory:
         return max(0, _status_bytes("RssShmem") - self._shared_before)
 
     def peak_bytes(self) -> int:
-        """The most that was ever resident."""
+        """Return the most bytes that were ever resident."""
         if self._kernel_knows:
             return _status_bytes("VmHWM")
         self._seen = max(self._seen, self.resident_bytes())
@@ -95,7 +95,7 @@ class ProcessMemory:
 
 
 class CudaMemory:
-    """What torch has reserved on the current GPU; making it forgets torch's peak."""
+    """Memory that torch has reserved on the current GPU; making it forgets torch's peak."""
 
     device_type = "cuda"
 
@@ -103,11 +103,11 @@ class CudaMemory:
         self.forget()
 
     def heap(self) -> Heap | None:
-        """Of torch's allocator."""
+        """Return the figures of torch's allocator."""
         return Heap(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 
     def resident_bytes(self) -> int:
-        """What it has reserved."""
+        """Return the bytes that it has reserved."""
         return torch.cuda.memory_reserved()
 
     def shared_bytes(self) -> int:
@@ -115,7 +115,7 @@ class CudaMemory:
         return 0
 
     def peak_bytes(self) -> int:
-        """The most that it had ever reserved."""
+        """Return the most bytes that it had ever reserved."""
         return torch.cuda.max_memory_reserved()
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker's memory holds: parameters, gradients, optimizer state, activations and the rest.
+"""The parts of a worker's memory: parameters, gradients, optimizer state, activations and the rest.
 
 Tensors that have a name are counted: parameters and buffers, gradients and the optimizer's state when the gradient of a
 step is complete, sharded ones by this worker's part. Activations have none. They are what the allocator had given out
@@ -59,7 +59,7 @@ def _tensors_in(value: object) -> Iterable[torch.Tensor]:
 
 
 def _ignore(*arguments: object) -> None:
-    """What stands for a hook in a model that was copied or pickled."""
+    """Stand in for a hook in a model that was copied or pickled."""
 
 
 def _no_hook() -> Callable[..., None]:
@@ -101,7 +101,7 @@ class MemoryGauge:
         self._before_bytes = max(0, memory.resident_bytes() - held)
         heap = memory.heap()
         self._live_before = None if heap is None else heap.live_bytes - held
-        """What was allocated before and is not the model."""
+        """Bytes that were allocated before and are not the model's."""
         self._taken_bytes = 0
         """Most that the allocator had taken from the system, as far as it was looked at."""
         self._shared_bytes = 0
@@ -109,9 +109,9 @@ class MemoryGauge:
         """Most that it had given out, in the step that counts."""
         self._hooks: list[RemovableHandle] = []
         self._measures = False
-        """Whether the step under way is measured."""
+        """True while the step under way is measured."""
         self._marks: list[tuple[int, int]] = []
-        """What was allocated, and gradients, at moments of that step; the first is the begin of its forward pass."""
+        """Bytes allocated, and bytes of gradients, at moments of that step; the first is where forward begins."""
         self._num_steps = 0
         self._split: MemorySplit | None = None
         self._peak_bytes = 0
@@ -120,7 +120,7 @@ class MemoryGauge:
         self._is_aside = False
 
     def split(self) -> MemorySplit | None:
-        """Of the peak so far; None before a step was measured. May be called from any thread."""
+        """Return the parts of the peak so far; None before a step was measured. May be called from any thread."""
         split = self._split
         if split is None:
             return None
@@ -134,23 +134,23 @@ class MemoryGauge:
         return replace(split, cached_bytes=max(0, min(free, split.rest_bytes)))
 
     def peak_bytes(self) -> int:
-        """The most that there was at any time."""
+        """Return the most bytes that there were at any time."""
         return max(self._peak_bytes, self._peak_aside_bytes, self._memory.peak_bytes())
 
     def leave_steps(self) -> None:
-        """What follows is no step: its peak is counted apart."""
+        """Count the peak from here on apart: what follows is no step."""
         self._peak_bytes = max(self._peak_bytes, self._memory.peak_bytes())
         self._is_aside = True
         self._memory.forget()
 
     def return_to_steps(self) -> None:
-        """What follows are steps again."""
+        """Count the peaks of steps again."""
         self._peak_aside_bytes = max(self._peak_aside_bytes, self._memory.peak_bytes())
         self._is_aside = False
         self._memory.forget()
 
     def stepped(self) -> None:
-        """A step is over: if the next one is to be measured, wait for its forward pass."""
+        """Take note of a finished step: if the next one is to be measured, wait for its forward pass."""
         self._num_steps += 1
         step = self._num_steps + 1
         if (step & (step - 1) and step != 3) or self._measures:
@@ -174,7 +174,7 @@ class MemoryGauge:
         self._live()
 
     def _live(self) -> int | None:
-        """What the allocator has given out."""
+        """Return the bytes that the allocator has given out."""
         heap = self._memory.heap()
         if heap is None:
             return None
@@ -182,16 +182,16 @@ class MemoryGauge:
         return heap.live_bytes
 
     def mark(self, *, begins: bool) -> None:
-        """A moment of forward or backward; the first is a begin."""
+        """Record a moment of forward or backward; the first is a begin."""
         live = self._live() if self._measures and (begins or self._marks) else None
         if live is not None:
             self._marks.append((live, self._gradient_bytes()))
 
     def ready(self) -> dict[str, Any] | None:
-        """The gradient of the step under way is complete.
+        """Take note that the gradient of the step under way is complete.
 
         Returns:
-            What the memory held, if this step was measured and took more than those before.
+            The memory's parts, if this step was measured and took more than those before.
         """
         if not self._measures:
             return None
@@ -230,7 +230,7 @@ class MemoryGauge:
         )
 
     def _held_bytes(self) -> tuple[int, int]:
-        """Of the model, and of the optimizer."""
+        """Return the bytes of the model, and of the optimizer."""
         model, device_type = self._replica.model, self._memory.device_type
         parameters = local_bytes((*model.parameters(), *model.buffers()), device_type=device_type)
         state = list(self._replica.optimizer.state.values())

@@ -59,7 +59,7 @@ class Meter:
         self._taking = threading.RLock()
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
-        """A step is finished."""
+        """Count a finished step."""
         totals = self.totals
         totals.clock = clock
         totals.steps += 1
@@ -77,7 +77,7 @@ class Meter:
 
     @contextmanager
     def within(self, place: Within | UnsetType) -> Iterator[None]:
-        """Here this worker waits for the others: the heartbeats say so."""
+        """Mark the place at which this worker waits for the others, for its heartbeats."""
         before, self.totals.within = self.totals.within, place
         try:
             yield
@@ -85,7 +85,7 @@ class Meter:
             self.totals.within = UNSET if place == "step" else before
 
     def drew(self, loss: float) -> None:
-        """A step on a batch that the worker drew by itself, and was not dealt, had this loss."""
+        """Record the loss of a step on a batch that the worker drew by itself, and was not dealt."""
         if len(self.totals.own_losses) < FIRST_LOSSES:
             self.totals.own_losses.append(loss)
 
@@ -112,12 +112,12 @@ class Meter:
             self.totals.fallbacks.append(line)
 
     def refuse(self, reason: str, *, num_returned: int = 0) -> None:
-        """An update of this worker was refused; samples that are given back are not trained on."""
+        """Count a refused update of this worker; samples that are given back are not trained on."""
         self.totals.samples -= num_returned
         self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
 
     def go_on_from(self, report: Report) -> None:
-        """Of a run that is resumed: these were the totals."""
+        """Go on from the totals of a run that is resumed."""
         sent = self._bytes_sent
         for name in _TOTALS:
             setattr(self.totals, name, getattr(report, name))
@@ -125,13 +125,13 @@ class Meter:
         self.totals.refused = dict(report.refused)
 
     def so_far(self) -> Report:
-        """The totals, without news."""
+        """Return the totals, without news."""
         report = Report(**{name: getattr(self.totals, name) for name in _TOTALS})
         report.bytes_sent, report.refused = self._bytes_sent(), dict(self.totals.refused)
         return report
 
     def take(self) -> Report:
-        """The totals, with the lists' news since the last call."""
+        """Return the totals, with the lists' news since the last call."""
         with self._taking:
             return self._take()
 
@@ -153,7 +153,7 @@ class Meter:
         return report
 
     def whole(self) -> Report:
-        """The totals, with all that the lists have ever had; with a history only."""
+        """Return the totals, with all that the lists have ever had; with a history only."""
         assert self._history is not None
         self.take()
         report = self.so_far()

@@ -1,11 +1,11 @@
-"""What a worker under a policy that adapts notes down of each step, for its next review.
+"""A worker's notes of each step for its next review, under a policy that adapts.
 
 A sampled gradient is read once, for its squared norm and its sketch: every number is multiplied by a random sign and
 added to one of m sums (a count sketch whose buckets are the positions modulo m). The signs are the same on all ranks
 and for the whole run, so differences and inner products of sketches estimate those of the gradients. A review also has
-the sketch of the parameters: from one to the next it says how far training has come.
+the sketch of the parameters: its change since the last review shows how far training has come.
 
-Every gradient's norm is taken, which also says whether it is finite, and an extraordinary one is scaled down before it
+Every gradient's norm is taken, which also shows whether it is finite, and an extraordinary one is scaled down before it
 is applied or sent (`adaptive.training.spike`). What comes in several pieces (DDP's buckets) is judged piece by
 piece, because the first is under way before the last is known. The loss is known in time for the next step: while it is
 extraordinary, the gradient counts as if it were, too.
@@ -33,7 +33,7 @@ SIGNS_SEED = 20_261
 
 
 class Sketch:
-    """Of one gradient, put together from parts that come in the same order on every rank and in every step.
+    """The sketch of one gradient, put together from parts that come in the same order on every rank and in every step.
 
     Args:
         size: m.
@@ -52,7 +52,7 @@ class Sketch:
 
     @torch.no_grad()
     def add(self, part: torch.Tensor) -> None:
-        """The next part, which is flat."""
+        """Add the next part, which is flat."""
         part = part.detach().to(torch.float32)
         begin, end = self._position, self._position + part.numel()
         signs = self._signs_for(end, device=part.device)
@@ -65,7 +65,7 @@ class Sketch:
 
     @torch.no_grad()
     def add_rows(self, part: torch.Tensor) -> None:
-        """The next part, which is sparse and coalesced: as `add` of it made dense, but only its rows are read."""
+        """Add the next part, which is sparse and coalesced: like `add` of it made dense, but only its rows are read."""
         values = part.values().to(torch.float32)
         end = self._position + part.numel()
         strides = torch.tensor([part.shape[dim + 1 :].numel() for dim in range(part.sparse_dim())])
@@ -84,7 +84,7 @@ class Sketch:
 
     @torch.no_grad()
     def of(self, parts: Sequence[torch.Tensor]) -> tuple[float, ...]:
-        """The sketch of what all the parts make together; what has been added is left alone."""
+        """Return the sketch of all the parts together; what has been added is left alone."""
         padding = torch.zeros(self._size - sum(part.numel() for part in parts) % self._size, device=parts[0].device)
         signed = _flat([*parts, padding])  # never a part itself: there is always some padding
         signed.mul_(self._signs_for(signed.numel(), device=signed.device)[: signed.numel()])
@@ -97,7 +97,7 @@ class Sketch:
         return self._signs
 
     def take(self) -> tuple[float, ...]:
-        """The squared norm, and then the sketch; nothing if no part came."""
+        """Return the squared norm, and then the sketch; nothing if no part came."""
         return () if self._sums is None else (self._norm_sq, *self._sums.tolist())
 
 
@@ -181,11 +181,11 @@ class StepMonitor:
 
     @property
     def weight(self) -> float:
-        """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
+        """The factor of this rank's gradient before the mean over the ranks is taken."""
         return self._rounds.weight
 
     def weight_among(self, ranks: Sequence[int]) -> float:
-        """The same before the mean over some of the ranks."""
+        """Return the factor before the mean over some of the ranks."""
         return self._rounds.weight_among(ranks)
 
     def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
@@ -232,7 +232,7 @@ class StepMonitor:
         self._seen.factor = min(self._seen.factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
-        """The exchange that this worker began after step ``clock`` took so long."""
+        """Record how long the exchange that this worker began after step ``clock`` took."""
         self._seen.exchanges.append((float(clock), took_s))
 
     def step(self, progress: Progress, *, rate: float = 0.0) -> None:
@@ -291,7 +291,7 @@ class StepMonitor:
         self._seen = from_values(_unwrapped(own), _Seen)
 
     def forget(self) -> None:
-        """What was seen up to now was under another setting, and what the change itself took is no step's."""
+        """Forget the times seen so far, which were under another setting, and the time of the change itself."""
         self._seen.samples, self._seen.compute_s, self._seen.blocked_s = [], [], []
         self._computed_s, self._exchanged_s = self._timeline.meter.totals.compute_s, self._timeline.exchanged_s
 
@@ -359,7 +359,7 @@ def _detector(guard: GuardConfig) -> SpikeDetector:
 
 
 def _apart(parts: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The dense parts as one flat tensor, if there are any, and the sparse ones, coalesced."""
+    """Part the dense tensors, as one flat tensor if there are any, from the sparse ones, coalesced."""
     sparse = [part.coalesce() for part in parts if part.is_sparse]
     dense = [part for part in parts if not part.is_sparse] if sparse else parts
     return [_flat(dense)] if dense else [], sparse

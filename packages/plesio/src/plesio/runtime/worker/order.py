@@ -112,10 +112,10 @@ class Order:
         return found
 
     def positions(self, epoch: int) -> Positions:
-        """The order of an epoch.
+        """Return the order of an epoch.
 
         Raises:
-            DataError: It is as long as no other of this loop.
+            DataError: Its length differs from that of this loop's other epochs.
         """
         if epoch not in self._drawn:
             drawn = self._draw(epoch)
@@ -177,7 +177,7 @@ def _name(sampler: object) -> str:
 
 
 def _of_all(sampler: object) -> object:
-    """The sampler itself; of one that divides the data set among ranks, what it would give a single rank."""
+    """Return the sampler, or for one that divides the data set among ranks, a copy that gives all to a single rank."""
     if not isinstance(sampler, DistributedSampler):
         return sampler
     whole = copy.copy(sampler)
@@ -211,7 +211,7 @@ def begun_anew(sampler: object, *, key: tuple[int, int]) -> Iterator[None]:
 
 
 def _generators(sampler: object) -> Iterator[object]:
-    """The process's own, and what the sampler, and a sampler within it, have for themselves."""
+    """Yield the process's own generators, and everything in the sampler, and in a sampler within it."""
     yield from (torch.default_generator, np.random.mtrand._rand, random._inst)
     while sampler is not None:
         yield from getattr(sampler, "__dict__", {}).values()

@@ -1,10 +1,10 @@
-"""What a training loop has done already when its run is resumed, so that it can be run from its beginning.
+"""The past of a resumed run's training loop, which lets the program run from its beginning.
 
 The user's program begins anew: it makes its loaders, loops over its epochs, evaluates. Loops over the data that were
 done by the time of the checkpoint give no batch, and evaluations give what they gave then; the loop that the run was in
-gives what was left of it. When that loop has begun, the random generators, the optimizer's options and what the program
-has registered go on from the checkpoint: whatever it has drawn until then it had drawn before, and a scheduler that is
-stepped once an epoch has been stepped in epochs that were over.
+gives the samples that were left. When that loop has begun, the random generators, the optimizer's options and the
+registered objects go on from the checkpoint: all that was drawn until then had been drawn before, and a scheduler that
+is stepped once an epoch has been stepped in epochs that were over.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ __all__ = ["Past"]
 
 
 class Past:
-    """Of one worker.
+    """The past of one worker.
 
     Args:
-        stand: Where the run stood when it was saved; None for one that begins.
-        values: What `values` gave then.
+        stand: The run's position when it was saved; None for one that begins.
+        values: The result of `values` then.
         go_on: Has random generators, options and registered objects go on from there.
     """
 
@@ -50,11 +50,11 @@ class Past:
 
     @property
     def samples(self) -> int:
-        """Of all workers, trained on before."""
+        """Samples of all workers that were trained on before."""
         return 0 if self._stand is None else self._stand.samples
 
     def is_over(self, plan: int) -> bool:
-        """Whether the ``plan``-th loop over the data was done by then."""
+        """Tell whether the ``plan``-th loop over the data was done by then."""
         return self._plan is not None and plan < self._plan
 
     def stream(self, plan: int) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ class Past:
         return self._stream if self._stream is not None and self._stream["plan"] == plan == self._plan else None
 
     def begun(self, plan: int) -> None:
-        """The ``plan``-th loop has begun and given nothing yet."""
+        """Take note that the ``plan``-th loop has begun and given nothing yet."""
         if plan == self._plan:
             self._begin()
 
@@ -83,15 +83,15 @@ class Past:
 
     @property
     def knows_metric(self) -> bool:
-        """Whether the next evaluation was done by then."""
+        """True if the next evaluation was done by then."""
         return len(self._metrics) < len(self._before)
 
     def metric(self) -> Found:
-        """What it gave."""
+        """Return the metric of that evaluation."""
         return self.evaluated(self._before[len(self._metrics)])
 
     def evaluated(self, metric: Found) -> Found:
-        """An evaluation has given this."""
+        """Record the metric of an evaluation."""
         self._metrics.append(metric)
         return metric
 

@@ -27,25 +27,25 @@ _log = logging.getLogger(__name__)
 
 
 class Watch(Protocol):
-    """What notices workers that have stopped."""
+    """A watch that notices workers that have stopped."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether the others may have given this worker up: it has shown no sign of life for a lease."""
+        """True if the others may have given this worker up: it has shown no sign of life for a lease."""
         ...
 
     def close(self) -> None:
-        """This worker leaves in good order; harmless when repeated."""
+        """Leave in good order; harmless when repeated."""
         ...
 
 
 class Unwatched:
-    """Of workers that cannot stop without the others' hearing of it."""
+    """The watch of workers that cannot stop without the others' notice."""
 
     doubtful = False
 
     def close(self) -> None:
-        """Nobody waits for a sign of life."""
+        """Do nothing: no worker waits for a sign of life."""
 
 
 class PeerWatch:
@@ -77,7 +77,7 @@ class PeerWatch:
         self._store_host = store_host
         self._beaten_s = self._looked_s = time.monotonic()
         self._heard = dict.fromkeys(others, (0, 0.0))
-        """Of those that are there: the latest number, and for how many seconds it has been seen to stand still."""
+        """Number of each peer's latest sign of life, and the seconds for which it has not changed."""
         self._stop = threading.Event()
         self._slept = False
         self._store_lost = False
@@ -87,15 +87,15 @@ class PeerWatch:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the others may have given this worker up: it has shown no sign of life for a lease.
+        """True if the others may have given this worker up: it has shown no sign of life for a lease.
 
-        Without a store nobody's are heard, and so nobody is given up for them.
+        Without a store no sign of life arrives, and so no worker is given up for its absence.
         """
         silent_s = time.monotonic() - self._beaten_s
         return self._slept or (silent_s > self._lease_s and not self._store_lost)
 
     def close(self) -> None:
-        """This worker leaves in good order; harmless when repeated."""
+        """Leave in good order; harmless when repeated."""
         self._stop.set()
         self._thread.join(_LONGEST_INTERVAL_S)  # longer only if the store answers no more
 
@@ -155,7 +155,7 @@ class PeerWatch:
                 self._heard[other] = latest, still_s + passed_s
 
     def _lose_store(self) -> None:
-        """It does not answer: the process that has it has stopped, or this worker is cut off."""
+        """Give up the store that does not answer: its process has stopped, or this worker is cut off."""
         self._store_lost = True
         if self._store_host is not None and self._store_host in self._heard:
             self._lose(self._store_host)

@@ -45,13 +45,13 @@ class Rack:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker speaks for the rack."""
+        """True if this worker speaks for the rack."""
         return self.group.rank == 0
 
     def tell(self, said: M | None, kind: type[M]) -> M | None:
-        """What the leader says, a message of this type or None, on all of the rack; all call it together.
+        """Return the leader's value, a message of this type or None, on all of the rack; all call it together.
 
-        What the others say does not matter.
+        The others' values do not matter.
         """
         values = None if said is None else encode(said)[1]
         text = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
@@ -65,12 +65,12 @@ class Rack:
 
 
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
-    """What of a plan is dealt out: a last rest that is too small for a batch is not, as on a collective.
+    """Return the part of a plan that is dealt out: a last rest too small for a batch is not, as on a collective.
 
     Args:
-        figures: What the loop asks for.
+        figures: The loop's plan.
         sizes: Workers of every rack.
-        together: Whether racks exchange in rounds of all; then one worker without a sample is too many.
+        together: True if racks exchange in rounds of all; then every worker needs a sample.
 
     Raises:
         DataError: An epoch does not give every worker a sample.
@@ -140,7 +140,7 @@ class RackBlocks:
             self._before_rest()
 
     def receive(self) -> Block | None:
-        """The answer, on all of the rack."""
+        """Wait for the answer, on all of the rack."""
         block = None if self._source is None else self._source.receive()
         clock, self._clock = self._clock, _NOTHING
         halted, self._halted = self._halted, False
@@ -200,7 +200,7 @@ class RackBatches:
         return self._whole.wait()
 
     def taken(self, num_samples: int) -> None:
-        """It is finished when it has been trained on."""
+        """Do nothing: a block is finished when it has been trained on."""
 
     def trained(self, num_samples: int) -> int | None:
         """Report the rack's progress."""

@@ -27,14 +27,14 @@ Racks = Literal["auto", "host"] | Sequence[Annotated[int, AT_LEAST_0]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a worker asks for.
+    """A worker's wish for its racks.
 
     Attributes:
         policy: Its text.
-        by_racks: Whether the policy goes by racks.
-        racks: As the caller has it.
+        by_racks: True if the policy goes by racks.
+        racks: The caller's argument.
         host: The first rank on the worker's host.
-        named: What ``PLESIO_RACK`` says there.
+        named: The value of ``PLESIO_RACK`` there.
     """
 
     policy: str
@@ -45,7 +45,7 @@ class Wish:
 
     @classmethod
     def of(cls, place: Place, racks: Racks, *, policy: str, by_racks: bool) -> "Wish":
-        """That of the worker at ``place``."""
+        """Return the wish of the worker at ``place``."""
         return cls(
             policy=policy,
             by_racks=by_racks,
@@ -57,13 +57,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackChoice:
-    """What was decided.
+    """The racks that were decided.
 
     Attributes:
         racks: Each worker's, by rank; equal numbers are one rack.
-        how: Who says so.
-        found: What a probe found.
-        order: The hosts' first ranks in the order that such a ring wants; empty without a probe.
+        how: The source of the decision.
+        found: Result of a probe.
+        order: The hosts' first ranks in the order that suits a ring; empty without a probe.
     """
 
     racks: tuple[int, ...]
@@ -73,11 +73,11 @@ class RackChoice:
 
     @classmethod
     def probed(cls, hosts: Sequence[int], found: HostRacks) -> "RackChoice":
-        """The choice where ``found`` is between these hosts.
+        """Make the choice that follows from ``found`` between these hosts.
 
         Args:
             hosts: By rank, the first rank on the worker's host.
-            found: Of the hosts in ascending order of their first ranks.
+            found: The probe of the hosts in ascending order of their first ranks.
         """
         leaders = sorted(set(hosts))
         if found.num_racks == 1:
@@ -91,7 +91,7 @@ class RackChoice:
         )
 
     def advice(self) -> str:
-        """What would spare the ways between racks, as a sentence; empty if nothing would.
+        """Write the advice that would spare the ways between racks, as a sentence; empty if there is none.
 
         The order of a process group's ring is that of its ranks, so it cannot be changed for a job that is running.
         """
@@ -123,7 +123,7 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
 
 
 def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
-    """What rank 0 says to all who have these wishes: a choice, the hosts to be probed, or why there is neither."""
+    """Encode rank 0's answer to these wishes: a choice, the hosts to be probed, or the reason for neither."""
     wishes = [from_values(json.loads(text), Wish) for text in texts]
     try:
         choice = choose(wishes)
@@ -133,7 +133,7 @@ def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def choose(wishes: Sequence[Wish]) -> RackChoice | None:
-    """What follows from what all workers ask for, by rank; None if a probe must say.
+    """Choose the racks from the wishes of all workers, by rank; None if a probe must decide.
 
     Raises:
         ConfigError: They ask for different racks, or ``PLESIO_RACK`` is set for some of them.

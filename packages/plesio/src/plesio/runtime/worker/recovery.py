@@ -60,12 +60,12 @@ class Regroupable(Protocol):
         ...
 
     def units(self) -> list[int]:
-        """Of each rank, a number that it shares with those whose replicas are equal to its own after every step."""
+        """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
         ...
 
     @property
     def meets(self) -> bool:
-        """Whether the workers meet in every step or every few, so that all come to the same steps."""
+        """True if the workers meet in every step or every few, so that all come to the same steps."""
         ...
 
     def settle(self) -> None:
@@ -73,7 +73,7 @@ class Regroupable(Protocol):
         ...
 
     def memory(self) -> dict[str, Any]:
-        """What those who join need beside the replica, as plain values: what it remembers is ``own``."""
+        """Return, as plain values, what joining workers need beside the replica: the exchange's memory is ``own``."""
         ...
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
@@ -91,15 +91,15 @@ class Groups(Protocol):
 
     @property
     def cut_off(self) -> bool:
-        """Whether the workers' group is no more."""
+        """True if the workers' group is no more."""
         ...
 
     def cuts_off(self, error: BaseException) -> bool:
-        """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
+        """Tell whether ``error`` means that the collective cannot go on, while the others can in a new group."""
         ...
 
     def stops_after(self, clock: int) -> bool:
-        """Whether all have agreed to stop after this step, for those who join; if not, the next one is begun."""
+        """Tell whether all have agreed to stop after this step, for joining workers; if not, the next one is begun."""
         ...
 
     def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
@@ -107,7 +107,7 @@ class Groups(Protocol):
         ...
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
-        """The new group."""
+        """Form the new group."""
         ...
 
     def regrouped(self, regrouped: Regrouped) -> None:
@@ -156,11 +156,11 @@ class Recovery:
 
     @property
     def due(self) -> bool:
-        """Whether the group is no more, as far as this worker has heard."""
+        """True if the group is no more, as far as this worker has been told."""
         return self._world.cut_off
 
     def cuts_off(self, error: BaseException) -> bool:
-        """Whether ``error`` is a matter of the group, and the workers can go on in another one."""
+        """Tell whether ``error`` is a matter of the group, and the workers can go on in another one."""
         return self._world.cuts_off(error)
 
     def trained(self, clock: int) -> None:
@@ -169,7 +169,7 @@ class Recovery:
         self._rounds.mark(clock, settled=0 if stand is None else stand.settled)
 
     def counts(self, clock: int) -> bool:
-        """Whether this worker's replica holds its step ``clock``."""
+        """Tell whether this worker's replica holds its step ``clock``."""
         stand = self._exchange.stand()
         return stand is not None and stand.counted >= clock
 
@@ -200,7 +200,7 @@ class Recovery:
             self._regroup(plan=plan, samples=samples, agreed=True)
 
     def _stops(self) -> bool:
-        """Whether all stop here for others. What was under way is then at its end."""
+        """Tell whether all stop here for others; then the exchanges under way have been finished."""
         if not self._exchange.meets or not self._world.stops_after(self._steps.finished):
             return False
         self._exchange.settle()
@@ -318,7 +318,7 @@ class Recovery:
         return told
 
     def _done(self, regroup: Regroup) -> list[int]:
-        """Of each rank of the group that was, the rounds that a source's replica holds of it, as a source sees it."""
+        """Count, for each rank of the former group, the rounds that a source's replica holds, as a source sees it."""
         units = self._exchange.units()
         done = [0] * len(units)
         for place in sources_of(regroup.positions):
@@ -330,7 +330,7 @@ class Recovery:
         return done
 
     def _weight(self, regroup: Regroup, place: int) -> float:
-        """What this worker's parameters count in a mean: one of each unit speaks for all that there were."""
+        """Return the weight of this worker's parameters in a mean: one of each unit counts for all that there were."""
         sources = sources_of(regroup.positions)
         if place not in sources:
             return 0.0
@@ -341,7 +341,7 @@ class Recovery:
         return float(units.count(unit)) if furthest == place else 0.0
 
     def _agreement(self, regroup: Regroup) -> str:
-        """What the leader says: how all come to one state, and what is left of the samples."""
+        """Write the leader's agreement: how all come to one state, and the samples that are left."""
         positions = regroup.positions
         stand, clock = self._exchange.stand(), self._steps.finished
         settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
@@ -359,7 +359,7 @@ class Recovery:
         return json.dumps({"how": how, "remainder": remainder, "samples": left.samples, "dropped": left.dropped})
 
     def _stage(self, group: Group, *, how: str, leader: int, weight: float) -> list[Apply]:
-        """What makes this worker's state that of all, to be applied."""
+        """Prepare the steps that make this worker's state that of all, to be applied."""
         match how:
             case "copy":
                 return [copied_replica(self._replica, group, source=leader)]

@@ -59,10 +59,10 @@ class Registered:
         self._give_back(name)
 
     def states(self) -> dict[str, Any]:
-        """Copies of the present states, by name.
+        """Copy the present states, by name.
 
         Raises:
-            ConfigError: One holds by now what cannot be kept.
+            ConfigError: One holds by now a value that cannot be kept.
         """
         return {name: kept(name, one.state_dict()) for name, one in self.objects.items()}
 
@@ -98,12 +98,12 @@ def check(name: str, one: Stateful) -> None:
 
 
 def kept(name: str, state: Any, *, copies: bool = True) -> Any:
-    """A copy of ``state`` as plain values and tensors on the CPU.
+    """Copy ``state`` as plain values and tensors on the CPU.
 
     Args:
-        name: Of the object, for the error.
+        name: The object's, for the error.
         state: The object's.
-        copies: Whether tensors and arrays are copied; they need not be where it is only looked whether they can.
+        copies: False leaves tensors and arrays uncopied, for a check whether they can be kept.
 
     Raises:
         ConfigError: It holds something else; the message says where.

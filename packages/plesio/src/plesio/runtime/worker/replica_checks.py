@@ -90,7 +90,7 @@ def _all_ddp() -> Iterator[DistributedDataParallel]:
 
 
 def left_out(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
-    """A line on the parameters that require a gradient and that the optimizer has not; None if there are none."""
+    """Write a line on the parameters that require a gradient and that the optimizer has not; None if there are none."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     names = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in held]
     if not names:
@@ -103,7 +103,7 @@ def left_out(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-    """The optimizer's class and its groups' sizes and options, an item each: equal on workers that may join one run."""
+    """List the optimizer's class and its groups' sizes and options: equal on workers that may join one run."""
     settings = [type(optimizer).__name__]
     for number, (group, options) in enumerate(zip(optimizer.param_groups, group_options(optimizer), strict=True)):
         settings.append(f"{len(group['params'])} parameters in group {number}")

@@ -54,7 +54,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a worker had done when it ended step ``clock``: rounds of this generation, samples of all workers."""
+    """A worker's work by the end of step ``clock``: rounds of this generation, samples of all workers."""
 
     clock: int
     rounds: int
@@ -73,12 +73,12 @@ class _Dealt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """What is to be dealt out in the next generation.
+    """The samples to be dealt out in the next generation.
 
     Attributes:
-        remainder: Of the common plan; None is all of it.
+        remainder: Rest of the common plan; None is all of it.
         samples: Samples of all workers that have been trained on.
-        dropped: Samples of plans that are over, of which nobody's replica holds anything.
+        dropped: Samples of plans that are over, of which no replica holds anything.
     """
 
     remainder: Remainder | None
@@ -87,10 +87,10 @@ class Unfinished:
 
 
 class RoundRecords:
-    """Of one rank, for all plans of a run.
+    """Records of one rank's rounds, for all plans of a run.
 
     Args:
-        rank: Whose.
+        rank: This worker's.
         num_workers: Ranks that share the samples.
         say: Told in one line, on every rank alike, of samples that are left out.
     """
@@ -106,7 +106,7 @@ class RoundRecords:
         self._changes: deque[tuple[int, tuple[float, ...]]] = deque()
         self._drawn: deque[_Round] = deque()
         self._latest: list[_Round] = []
-        """Of the last step."""
+        """Rounds of the last step."""
         self._num_drawn = 0
         self._num_trained = 0
         self._taken = 0
@@ -114,7 +114,7 @@ class RoundRecords:
         self.generation = 0
         self._plan = 0
         self._remainder: Remainder | None = None
-        """Of ``_plan``, when the generation began; None is all of it."""
+        """Rest of ``_plan`` when the generation began; None is all of it."""
         self._marks: deque[Mark] = deque([Mark(0, 0, 0)])
         self._dealt: deque[_Dealt] = deque()
         self._ended = (-1, 0)
@@ -141,14 +141,14 @@ class RoundRecords:
         remainder: Remainder | None,
         shares: Sequence[float] | None = None,
     ) -> None:
-        """Rounds begin anew at ``clock``, after another way of dealing.
+        """Begin rounds anew at ``clock``, after another way of dealing.
 
         Args:
-            clock: Where all workers are.
+            clock: The clock of all workers.
             global_samples: Samples that have been trained on.
             plan: The loop in which they are.
-            remainder: What is left of it; None is all.
-            shares: In which they are dealt; None: as before.
+            remainder: Rest of it; None is all.
+            shares: Shares in which they are dealt; None: as before.
         """
         self._global_samples = global_samples
         if shares is not None:
@@ -159,7 +159,7 @@ class RoundRecords:
         self._ended = (-1, 0)
 
     def begin(self, plan: int, whole: Remainder) -> Remainder:
-        """What is left of a plan, which this worker begins to take rounds of in this generation."""
+        """Return the rest of a plan, of which this worker begins to take rounds in this generation."""
         left = whole if plan >= self._plan else whole.after(len(whole))
         if plan == self._plan and self._remainder is not None:
             left = self._remainder
@@ -167,16 +167,16 @@ class RoundRecords:
         return left
 
     def dealt(self, plan: int, spans: Sequence[Span], *, ended: int) -> None:
-        """The latest round has these samples, in the order of ranks; with it ``ended`` are dealt of the plan."""
+        """Record the samples of the latest round, in the order of ranks; with it ``ended`` are dealt of the plan."""
         self._dealt.append(_Dealt(self._num_drawn - 1, plan, self._drawn[-1].sizes, tuple(spans), ended))
 
     def left_out(self, plan: int, num_samples: int) -> None:
-        """The last samples of a plan make no round: they are fewer than the workers that there are by now."""
+        """Report the last samples of a plan, which make no round: they are fewer than the workers by now."""
         few = f"fewer than the {self.num_workers} workers of a round"
         self._say(f"{num_samples} samples of loop {plan} were left out: {few}")
 
     def mark(self, clock: int, *, settled: int) -> None:
-        """This worker has trained on what step ``clock`` takes; all replicas hold all up to step ``settled``."""
+        """Mark this worker's trained samples at the end of step ``clock``; all replicas hold all up to ``settled``."""
         self._marks.append(Mark(clock, self._num_trained, self._global_samples))
         while len(self._marks) > 1 and self._marks[1].clock <= settled:
             self._marks.popleft()
@@ -186,18 +186,18 @@ class RoundRecords:
             self._ended = dealt.plan, dealt.ended
 
     def at(self, clock: int) -> Mark:
-        """What this worker had done at the end of step ``clock``, as far as it is kept."""
+        """Return this worker's mark at the end of step ``clock``, as far as it is kept."""
         known = [mark for mark in self._marks if mark.clock <= clock]
         return known[-1] if known else self._marks[0]
 
     def left(self, plan: int, *, clock: int, settled: int, rounds_of: Sequence[int]) -> Unfinished:
-        """What is left for the next generation.
+        """Return the rest for the next generation.
 
         Args:
             plan: The common one.
-            clock: This worker's, whose replica holds what it has done until then.
-            settled: Clock up to which its replica holds what all have done.
-            rounds_of: Of each rank of the present generation, the rounds of which its samples are in a replica.
+            clock: This worker's, whose replica holds its own steps until then.
+            settled: Clock up to which its replica holds the steps of all.
+            rounds_of: For each rank of the present generation, the number of rounds whose samples are in a replica.
         """
         mark, settled_rounds = self.at(clock), self.at(settled).rounds
         missing: list[Span] = []
@@ -224,7 +224,7 @@ class RoundRecords:
         )
 
     def _remains(self, plan: int, missing: Sequence[Span], *, ended: int) -> Remainder | None:
-        """Of a plan, what was dealt and is missing, and what was not dealt; None is all of it."""
+        """Return the samples of a plan that were dealt and are missing, or were not dealt; None is all of it."""
         if self._base is None or self._base[0] != plan:
             return self._remainder if plan == self._plan else None
         rest = self._base[1].after(ended)
@@ -245,7 +245,7 @@ class RoundRecords:
         self._ended, self._base = (-1, 0), None
 
     def draw_ahead(self, rounds: int) -> None:
-        """The loader of the loop that begins may draw so many rounds before the training gets to them."""
+        """Let the loader of the loop that begins draw so many rounds before the training gets to them."""
         self._ahead = rounds
 
     def change(self, shares: Sequence[float]) -> None:
@@ -257,7 +257,7 @@ class RoundRecords:
         return round_sizes(num_samples, num_workers=self.num_workers, batch_size=batch_size)
 
     def draw(self, equal_sizes: Sequence[int]) -> list[int]:
-        """The sizes of the next round's batches, by rank."""
+        """Draw the sizes of the next round's batches, by rank."""
         while self._changes and self._changes[0][0] <= self._num_drawn:
             _, self._shares = self._changes.popleft()
         sizes = divide(sum(equal_sizes), self._shares) if self._shares else list(equal_sizes)
@@ -267,11 +267,11 @@ class RoundRecords:
         return sizes
 
     def taken(self, num_samples: int) -> None:
-        """The training loop has been given a batch."""
+        """Count a batch that the training loop has been given."""
         self._taken += num_samples
 
     def trained(self, num_samples: int) -> None:
-        """A step on the next ``num_samples`` samples is done."""
+        """Count a step on the next ``num_samples`` samples."""
         self._taken -= num_samples
         self._latest = []
         while num_samples > 0 and self._drawn:
@@ -282,14 +282,14 @@ class RoundRecords:
             self._global_samples += done.of_all
 
     def abandon(self) -> None:
-        """The loop is left, by all ranks together; what was drawn and not trained on is nobody's."""
+        """Leave the loop, all ranks together; samples that were drawn and not trained on are dropped."""
         self._num_drawn -= len(self._drawn)
         self._drawn.clear()
         self._latest = []
         self._taken = 0
 
     def _at_hand(self) -> list[_Round]:
-        """The rounds of the step under way; when it has been trained on, still those."""
+        """Return the rounds of the step under way; when it has been trained on, still those."""
         if self._taken <= 0:
             return self._latest
         rounds, left = [], self._taken
@@ -302,14 +302,14 @@ class RoundRecords:
 
     @property
     def weight(self) -> float:
-        """What this rank's gradient is multiplied by before the mean over the ranks; 1 while shares are equal."""
+        """The factor of this rank's gradient before the mean over the ranks; 1 while shares are equal."""
         rounds = self._at_hand()
         if not any(one.in_shares for one in rounds):
             return 1.0
         return sum(one.own for one in rounds) * self.num_workers / sum(one.of_all for one in rounds)
 
     def weight_among(self, ranks: Sequence[int]) -> float:
-        """The same before the mean over some of the ranks, of whom this is one."""
+        """Return the factor before the mean over some of the ranks, this one among them."""
         rounds = self._at_hand()
         if not any(one.in_shares for one in rounds):
             return 1.0

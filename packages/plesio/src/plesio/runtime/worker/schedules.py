@@ -54,17 +54,17 @@ class RoundClock:
         """Batches since the last step."""
 
     def begin(self, figures: PlanFigures | None) -> None:
-        """A loop over the data begins; None: over a loader that is not dealt out."""
+        """Begin a loop over the data; None: over a loader that is not dealt out."""
         self._figures, self._before, self._given = figures, self.reached, 0
 
     def given(self) -> None:
-        """The loop has been given a batch."""
+        """Count a batch that the loop has been given."""
         self._given += 1
 
     def stepped(self, samples: int) -> int:
-        """A step is done, and so many samples of all workers; returns the rounds that are done.
+        """Count a step and so many samples of all workers, and return the rounds that are done.
 
-        Where samples are not dealt out, a round is a batch, or else a step, of this worker.
+        If samples are not dealt out, a round is a batch, or else a step, of this worker.
         """
         given, self._given = self._given, 0
         if self._figures is None:
@@ -76,12 +76,12 @@ class RoundClock:
         return self.reached
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
-        """The loop is over.
+        """End the loop.
 
         Args:
-            samples: Of all workers that have been trained on, as far as this worker knows.
-            whole: Whether all of the loop has been trained on.
-            exact: Whether the number is that of this moment, the same on all workers.
+            samples: Samples of all workers that have been trained on, as far as this worker has been told.
+            whole: True if all of the loop has been trained on.
+            exact: True if the number is the present one, the same on all workers.
         """
         figures, self._figures = self._figures, None
         if figures is None:
@@ -145,7 +145,7 @@ class Scheduled:
         return int(getattr(self._scheduler, "last_epoch", self._done))
 
     def state_dict(self) -> dict[str, Any]:
-        """The scheduler's state, and where the clock stands."""
+        """Return the scheduler's state, and the clock's."""
         mine = {"begun": self._begun, "done": self._done}
         return {"scheduler": self._scheduler.state_dict(), "clock": self._clock.state_dict(), **mine}
 
@@ -215,12 +215,12 @@ class Schedules:
             scheduled.catch_up()
 
     def stepped(self, samples: int) -> None:
-        """A step is done, and so many samples of all workers."""
+        """Count a step and so many samples of all workers."""
         self.clock.stepped(samples)
         self.catch_up()
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
-        """A loop over the data is over; see `RoundClock.end`."""
+        """End a loop over the data; see `RoundClock.end`."""
         self.clock.end(samples, whole=whole, exact=exact)
         self.catch_up()
 

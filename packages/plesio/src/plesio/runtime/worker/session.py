@@ -148,7 +148,7 @@ class Session:
 
     @checked
     def shard(self, loader: DataLoader[Any], *, samples: Annotated[int, AT_LEAST_1] | None = None) -> Shard:
-        """This worker's batches: over all live workers, what the loader's sampler gives in an epoch.
+        """Divide what the loader's sampler gives in an epoch over all live workers, and return this worker's batches.
 
         The order is the sampler's own, drawn once an epoch by the run's seed and the same on every worker. Under a
         synchronous policy it is dealt in rounds; under a relaxed one workers lease blocks of it as they go, so fast
@@ -160,7 +160,7 @@ class Session:
             samples: Train on this many samples over all workers, crossing epochs; None is one epoch.
 
         Returns:
-            What gives the batches in the loader's own form, and has a length; iterated anew it is the next epoch.
+            An iterable of batches in the loader's own form, with a length; iterated anew it is the next epoch.
 
         Raises:
             DataError: The loader cannot be dealt out, or there is less in it than there are workers.
@@ -170,7 +170,7 @@ class Session:
 
     @checked
     def steps_per_epoch(self, loader: DataLoader[Any]) -> int:
-        """Rounds of an epoch: batches of each worker if all are equally quick, and as many as the run began with."""
+        """Count an epoch's rounds: each worker's batches if all are equally quick, as many as the run began with."""
         self._ensure_open()
         self._schedules.by_hand.asked()
         return self._loops.rounds_of(loader, num_workers=self._schedules.clock.num_workers)
@@ -358,12 +358,12 @@ class Session:
         self.register(**{name: scheduled})
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run for those who save by themselves. All workers call it after the same step.
+        """Return the state of the run, to save it by other means. All workers call it after the same step.
 
         Returns:
             ``{"model": ..., "optimizer": ..., "plesio": {...}}``, copies; the first two load without Plesio. On the
-            store they are what the servers hold when this worker asks; in a collective this worker's replica, which
-            under ``local_sgd`` is that of all after an averaging.
+            store they are the servers' state when this worker asks; in a collective this worker's replica, which
+            under ``local_sgd`` is the same on all after an averaging.
         """
         self._ensure_open()
         with self._times.stopped(), self._replica.changes.put_back():
@@ -401,7 +401,7 @@ class Session:
         return self._replica.changes.at_end(self._exchange.shared(), self.policy, warn=self._timeline.meter.warn)
 
     def report(self) -> RunResult:
-        """The run's figures so far, with the status ``running``; after `close` those of the whole run."""
+        """Return the run's figures so far, with the status ``running``; after `close` the figures of the whole run."""
         return self._world.result()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""What a worker shares with the others beside its updates: the samples, and the metric of the one that evaluates.
+"""Samples, and the metric of the worker that evaluates: all that workers share beside their updates.
 
-Where the exchange is a collective, samples are dealt in rounds that every rank computes by itself, and all hear the
-metric. On the store they are leased, by each worker or by a rack as one, and nobody waits for a metric but the rack of
-the one that evaluates. `plesio.runtime.worker.exchange.staged` is the third: it goes from one to the other.
+In a collective, samples are dealt in rounds that every rank computes by itself, and all receive the metric. On the
+store they are leased, by each worker or by a rack as one, and only the rack of the worker that evaluates waits for a
+metric. `plesio.runtime.worker.exchange.staged` is the third: it goes from one to the other.
 """
 
 import json
@@ -30,19 +30,19 @@ class Sharing(Protocol):
 
     @property
     def in_rack(self) -> bool:
-        """Whether this worker is one of a rack that shares the store now: without it the other racks go on."""
+        """True if this worker is one of a rack that shares the store now: without it the other racks go on."""
         ...
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Where this worker's samples of the ``plan``-th loop come from."""
+        """Return the source of this worker's samples of the ``plan``-th loop."""
         ...
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """The evaluating worker's metric, on the workers that wait for it; elsewhere what ``find`` gives there.
+        """Return the evaluating worker's metric on the workers that wait for it; elsewhere the result of ``find``.
 
         Args:
             find: Evaluates, on the worker whose turn it is; gives None on others.
-            number: Of this worker's evaluation, where all workers wait for it.
+            number: Number of this worker's evaluation, where all workers wait for it.
         """
         ...
 
@@ -96,7 +96,7 @@ class Leaser(Protocol):
         ...
 
     def admitted_at(self, clock: int) -> None:
-        """The worker takes part again from ``clock`` on, after a rest."""
+        """Take part again from ``clock`` on, after a rest."""
         ...
 
     def halt(self) -> None:
@@ -130,11 +130,11 @@ class Leasing:
     def batches(
         self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None
     ) -> LeasedBatches | RackBatches:
-        """The source of what one loop leases.
+        """Make the source of the samples that one loop leases.
 
         Args:
-            figures: What is dealt out.
-            plan: Which loop of the session.
+            figures: The plan that is dealt out.
+            plan: Number of the session's loop.
             exchange: Rests and goes on.
             rack: The worker's, if racks share the store.
         """
@@ -180,7 +180,7 @@ class ByLeases:
 
     @property
     def in_rack(self) -> bool:
-        """Whether racks share the store."""
+        """True if racks share the store."""
         return self.rack is not None
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:

@@ -29,12 +29,12 @@ class Stages(Protocol):
 
     @property
     def on_store(self) -> bool:
-        """Whether the store is what updates go through now."""
+        """True if updates go through the store now."""
         ...
 
     @property
     def halted(self) -> bool:
-        """Whether the stage on the store ends, as far as this worker knows."""
+        """True if the stage on the store ends, as far as this worker has been told."""
         ...
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
@@ -89,7 +89,7 @@ class StagedBatches:
 
     @property
     def turned(self) -> bool:
-        """Whether what comes next is dealt otherwise, or not at all for now."""
+        """True if the next samples are dealt otherwise, or not at all for now."""
         return self._moved or self._stopped or self._current.turned
 
     @property
@@ -121,7 +121,7 @@ class StagedBatches:
         return True
 
     def regrouped(self) -> None:
-        """The workers were cut off, perhaps on their way to the store: what is left is dealt in rounds again."""
+        """Deal the remaining samples in rounds again: the workers were cut off, perhaps on their way to the store."""
         if not isinstance(self._current, SynchronousBatches):
             self._current.close()
             self._current = self._in_rounds(self.figures.whole())
@@ -137,7 +137,7 @@ class StagedBatches:
         return remainder
 
     def position(self, turn: Turn | None) -> dict[str, Any]:
-        """Where all are in the data, as `Standstill` has it; ``turn`` is how they have left a stage on the store."""
+        """Describe the position of all in the data for `Standstill`; ``turn`` is how they left a stage on the store."""
         if turn is not None:
             left = self.figures.whole() if turn.remainder is None else turn.remainder
         else:
@@ -146,29 +146,29 @@ class StagedBatches:
         return {"plan": self.plan, "figures": self.figures, "remainder": left}
 
     def taken(self, num_samples: int) -> None:
-        """The training loop has been given a batch of ``num_samples``."""
+        """Count a batch of ``num_samples`` that the training loop has been given."""
         self._current.taken(num_samples)
 
     def trained(self, num_samples: int) -> int | None:
-        """A step on the next ``num_samples`` samples is done; see `BatchSource`."""
+        """Count a step on the next ``num_samples`` samples; see `BatchSource`."""
         return self._current.trained(num_samples)
 
     def close(self) -> None:
-        """The worker leaves its loop: what it holds and has not trained on goes back."""
+        """Leave the loop and give back the samples that were not trained on."""
         self._current.close()
 
 
 def standing(
     source: StagedBatches | None, *, clock: int, turn: Turn | None, resumed: Standstill | None, rounds: RoundRecords
 ) -> Standing:
-    """What a worker says on its way to the store: where it stands, and what is to be dealt out there.
+    """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
 
     Args:
-        source: Of the latest loop over the data.
+        source: The source of the latest loop over the data.
         clock: The worker's.
         turn: How it has left another stage on the store, if it has.
-        resumed: Where the run stood when this worker began, if it is resumed or was joined.
-        rounds: Know how many samples have been trained on.
+        resumed: The run's position when this worker began, if it is resumed or was joined.
+        rounds: Records of the samples that have been trained on.
 
     Raises:
         ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.

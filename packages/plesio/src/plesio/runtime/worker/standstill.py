@@ -1,4 +1,4 @@
-"""Where all workers stand together, as one of them knows it: what a checkpoint is taken of, and begun from."""
+"""The common position of all workers, as one of them has it: a checkpoint is taken of it, and begun from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Standstill:
 
     @classmethod
     def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "Standstill":
-        """Where all stand as they have been told, as far as that says it."""
+        """Return the common position as ``steer`` gives it."""
         return cls(
             clock=steer.clock,
             policy=steer.policy,
@@ -64,12 +64,12 @@ class Standstill:
 
     @classmethod
     def joined(cls, steer: Steering, rounds: RoundRecords, *, figures: dict[str, Any]) -> "Standstill":
-        """Where all stood when this worker joined them.
+        """Return the position of all when this worker joined them.
 
         Args:
             steer: How all go on.
-            rounds: What is left of the samples.
-            figures: Of the loop over the data that they were in, as JSON values.
+            rounds: Records with the samples that are left.
+            figures: Plan of the loop over the data that they were in, as JSON values.
         """
         read: PlanFigures = from_values(figures, PlanFigures)
         plan, remainder = rounds.plan_left

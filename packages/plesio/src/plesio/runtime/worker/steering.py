@@ -1,4 +1,4 @@
-"""Where a worker under a changing policy is steered from: server 0, over the worker's connection to it."""
+"""The steering of a worker under a changing policy by server 0, over the worker's connection to it."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ __all__ = ["ServerSteering"]
 
 
 class ServerSteering:
-    """What a worker tells about itself, and what it is told to do.
+    """A worker's reports about itself, and its instructions.
 
     Args:
-        client: How to reach server 0.
+        client: The connection to server 0.
         check: Called while waiting; raises when the workers' group is no more.
     """
 
@@ -34,7 +34,7 @@ class ServerSteering:
         return self._client.await_message(Steering, check=self._check)
 
     def news(self, rack: Rack | None) -> Steering | None:
-        """The answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
+        """Return the answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
         news = self._client.heard(Steering) if rack is None or rack.leads else None
         return news if rack is None else rack.tell(news, Steering)
 
@@ -46,12 +46,12 @@ class ServerSteering:
         return replace(pages[-1], text="".join(page.text for page in pages))
 
     def enter_store(self, standing: Standing) -> None:
-        """This worker stands still and the store has its state: returns when all have said so."""
+        """Report that this worker stands still and the store has its state; return when all have reported so."""
         self._client.tell(standing)
         self._client.await_message(Entered, check=self._check)
 
     def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
-        """This worker has handed in all it had: returns when it is known how it goes on."""
+        """Report that this worker has handed in all it had; return when the server has decided how it goes on."""
         turn = None
         if rack is None or rack.leads:
             self._client.tell(standing)

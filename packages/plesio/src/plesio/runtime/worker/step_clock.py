@@ -25,5 +25,5 @@ class StepClock:
         self.finished = clock
 
     def go_on_from(self, clock: int) -> None:
-        """The worker is admitted, or all go on together, at ``clock``."""
+        """Go on at ``clock``: the worker is admitted, or all go on together."""
         self.finished = clock

@@ -40,22 +40,22 @@ class StepTimes:
         return self._training.elapsed_s()
 
     def begin(self) -> None:
-        """Computing begins, unless it has since the last step."""
+        """Begin computing, unless it has begun since the last step."""
         self._training.start()
         if self._marked_s is None:
             self._marked_s = self._now_s()
 
     def waited(self, begun_s: float, ended_s: float, *, clock: int) -> None:
-        """The worker waited for samples; what it had done until then is in the records: its last step, for one."""
+        """Record a wait for samples; the work until then is in the records: its last step, for one."""
         self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=clock)
         self._marked_s = ended_s
 
     def computed(self, clock: int, *, ready_s: float | None, relative_size: float) -> None:
-        """The gradient of step ``clock`` is complete.
+        """Record that the gradient of step ``clock`` is complete.
 
         Args:
             clock: The step.
-            ready_s: When the exchange had the gradient, if that was before now.
+            ready_s: The time at which the exchange had the gradient, if that was before now.
             relative_size: Size of the step's batch, as a share of the usual one.
         """
         timeline, entered_s = self._timeline, self._now_s()
@@ -71,7 +71,7 @@ class StepTimes:
         self._entered_s, self._exchanged_s = self._now_s(), timeline.exchanged_s
 
     def repeat(self) -> None:
-        """The step does not count; computing begins again."""
+        """Begin computing again: the step does not count."""
         self._marked_s = self._now_s()
 
     def stepped(self, clock: int, *, samples: int, loss: float | None) -> None:
@@ -95,7 +95,7 @@ class StepTimes:
             self._marked_s = None if self._marked_s is None else self._now_s()
 
     def leave(self) -> None:
-        """The last step is over."""
+        """End the last step."""
         self._timeline.leave_steps()
         if self._training.elapsed_s() > 0:
             self._training.pause()

@@ -100,7 +100,7 @@ class Stream:
             yield own
 
     def trained(self) -> int:
-        """A step on all that was given is done; returns the number of workers that share the stream."""
+        """Count a step on all that was given, and return the number of workers that share the stream."""
         self._trained = self._read
         return self._rounds.num_workers
 

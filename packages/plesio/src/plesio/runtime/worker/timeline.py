@@ -1,4 +1,4 @@
-"""Where a worker's time goes: one call per span, into the meter's totals and the trace; with it what was used."""
+"""The spans of a worker's time, one call each, into the meter's totals and the trace; with them the utilisation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,13 +52,13 @@ class Timeline:
         self.meter.measured_by(gauges)
 
     def ready(self, at_s: float, *, clock: int) -> None:
-        """The gradient of step ``clock`` is complete."""
+        """Record that the gradient of step ``clock`` is complete."""
         held = None if self._gauges is None else self._gauges.ready()
         if held is not None:
             self.event("memory", at_s=at_s, clock=clock, **held)
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
-        """A step is finished, ``at_s`` seconds of training after the first one began."""
+        """Record a step that finished ``at_s`` seconds of training after the first one began."""
         self.meter.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=at_s)
         if self._gauges is not None:
             now_s = self.now_s()
@@ -67,13 +67,13 @@ class Timeline:
                 self.event(UTILISATION, at_s=now_s, clock=clock, **used)
 
     def leave_steps(self) -> None:
-        """What follows is no step: the worker evaluates, saves or ends."""
+        """Begin a time without steps: the worker evaluates, saves or ends."""
         if self._gauges is not None:
             self._gauges.leave_steps()
 
     @contextmanager
     def beside_steps(self) -> Iterator[None]:
-        """What happens in this context is no step."""
+        """Mark what happens in this context as no step."""
         self.leave_steps()
         try:
             yield
@@ -82,46 +82,46 @@ class Timeline:
                 self._gauges.return_to_steps()
 
     def compute(self, start_s: float, end_s: float, *, clock: int) -> None:
-        """The worker computed (loading data, forward, backward, optimizer)."""
+        """Record computing (loading data, forward, backward, optimizer)."""
         self._totals.compute_s += end_s - start_s
         self.trace.span("compute", start_s=start_s, end_s=end_s, clock=clock)
 
     def worked(self, duration_s: float) -> None:
-        """The worker computed inside its exchange, in pieces too short for spans of their own."""
+        """Add computing inside an exchange, in pieces too short for spans of their own."""
         self._totals.compute_s += duration_s
 
     def wait(self, start_s: float, end_s: float, *, clock: int) -> None:
-        """The worker waited for others."""
+        """Record a wait for others."""
         self._totals.wait_s += end_s - start_s
         self.exchanged_s += end_s - start_s
         self.ended_s = end_s
         self.trace.span("wait", start_s=start_s, end_s=end_s, clock=clock)
 
     def communicate(self, start_s: float, end_s: float, *, clock: int) -> None:
-        """The worker's step stood still for a transfer."""
+        """Record a transfer during which the worker's step waited."""
         self._totals.communicate_s += end_s - start_s
         self.exchanged_s += end_s - start_s
         self.ended_s = end_s
         self.trace.span("communicate", start_s=start_s, end_s=end_s, clock=clock)
 
     def blocked(self, start_s: float, end_s: float, *, clock: int) -> None:
-        """The worker was inside a collective: waiting and communicating, to be told apart when all have reported."""
+        """Record time inside a collective: waiting and communicating, to be parted when all have reported."""
         self._totals.blocked.append((clock, end_s - start_s))
         self.exchanged_s += end_s - start_s
         self.ended_s = end_s
         self.trace.span("blocked", start_s=start_s, end_s=end_s, clock=clock)
 
     def evaluate(self, start_s: float, end_s: float, *, clock: int) -> None:
-        """The worker evaluated; training time stood still."""
+        """Record an evaluation, which does not count as training time."""
         self.trace.span("evaluate", start_s=start_s, end_s=end_s, clock=clock)
 
     def refuse(self, clock: int, reason: str, num_returned: int = 0) -> None:
-        """An update of this worker's was refused, and so many of its samples given back."""
+        """Record that an update of this worker was refused, and so many of its samples given back."""
         self.meter.refuse(reason, num_returned=num_returned)
         self.event("refuse", at_s=self.now_s(), clock=clock, reason=reason)
 
     def loss_scale(self, clock: int, scale: float) -> None:
-        """What the loss is scaled by after step ``clock``, other than before."""
+        """Record the new scale of the loss after step ``clock``."""
         self.event("loss_scale", at_s=self.now_s(), clock=clock, scale=scale)
 
     def event(self, kind: str, *, at_s: float, clock: int, **fields: object) -> None:

@@ -1,8 +1,8 @@
-"""What a worker uses over time: processor, memory, network, and a GPU where there is one.
+"""A worker's utilisation over time: processor, memory, network, and a GPU where there is one.
 
 A sample is taken at the end of a step, by the training thread itself, if the last one is `SAMPLE_S` old: no thread
-competes with the training, and processor time and bytes are those of the whole stretch between two samples, however
-long a step was. Of memory a sample says what is resident at the end of a step, which is less than the peak within it.
+competes with the training, and processor time and bytes cover the whole stretch between two samples, however
+long a step was. A sample's memory is what is resident at the end of a step, which is less than the peak within it.
 
 When there are `MOST_SAMPLES`, each two become their mean and the stretches from then on are twice as long. So a run
 keeps no more than that however long it is, and its trace has a few hundred samples more each time its length doubles.
@@ -45,10 +45,10 @@ class Reading:
 
 
 class Counters(Protocol):
-    """Where readings come from."""
+    """The source of readings."""
 
     def read(self) -> Reading:
-        """The counters now."""
+        """Read the counters now."""
         ...
 
 
@@ -66,7 +66,7 @@ class Sample:
 
     @classmethod
     def between(cls, before: Reading, after: Reading, *, duration_s: float) -> "Sample":
-        """What was used between two readings."""
+        """Compute what was used between two readings."""
         host_s = after.host_s - before.host_s
         return cls(
             cpu=(after.cpu_s - before.cpu_s) / duration_s,
@@ -112,7 +112,7 @@ class UtilisationGauge:
         self._samples: list[Sample] = []
 
     def stepped(self, now_s: float) -> Sample | None:
-        """A step is over; the sample, if one was due."""
+        """Take note of a finished step; return the sample, if one was due."""
         if now_s < self._next_s:
             return None
         last, reading = self._last, self._counters.read()
@@ -130,7 +130,7 @@ class UtilisationGauge:
         return sample
 
     def summary(self) -> Utilisation | None:
-        """Of all samples; None before the first. May be called from any thread."""
+        """Summarise all samples; None before the first. May be called from any thread."""
         samples = tuple(self._samples)
         if not samples:
             return None
@@ -158,7 +158,7 @@ class HostCounters:
         self._gpu_tells = self._on_gpu and _can_tell_utilisation()
 
     def read(self) -> Reading:
-        """The counters now."""
+        """Read the counters now."""
         own, host, network = self._process.cpu_times(), psutil.cpu_times(), psutil.net_io_counters()
         host_s = sum(host) - host.guest - host.guest_nice  # which are in user and nice already
         return Reading(
@@ -174,7 +174,7 @@ class HostCounters:
 
 
 def _can_tell_utilisation() -> bool:
-    """Whether torch finds NVIDIA's pynvml, which is no dependency of Plesio's."""
+    """Tell whether torch finds NVIDIA's pynvml, which is no dependency of Plesio."""
     try:
         torch.cuda.utilization()
     except (ModuleNotFoundError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What `Session.state_dict` gives: the model's and the optimizer's state as torch's own objects have and take them."""
+"""The result of `Session.state_dict`: the model's and the optimizer's state in the form of torch's own objects."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 
 def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int) -> dict[str, Any]:
-    """Copies of the state that all workers share, wherever it is kept, and what run it is of."""
+    """Copy the state that all workers share, wherever it is kept, with a description of its run."""
     with replica.whole():
         optimizers = [deepcopy(optimizer.state_dict()) for optimizer in replica.optimizers]
         model = deepcopy(replica.model.state_dict())

@@ -1,4 +1,4 @@
-"""Where a session runs."""
+"""The surroundings of a session."""
 
 from typing import Literal, Protocol
 
@@ -11,7 +11,7 @@ __all__ = ["World"]
 
 
 class World(Protocol):
-    """Where a session runs: who else is there, and who keeps the run's records."""
+    """The surroundings of a session: the other workers, and the keeper of the run's records."""
 
     @property
     def rank(self) -> int:
@@ -43,7 +43,7 @@ class World(Protocol):
         ...
 
     def explain(self, error: BaseException) -> PlesioError | None:
-        """What lies behind ``error``, if it is that the run cannot go on (a worker is lost, the server is gone)."""
+        """Explain ``error``, if it means that the run cannot go on (a worker is lost, the server is gone)."""
         ...
 
     @property
@@ -62,11 +62,11 @@ class World(Protocol):
         ...
 
     def leave(self) -> None:
-        """This worker has ended its part; where it evaluates, wait until all have."""
+        """End this worker's part; where it evaluates, wait until all have."""
         ...
 
     def result(self, *, tells: bool = True) -> RunResult:
-        """The run's figures as far as this process knows them, once it has told its own if it ``tells`` them."""
+        """Return the run's figures as far as this process has them, after reporting its own if it ``tells`` them."""
         ...
 
     def close(

@@ -22,7 +22,7 @@ def pack_bits(bits: Tensor) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, *, num_bits: int) -> Tensor:
-    """The bits that `pack_bits` packed, as a uint8 tensor of zeros and ones.
+    """Return the bits that `pack_bits` packed, as a uint8 tensor of zeros and ones.
 
     >>> unpack_bits(torch.tensor([129, 1], dtype=torch.uint8), num_bits=9).tolist()
     [1, 0, 0, 0, 0, 0, 0, 1, 1]
@@ -48,7 +48,7 @@ def pack_places(places: Tensor, *, among: int) -> Tensor:
 
 
 def unpack_places(packed: Tensor, *, num_places: int, among: int) -> Tensor:
-    """The places that `pack_places` packed.
+    """Return the places that `pack_places` packed.
 
     >>> packed = pack_places(torch.tensor([3, 64, 65, 999]), among=1_000)
     >>> len(packed), unpack_places(packed, num_places=4, among=1_000).tolist()

@@ -1,4 +1,4 @@
-"""What a codec is: a flat update in, a small tensor out that is exactly as long as its closed form says, and back."""
+"""The interface of a codec: a flat update in, a small tensor of exactly the length of its closed form out, and back."""
 
 from abc import ABC, abstractmethod
 
@@ -21,10 +21,10 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
-        """The payload of ``update`` [num_elements], which is left as it is.
+        """Encode ``update`` [num_elements], which is left as it is.
 
-        The same update, seed, rank and clock give the same payload, to the bit. Where an update is all NaN so is what
-        its payload says.
+        The same update, seed, rank and clock give the same payload, to the bit. The payload of an update of NaN
+        alone decodes to NaN alone.
         """
 
     @abstractmethod
@@ -32,13 +32,13 @@ class Codec(ABC):
         """Add ``scale`` times what ``payload`` says to the flat tensor ``to``."""
 
     def decode(self, payload: Tensor, *, clock: int) -> Tensor:
-        """What ``payload`` says, as a flat float32 tensor."""
+        """Decode ``payload`` into a flat float32 tensor."""
         decoded = torch.zeros(self.num_elements, device=payload.device)
         self.add(payload, to=decoded, clock=clock)
         return decoded
 
 
 def generator_of(*key: int, device: torch.device) -> torch.Generator:
-    """A generator whose numbers are a function of ``key``, such as (seed, rank, clock), on this kind of device."""
+    """Return a generator whose numbers depend on ``key`` alone, such as (seed, rank, clock), on this kind of device."""
     [seed] = np.random.SeedSequence(key).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(seed))

@@ -26,11 +26,11 @@ from plesio.policies.compression import Compression, HalfPrecision
 __all__ = ["CommHook", "ddp_comm_hook", "torch_comm_hook"]
 
 CommHook = Callable[[dist.ProcessGroup, Any], torch.futures.Future[torch.Tensor]]
-"""As ``DistributedDataParallel.register_comm_hook(process_group, hook)`` takes it."""
+"""A hook of the form that ``DistributedDataParallel.register_comm_hook(process_group, hook)`` takes."""
 
 
 def ddp_comm_hook(compression: Compression) -> CommHook | None:
-    """The hook of torch's that does what ``compression`` says; None if there is none.
+    """Return torch's hook that does the same as ``compression``; None if there is none.
 
     >>> from plesio.policies.compression import parse_compression
     >>> [ddp_comm_hook(parse_compression(text)).__name__ for text in ("fp16", "bf16")]
@@ -47,10 +47,10 @@ def ddp_comm_hook(compression: Compression) -> CommHook | None:
 
 
 def torch_comm_hook(hook: TorchHook, group: dist.ProcessGroup) -> CommHook:
-    """The one of torch's that is named, with a fresh state where it has one.
+    """Return the named hook of torch's, with a fresh state if it has one.
 
     Args:
-        hook: Which.
+        hook: Its name.
         group: The ranks.
     """
     match hook.form:

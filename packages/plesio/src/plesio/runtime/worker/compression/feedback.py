@@ -56,7 +56,7 @@ class ErrorFeedback:
 
     @property
     def exceeded(self) -> bool:
-        """Whether the residual has outgrown the limit."""
+        """True if the residual has outgrown the limit."""
         return self.ratio > self.limit
 
     def compensate(self, update: Tensor) -> Tensor:

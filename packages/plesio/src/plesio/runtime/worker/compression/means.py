@@ -63,12 +63,12 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an exchange brought.
+    """The result of an exchange.
 
     Attributes:
-        mean: The same on all ranks.
-        residual: What this rank's share has and was not sent; None is nothing, or nobody wants it.
-        asked: Whether some rank asks for a flush.
+        mean: Equal on all ranks.
+        residual: The part of this rank's share that was not sent; None if it is nothing, or is not needed.
+        asked: True if some rank asks for a flush.
     """
 
     mean: Tensor
@@ -263,7 +263,7 @@ class _Scattered:
         return parts
 
     def _residual(self, own: Tensor, sent: Tensor) -> Tensor:
-        """What the two encodings have left out of what this rank had."""
+        """Return the part of this rank's share that the two encodings left out."""
         codec, length = self.way.codec, self.payloads.shape[1] - 1
         left = self.parts.clone()
         codec.add(self.payloads[:, :length], to=left, clock=self.clock, scale=-1.0)

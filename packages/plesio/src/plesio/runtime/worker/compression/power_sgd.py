@@ -45,7 +45,7 @@ class _Matrix:
         return self.begin + self.rows * self.columns
 
     def of(self, update: Tensor) -> Tensor:
-        """The matrix, sharing the update's memory."""
+        """View the matrix in the update's memory."""
         return update[self.begin : self.end].view(self.rows, self.columns)
 
 
@@ -82,11 +82,11 @@ class Factoring:
 
     @property
     def factors_something(self) -> bool:
-        """Whether there is a second payload."""
+        """True if there is a second payload."""
         return bool(self._matrices)
 
     def first(self, update: Tensor) -> Tensor:
-        """What is sent in full of ``update``, and every P."""
+        """Return the first payload: the parts of ``update`` that are sent in full, and every P."""
         whole = [update[begin:end].float() for begin, end in self._whole]
         starts = zip(self._matrices, self._starts, strict=True)
         left = [matrix.of(update).float() @ _orthonormal(start.to(update.device)) for matrix, start in starts]

@@ -63,12 +63,12 @@ class QsgdCodec(Codec):
 
 
 def _pack_nibbles(levels: Tensor) -> Tensor:
-    """The low halves of bytes ``[..., n]``, two to a byte ``[..., ⌈n/2⌉]``."""
+    """Pack the low halves of bytes ``[..., n]``, two to a byte ``[..., ⌈n/2⌉]``."""
     pairs = torch.nn.functional.pad(levels, (0, levels.shape[-1] % 2)).view(*levels.shape[:-1], -1, 2)
     return (pairs[..., 0] & 0xF) | (pairs[..., 1] << 4)
 
 
 def _unpack_nibbles(packed: Tensor, *, number: int) -> Tensor:
-    """The bytes ``[..., number]`` that were packed, their sign restored."""
+    """Unpack the bytes ``[..., number]`` and restore their sign."""
     signed = packed.view(torch.int8)
     return torch.stack([(signed << 4) >> 4, signed >> 4], -1).flatten(-2)[..., :number]

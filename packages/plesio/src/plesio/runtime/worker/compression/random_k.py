@@ -33,7 +33,7 @@ class RandomKCodec(Codec):
         self._drawn: tuple[int, Tensor] | None = None
 
     def places(self, clock: int, *, device: torch.device) -> Tensor:
-        """The places [k] of the exchange at ``clock``, rising."""
+        """Return the places [k] of the exchange at ``clock``, rising."""
         if self._drawn is None or self._drawn[0] != clock:
             # drawn on the CPU, for ranks on other devices must draw the same
             generator = generator_of(_STREAM, self._seed, clock, device=torch.device("cpu"))

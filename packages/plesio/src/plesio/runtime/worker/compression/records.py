@@ -21,7 +21,7 @@ class Recorded(Protocol):
 
     @property
     def exchanges(self) -> str:
-        """What its exchanges are called, so that ranks with the same numbers say the same."""
+        """The name of its exchanges, equal on ranks whose numbers are equal."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class Recorded(Protocol):
         ...
 
     def figures(self) -> CompressionFigures:
-        """What has been done so far."""
+        """Return the counts so far."""
         ...
 
 

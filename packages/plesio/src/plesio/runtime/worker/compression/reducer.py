@@ -69,19 +69,19 @@ class Flush:
 
     @property
     def asked(self) -> bool:
-        """Whether this rank was one of those that asked."""
+        """True if this rank was one of those that asked."""
         return self.ratio > self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionFigures:
-    """What one rank's reducer has done so far.
+    """Counts of one rank's reducer so far.
 
     Attributes:
-        num_exchanges: Finished, the refused ones included.
-        num_refused: Whose mean was not finite.
-        sent_bytes: Sent by this rank, every collective being a ring.
-        uncompressed_bytes: That it would have sent without compression.
+        num_exchanges: Exchanges that are finished, the refused ones included.
+        num_refused: Exchanges whose mean was not finite.
+        sent_bytes: Bytes sent by this rank, every collective being a ring.
+        uncompressed_bytes: Bytes that it would have sent without compression.
         residual_ratio: Norm of the residual over the updates' average norm, after the last exchange.
         worst_residual_ratio: The largest of all exchanges.
         flushes: Exchanges sent in full.
@@ -114,7 +114,7 @@ class CompressedReducer:
     """
 
     exchanges = "exchanges"
-    """What they are called where they are counted."""
+    """The name under which they are counted."""
 
     def __init__(
         self,
@@ -143,12 +143,12 @@ class CompressedReducer:
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether what is not sent is added to the next update."""
+        """True if the part that is not sent is added to the next update."""
         return self.compression.keeps_residual
 
     @property
     def residual(self) -> Tensor | None:
-        """What this rank has kept back of its shares (updates times weights); None is zero."""
+        """The part of its shares (updates times weights) that this rank has kept back; None is zero."""
         return None if self._feedback is None else self._feedback.residual
 
     @property
@@ -202,7 +202,7 @@ class CompressedReducer:
         return mean
 
     def figures(self) -> CompressionFigures:
-        """What has been done so far."""
+        """Return the counts so far."""
         return CompressionFigures(
             num_exchanges=self._num_exchanges,
             num_refused=self._num_refused,
@@ -230,20 +230,20 @@ class PendingMean:
 
     @torch.no_grad()
     def wait(self) -> Tensor:
-        """The mean, when it is there: flat, of the updates' dtype, and equal on all ranks."""
+        """Wait for the mean: flat, of the updates' dtype, and equal on all ranks."""
         if self._mean is None:
             self._mean = self._take()
         return self._mean
 
 
 def make_codec(compression: Compression, *, num_elements: int, seed: int, rank: int) -> Codec:
-    """The codec of a compression that has payloads.
+    """Make the codec of a compression that has payloads.
 
     Args:
         compression: One that neither sends everything nor factors matrices.
-        num_elements: Of an update.
-        seed: Of the run.
-        rank: Of the rank that encodes.
+        num_elements: Length of an update.
+        seed: The run's.
+        rank: The rank that encodes.
     """
     match compression:
         case HalfPrecision():

@@ -100,7 +100,7 @@ class AveragingExchange:
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
 
     def gathered(self) -> AbstractContextManager[None]:
-        """The replica is what there is of the shared state between two averagings."""
+        """Do nothing: between two averagings the replica holds all there is of the shared state."""
         return nullcontext()
 
     def replaced(self) -> None:
@@ -110,7 +110,7 @@ class AveragingExchange:
                 mean.begin()
 
     def stand(self) -> Stand | None:
-        """A worker's own steps are in its replica, and those of all up to the last averaging that was merged."""
+        """Return the stand: the worker's own steps, and the steps of all up to the last averaging that was merged."""
         return None if self._latest is None else Stand(settled=self._averaged_clock, counted=self._latest.clock)
 
     def units(self) -> list[int]:
@@ -144,7 +144,7 @@ class AveragingExchange:
             self._records = CompressionRecords(compressed, timeline=self._timeline)
 
     def _met(self, named: Sequence[Named], progress: torch.Tensor) -> None:
-        """The workers have come so far on average since they met last."""
+        """Correct the moments by how far the workers have come on average since they met last."""
         if self._moments is not None:
             of = zip(named, parts(named, progress), strict=True)
             self._moments.met({self._replica.parameters[name]: part for (name, _), part in of})
@@ -165,7 +165,7 @@ class AveragingExchange:
         return self._gauge.measure(list(self._replica.gradients()))
 
     def stepped(self, progress: Progress) -> None:
-        """The replica has made its step: merge and start the averagings that are due."""
+        """Take note of the replica's step, then merge and start the averagings that are due."""
         self._latest = progress
         self._num_steps += 1
         merges = self._policy.merges_at(progress.clock)
@@ -216,7 +216,7 @@ class AveragingExchange:
             self._refuse(clock, "not_finite")
 
     def _state(self, means: Sequence[torch.Tensor]) -> State:
-        """The averaged tensors by name; what is not averaged (integer buffers) from this rank."""
+        """Return the averaged tensors by name; what is not averaged (integer buffers) comes from this rank."""
         state = self._replica.state()
         for mean, flat in zip(self._means, means, strict=True):
             for (name, _), part in zip(mean.named, parts(mean.named, flat), strict=True):
@@ -232,10 +232,10 @@ class AveragingExchange:
 
     @torch.no_grad()
     def shared(self) -> State | None:
-        """The mean of the replicas as they are now (a collective of its own); rank 0 gets it, the replicas stay.
+        """Compute the mean of the replicas as they are now (a collective of its own) for rank 0; the replicas stay.
 
-        Before the first step, and right after an averaging, all replicas are equal to the bit, and what rank 0 has is
-        the mean: at a run's end nobody waits here for one that is lost.
+        Before the first step, and right after an averaging, all replicas are equal to the bit, and rank 0's own is the
+        mean: at a run's end no worker waits here for one that is lost.
         """
         if self._latest is None or self._latest.clock == self._averaged_clock:
             return self._replica.state() if self._leads else None
@@ -261,7 +261,7 @@ class AveragingExchange:
                 self._records.settled(latest.clock)
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call (rank 0)."""
+        """Return the snapshots taken since the last call (rank 0)."""
         return self._snapshots.take()
 
     def close(self) -> None:

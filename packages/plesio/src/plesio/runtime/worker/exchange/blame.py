@@ -1,4 +1,4 @@
-"""Who takes the blame for a mean that is not finite, which all ranks see and none can trace to an update."""
+"""The rank that counts a mean as refused: all ranks see that it is not finite, and none can trace it to an update."""
 
 import torch
 
@@ -8,12 +8,12 @@ __all__ = ["takes_blame"]
 
 
 def takes_blame(group: Group, *, guilty: bool, device: torch.device) -> bool:
-    """Whether this rank counts the refusal: every guilty one does, and if there is none, rank 0 for all.
+    """Decide whether this rank counts the refusal: every guilty one does, and if there is none, rank 0 for all.
 
     Args:
         group: The ranks, all of which call this.
-        guilty: Whether this rank knows that what it contributed was not finite.
-        device: Of the group's tensors.
+        guilty: True if this rank's contribution was not finite.
+        device: The device of the group's tensors.
     """
     flags = torch.tensor([1.0 if guilty else 0.0], device=device)
     group.all_reduce(flags).wait()

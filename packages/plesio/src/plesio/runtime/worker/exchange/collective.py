@@ -56,7 +56,7 @@ class CollectiveExchange(Exchange, Protocol):
         ...
 
     def units(self) -> list[int]:
-        """Of each rank, a number that it shares with those whose replicas are equal to its own after every step."""
+        """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
         ...
 
 
@@ -107,7 +107,7 @@ class CollectiveExchanges:
         return self._live.current
 
     def regrouped(self, samples: int) -> None:
-        """The workers are others, after so many samples: where they are is found out anew when it is needed."""
+        """Forget the racks after the workers changed at so many samples; they are found anew when they are needed."""
         self._racks = None
         self._outer_made_as = None
         if self._group.rank == 0:
@@ -131,7 +131,7 @@ class CollectiveExchanges:
             self._replica.scaling.agree(self._group, device=device)
 
     def own(self) -> dict[str, Any]:
-        """What outlives an exchange here, as plain values."""
+        """Return the state that outlives an exchange here, as plain values."""
         outer = {str(dtype): step.velocity for dtype, step in self._outer.items()}
         return {"outer": outer, "made_as": None if self._outer_made_as is None else list(self._outer_made_as)}
 
@@ -155,7 +155,7 @@ class CollectiveExchanges:
         self._snapshots.passed(samples)
 
     def share(self, policy: Policy, shares: Sequence[float]) -> float:
-        """What this rank's parameters count in a mean under ``policy``, relative to an equal share.
+        """Return the weight of this rank's parameters in a mean under ``policy``, relative to an equal share.
 
         Args:
             policy: One that has been built here.
@@ -167,12 +167,12 @@ class CollectiveExchanges:
         return statistics.fmean(shares[rank] for rank in ranks) * self._group.size
 
     def _rack_mates(self) -> Sequence[int]:
-        """The ranks of this rank's rack; known since the first policy by racks."""
+        """Return the ranks of this rank's rack, which the first policy by racks has found."""
         assert self._racks is not None, "no policy by racks has been built"
         return next(ranks for ranks in self._racks.members if self._group.rank in ranks)
 
     def build(self, policy: Policy) -> CollectiveExchange:
-        """The exchange of ``policy``."""
+        """Build the exchange of ``policy``."""
         changes, warn = self._replica.changes, self._timeline.meter.warn
         changes.lost_under(policy, warn=warn, refuses=self._gauge is None)  # else there will be another policy
         return self._build(policy)
@@ -202,10 +202,10 @@ class CollectiveExchanges:
         )
 
     def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
-        """What keeps the optimizer's state as that of the mean, where it is to be.
+        """Make the moments that follow the mean of the workers, if ``policy`` shares them.
 
         Raises:
-            ExchangeError: The optimizer has none that could be.
+            ExchangeError: The optimizer has no moments that can be shared.
         """
         if policy.moments == "own":
             return None
@@ -218,7 +218,7 @@ class CollectiveExchanges:
         return MeanMoments(self._replica.optimizer, num_replicas=num_replicas)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
-        """That of a policy that cuts the replica; in the virtual world nothing is cut, and everything sent."""
+        """Build the exchange of a policy that cuts the replica; the virtual world cuts nothing and sends everything."""
         if isinstance(self._group, TorchGroup):
             return FsdpExchange(
                 self._replica,
@@ -238,7 +238,7 @@ class CollectiveExchanges:
         )
 
     def _build_in_step(self, policy: Policy) -> SynchronousExchange:
-        """That of a policy whose replicas are equal after every step: gradients are averaged."""
+        """Build the exchange of a policy whose replicas are equal after every step: gradients are averaged."""
         self._outer_made_as = None
         if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
             return self._build_ddp(self._group, comm_hook=ddp_comm_hook(policy.compression))
@@ -304,13 +304,13 @@ class CollectiveExchanges:
         return self._build_ddp(self._group, comm_hook=torch_comm_hook(hook, self._group.process_group))
 
     def _ddp_can(self, policy: Policy) -> bool:
-        """Whether DDP makes this mean; of sparse gradients on CPUs alone (by Gloo), and with no hook that casts."""
+        """Tell whether DDP can make this mean; of sparse gradients only on CPUs (by Gloo), without a casting hook."""
         if policy.compression == NO_COMPRESSION:
             return all(parameter.device.type == "cpu" for parameter in self._replica.sparse.values())
         return not self._replica.sparse and ddp_comm_hook(policy.compression) is not None
 
     def _outer_steps(self, policy: Policy) -> Mapping[torch.dtype, OuterStep] | None:
-        """Those of the exchange before, if it made them alike: their momentum outlives a change of the period."""
+        """Return the outer steps, the previous ones if made alike: their momentum outlives a change of the period."""
         made_as = policy.inner_rate, policy.momentum
         if self._outer_made_as != made_as:
             self._outer_made_as = made_as
@@ -318,7 +318,7 @@ class CollectiveExchanges:
         return self._outer if policy.has_outer_step else None
 
     def racks(self) -> Racks:
-        """Where the ranks are; all of them call it."""
+        """Find the racks of all ranks once; all of them call it."""
         if self._racks is None:
             self._racks = Racks.among(self._group)
         return self._racks
@@ -329,10 +329,10 @@ class CollectiveExchanges:
         return rack
 
     def rack(self, *, together: bool) -> Rack:
-        """This rank's rack, in a stage whose racks share the store; all ranks call it.
+        """Describe this rank's rack, in a stage whose racks share the store; all ranks call it.
 
         Args:
-            together: Whether racks exchange in rounds of all.
+            together: True if racks exchange in rounds of all.
         """
         members = self.racks().members
         return Rack(
@@ -343,7 +343,7 @@ class CollectiveExchanges:
         )
 
     def build_on_store(self, inner: Policy, store: StoreExchange) -> RackStoreExchange:
-        """The exchange of racks that share a store, to which a rack's first rank goes by ``store``; all call it.
+        """Build the exchange of racks that share a store, with ``store`` for a rack's first rank; all call it.
 
         Args:
             inner: The policy within a rack.

@@ -82,7 +82,7 @@ class DdpExchange(ReducingExchange):
         self._failures = _Failures() if elastic else None
         self._ddp = self._build(find_unused=False)
         self._used: set[int] | None = set()
-        """Of the parameters (ids), which the forward passes before this backward pass have used; None after a step."""
+        """The parameters (ids) that the forward passes before this backward pass have used; None after a step."""
         self._reduces = False
         """True if DDP averages in the next backward pass, because exactly one forward pass came before it."""
         self._mean_finite = True
@@ -252,7 +252,7 @@ class DdpExchange(ReducingExchange):
 
 
 class _Failures:
-    """What reductions have raised, on whichever thread."""
+    """Errors that reductions have raised, on whichever thread."""
 
     def __init__(self) -> None:
         self.first: RuntimeError | None = None
@@ -262,7 +262,7 @@ class _Failures:
         self.first = self.first or error
 
     def noted(self, hook: CommHook | None) -> CommHook:
-        """A hook that does the same and never fails: after a failure it leaves gradients as they are."""
+        """Wrap a hook so that it never fails: after a failure it leaves gradients as they are."""
 
         def reduce(
             group: dist.ProcessGroup,
@@ -298,7 +298,7 @@ class _Failures:
 
 
 def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
-    """The leaves (ids) that these were computed from."""
+    """Find the leaves (ids) that these were computed from."""
     found = {id(tensor) for tensor in tensors}
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(waiting)  # keeps them alive, so that each is known again
@@ -316,7 +316,7 @@ def _reduce_gauged(
     state: tuple[Gauge, LossScaling | None, TorchGroup, CommHook],
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
 ) -> torch.futures.Future[torch.Tensor]:
-    """A reduction with a look at this rank's gradient before it, which is weighed."""
+    """Reduce a bucket after measuring and weighting this rank's gradient."""
     gauge, scaling, group, reduce = state
     gradient: torch.Tensor = bucket.buffer()
     gauge.measure([gradient], scale=1.0 if scaling is None else scaling.scale)

@@ -33,7 +33,7 @@ class ElasticExchange:
         self._exchanges = exchanges
         self._rounds = rounds
         self._snapshots: list[SharedState] = []
-        """Of groups that are no more."""
+        """Snapshots of earlier groups."""
         self._current: CollectiveExchange = NoGroup() if late else exchanges.build(policy)
 
     @property
@@ -58,7 +58,7 @@ class ElasticExchange:
         self._current.settle()
 
     def memory(self) -> dict[str, Any]:
-        """The momentum of steps that are made of means."""
+        """Return the momentum of outer steps, which outlives a group."""
         return {"own": self._exchanges.own()}
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
@@ -80,7 +80,7 @@ class ElasticExchange:
         """Never rests."""
 
     def shared(self) -> State | None:
-        """The shared parameters now, on the first worker that is there."""
+        """Return the shared parameters now, on the first worker that is there."""
         return self._current.shared()
 
     def finish(self) -> None:
@@ -88,7 +88,7 @@ class ElasticExchange:
         self._current.finish()
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call, on the first worker that is there."""
+        """Return the snapshots taken since the last call, on the first worker that is there."""
         taken, self._snapshots = self._snapshots, []
         return taken + self._current.snapshots()
 

@@ -85,7 +85,7 @@ class Equality:
         return True
 
     def at_end(self) -> dict[str, int] | UnsetType:
-        """A number for each parameter and rate, for the run's records to compare, where replicas are to be equal."""
+        """Return a number for each parameter and rate, for the run's records to compare if replicas are to be equal."""
         stand = self._stand()
         if not isinstance(self._group.current, TorchGroup) or stand is None or stand.settled != stand.counted:
             return UNSET
@@ -93,7 +93,7 @@ class Equality:
         return dict(zip([*self._whole(), *rates], self._bits().tolist(), strict=True))
 
     def _whole(self) -> dict[str, torch.Tensor]:
-        """The parameters that are to be equal; a sharded replica has parts."""
+        """Return the parameters that are to be equal: none of a sharded replica, which has parts."""
         return {} if self._replica.is_cut else {name: p.detach() for name, p in self._replica.parameters.items()}
 
     def _rates(self) -> list[float]:
@@ -106,7 +106,7 @@ class Equality:
         return torch.stack([*map(_sum_of_bits, self._whole().values()), *rates.view(torch.int64)])
 
     def _values(self) -> torch.Tensor:
-        """The learning rates; then for each parameter its sum, its sum of squares, and how many numbers it has."""
+        """Return the learning rates; then for each parameter its sum, its sum of squares, and its size."""
         device = next(iter(self._replica.parameters.values())).device
         numbers = list(torch.tensor(self._rates(), dtype=torch.float64, device=device))
         for parameter in self._whole().values():
@@ -132,7 +132,7 @@ class Equality:
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor, *, num_rates: int) -> int | None:
-    """The first place in which two workers' values differ by more than rounding."""
+    """Find the first place in which two workers' values differ by more than rounding."""
     for place in range(num_rates):
         if abs(one[place] - other[place]) > RATE_ROUNDING * abs(one[place]):
             return place

@@ -1,4 +1,4 @@
-"""What a session needs of an exchange, whichever it is."""
+"""The interface of an exchange, by which a session steps, evaluates and ends."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -74,11 +74,11 @@ class Exchange(Protocol):
         ...
 
     def admitted_at(self, clock: int) -> None:
-        """The worker takes part again from ``clock`` on, after a rest."""
+        """Take part again from ``clock`` on, after a rest."""
         ...
 
     def shared(self) -> State | None:
-        """The shared parameters now, on the worker that evaluates; None on the others. All workers call it."""
+        """Return the shared parameters now, on the worker that evaluates; None on the others. All workers call it."""
         ...
 
     def finish(self) -> None:
@@ -86,7 +86,7 @@ class Exchange(Protocol):
         ...
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call, on the worker that evaluates."""
+        """Return the snapshots taken since the last call, on the worker that evaluates."""
         ...
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Exchange(Protocol):
 
 
 class LocalExchange:
-    """Nobody to share with: an ordinary single-process run."""
+    """An exchange of one worker alone: an ordinary single-process run."""
 
     ready_s: float | None = None
 
@@ -127,14 +127,14 @@ class LocalExchange:
         """Never rests."""
 
     def shared(self) -> State | None:
-        """The replica's own state."""
+        """Return the replica's own state."""
         return self._replica.state()
 
     def finish(self) -> None:
         """Nothing is held back."""
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call."""
+        """Return the snapshots taken since the last call."""
         return self._snapshots.take()
 
     def close(self) -> None:
@@ -154,29 +154,29 @@ class Gauge(Protocol):
 
     @property
     def weight(self) -> float:
-        """What this rank's gradient is multiplied by before the mean over the ranks is taken."""
+        """The factor of this rank's gradient before the mean over the ranks is taken."""
         ...
 
     def weight_among(self, ranks: Sequence[int]) -> float:
-        """The same before the mean over some of the ranks."""
+        """Return the factor before the mean over some of the ranks."""
         ...
 
     def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
-        """Some or all of the gradient of the step under way; always the same parts in the same order.
+        """Measure some or all of the gradient of the step under way; always the same parts in the same order.
 
         An extraordinary one is scaled down in place.
 
         Args:
-            parts: Of the gradient, times ``scale``.
-            scale: Of the loss.
+            parts: Tensors of the gradient, times ``scale``.
+            scale: Scale of the loss.
 
         Returns:
-            Whether it is finite.
+            True if it is finite.
         """
         ...
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
-        """The exchange that this rank began after step ``clock`` took so long, from there until it was complete."""
+        """Record how long the exchange that this rank began after step ``clock`` took until it was complete."""
         ...
 
 
@@ -195,7 +195,7 @@ class SnapshotTaker:
         self._taken: list[SharedState] = []
 
     def due(self, samples: int | None) -> bool:
-        """Whether a multiple has been passed since the last snapshot."""
+        """Tell whether a multiple has been passed since the last snapshot."""
         return self._every is not None and samples is not None and samples // self._every > self._passed
 
     def offer(self, samples: int | None, *, at_s: float, state: "StateMaker") -> None:
@@ -205,7 +205,7 @@ class SnapshotTaker:
             self._taken.append(SharedState(samples, at_s, state()))
 
     def due_somewhere(self, samples: int | None) -> bool:
-        """Whether one is due on the worker that keeps them, as every worker knows by the samples of all."""
+        """Tell whether one is due on the worker that keeps them; every worker computes it from the samples of all."""
         return self._wished is not None and samples is not None and samples // self._wished > self._passed
 
     def offer_somewhere(self, samples: int | None, *, at_s: float, state: State | None) -> None:
@@ -227,7 +227,7 @@ class SnapshotTaker:
             self.passed(samples)
 
     def take(self) -> list[SharedState]:
-        """The snapshots since the last call."""
+        """Return the snapshots since the last call."""
         taken, self._taken = self._taken, []
         return taken
 
@@ -236,5 +236,5 @@ class StateMaker(Protocol):
     """Makes the state to keep, called only when it is kept."""
 
     def __call__(self) -> State:
-        """The state."""
+        """Make the state."""
         ...

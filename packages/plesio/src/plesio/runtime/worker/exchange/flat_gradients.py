@@ -33,7 +33,7 @@ class FlatGradients:
 
     @property
     def shapes(self) -> list[list[torch.Size]]:
-        """Of the parameters in each flat tensor, in their order."""
+        """Shapes of the parameters in each flat tensor, in their order."""
         return [[parameter.shape for parameter in group] for group in self._groups]
 
     def share_sent(self, compression: Compression) -> float:
@@ -44,7 +44,7 @@ class FlatGradients:
 
     @torch.no_grad()
     def take(self) -> list[Tensor]:
-        """The gradients; the replica has none afterwards."""
+        """Take the gradients from the replica, which has none afterwards."""
         flats = [
             torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in group])
             for group in self._groups
@@ -72,7 +72,7 @@ class FlatGradients:
 
     @torch.no_grad()
     def take_sparse(self) -> list[Tensor]:
-        """The sparse gradients; the replica has none of them afterwards."""
+        """Take the sparse gradients from the replica, which has none of them afterwards."""
         taken = [_rows(parameter) for parameter in self._sparse]
         for parameter in self._sparse:
             parameter.grad = None
@@ -90,6 +90,6 @@ class FlatGradients:
 
 
 def _rows(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter whose rows are looked up; without one, of no row."""
+    """Return the gradient of a parameter whose rows are looked up; without one, a gradient of no row."""
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     return gradient if gradient.is_sparse else gradient.to_sparse(1)  # a weight that is used otherwise too has it dense

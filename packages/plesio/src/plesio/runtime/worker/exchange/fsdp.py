@@ -55,7 +55,7 @@ class FsdpExchange(SynchronousExchange):
 
     @property
     def ready_s(self) -> float | None:  # type: ignore[override]  # the others know it as a moment
-        """As far back as the step's collectives have taken; None if there were none that were waited for."""
+        """The time now less what the step's collectives have taken; None if the step waited for none."""
         blocked_s = self._collectives.blocked_s
         return self._timeline.now_s() - blocked_s if blocked_s else None
 
@@ -71,7 +71,7 @@ class FsdpExchange(SynchronousExchange):
         self._collectives.begin()
 
     def _whole(self) -> State | None:
-        """The shared state on rank 0; all ranks call it."""
+        """Return the shared state on rank 0; all ranks call it."""
         return super().shared() if self._sharding is None else self._sharding.state()
 
     def reduce(self, progress: Progress) -> bool:
@@ -107,7 +107,7 @@ class FsdpExchange(SynchronousExchange):
             model.set_requires_gradient_sync(True)
 
     def shared(self) -> State | None:
-        """The whole parameters, on rank 0. All workers call it."""
+        """Return the whole parameters on rank 0. All workers call it."""
         return self._whole()
 
     def finish(self) -> None:

@@ -28,7 +28,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 
 
 class FsdpCollectives:
-    """What one worker's collectives of a step were, and how long it was inside them.
+    """The collectives of one worker's step, and the time it was inside them.
 
     Args:
         now_s: Reads the training's clock.
@@ -39,7 +39,7 @@ class FsdpCollectives:
         self.blocked_s = 0.0
         """Since `begin`; on a GPU they run beside the computing, and nothing is counted."""
         self.checksum = 0
-        """Of the collectives since `begin`, in their order."""
+        """Checksum of the collectives since `begin`, in their order."""
         self._asks = True
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class _ReduceScatter(_Allocating):
         op: dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """This rank's part of the sum of all ranks' inputs into ``output_tensor``."""
+        """Write this rank's part of the sum of all ranks' inputs into ``output_tensor``."""
         with self._collectives.doing("reduce", self._number, among=group, device=input_tensor.device):
             if input_tensor.device.type != "cpu":
                 work: dist.Work | None = _reduce_scatter(

@@ -93,7 +93,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._records = CompressionRecords(reducers, timeline=timeline)
         self._keeps_residual = policy.compression.keeps_residual
         self._kept_back = False
-        """Whether something has been sent in part since everything was sent in full."""
+        """True if something has been sent in part since everything was sent in full."""
         self._under_way: deque[_UnderWay] = deque()
         self._latest: Progress | None = None
         self._began: int | None = None
@@ -102,7 +102,7 @@ class GradientMeanExchange(SynchronousExchange):
             replica.takes_steps_elsewhere()
 
     def stand(self) -> Stand | None:
-        """A step is in the replica when its mean is applied; those of the first d steps are not for long."""
+        """Return the stand: a step counts when its mean is applied; in the first d steps none is."""
         if self._stepped is not None or self._began is None:
             return super().stand()
         return Stand(settled=self._began, counted=self._began)
@@ -149,7 +149,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._kept_back = self._keeps_residual
 
     def _first(self) -> _Due:
-        """The oldest mean under way, when it is there."""
+        """Wait for the oldest mean under way."""
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
         self._records.exchanged(first.started.clock)
@@ -193,7 +193,7 @@ class GradientMeanExchange(SynchronousExchange):
             apply_late(self._replica, self._flat, kept)
 
     def _send_rest(self, clock: int) -> list[Tensor]:
-        """The mean of what was kept back, which is sent in full."""
+        """Send in full what was kept back, and return its mean."""
         nothing = self._flat.zeros()
         sent = [
             [reducer.begin(flat, clock, in_full=True).wait() for reducer, flat in zip(turn, nothing, strict=True)]

@@ -55,7 +55,7 @@ class Group(Protocol):
 
     @property
     def rack(self) -> int:
-        """Where this rank is: equal on ranks whose ways to each other are short."""
+        """Number of the place of this rank: equal on ranks whose ways to each other are short."""
         ...
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
@@ -75,7 +75,7 @@ class Group(Protocol):
         ...
 
     def split(self, parts: Sequence[Sequence[int]]) -> "Group | None":
-        """Groups of some ranks each, whose collectives run side by side; called on the group of all ranks of a job.
+        """Split a job's group into groups of some ranks each, whose collectives run side by side.
 
         Args:
             parts: Ranks in ascending order, no rank twice.
@@ -176,7 +176,7 @@ class TorchGroup:
         return _TorchGathering(work, list(received))
 
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
-        """This rank's part of the group, the same for the same parts; None if it is in none. All ranks call it."""
+        """Return this rank's part of the group, the same for the same parts; None if it is in none. All call it."""
         key = tuple(tuple(part) for part in parts)
         self._enter()
         if key not in self._parts:

@@ -11,12 +11,12 @@ __all__ = ["HeldRate"]
 
 
 class HeldRate:
-    """Of one worker.
+    """The learning rate of one worker, held below a limit.
 
     Args:
-        replica: Has the user's rate.
-        limit: Says what it may be; None lets it be.
-        timeline: Told of a rate that is held.
+        replica: Its optimizer has the user's rate.
+        limit: The largest rate that is allowed; None is no limit.
+        timeline: Records a rate that is held.
     """
 
     def __init__(self, replica: Replica, limit: RateLimit | None, timeline: Timeline) -> None:
@@ -30,7 +30,7 @@ class HeldRate:
         return float(self._replica.optimizer.param_groups[0]["lr"])
 
     def share_at(self, clock: int) -> float:
-        """What the learning rates are multiplied by in this step."""
+        """Return the factor of the learning rates in this step."""
         if self._limit is None:
             return 1.0
         rate, held_before = self.rate, self._limit.holds
@@ -44,12 +44,12 @@ class HeldRate:
         return allowed / rate if self._limit.holds else 1.0
 
     def good(self) -> None:
-        """A review found nothing wrong with the steps up to here."""
+        """Pass on to the limit that a review found nothing wrong with the steps up to here."""
         if self._limit is not None:
             self._limit.good()
 
     def returned(self) -> None:
-        """The run was taken back to an earlier state."""
+        """Pass on to the limit that the run was taken back to an earlier state."""
         if self._limit is not None:
             self._limit.returned()
 

@@ -44,12 +44,12 @@ class HierarchicalExchange:
         self._racks = racks
 
     def stand(self) -> Stand | None:
-        """The rack's steps are in its replicas, and those of all up to the last averaging."""
+        """Return the stand: the rack's steps, and the steps of all up to the last averaging."""
         inner, outer = self._inner.stand(), self._outer.stand()
         return None if inner is None else Stand(settled=0 if outer is None else outer.settled, counted=inner.counted)
 
     def units(self) -> list[int]:
-        """A rack is one."""
+        """Return the rack of each rank: replicas are equal within a rack."""
         rack_of = {rank: number for number, ranks in enumerate(self._racks) for rank in ranks}
         return [rack_of[rank] for rank in sorted(rack_of)]
 
@@ -75,7 +75,7 @@ class HierarchicalExchange:
         """Never rests: all ranks have equally many batches."""
 
     def shared(self) -> State | None:
-        """The mean of the racks' parameters as they are now, on rank 0; the replicas stay."""
+        """Return the mean of the racks' parameters as they are now, on rank 0; the replicas stay."""
         return self._outer.shared()
 
     def settle(self) -> None:
@@ -87,7 +87,7 @@ class HierarchicalExchange:
         self._outer.finish()
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call (rank 0), each at an averaging between racks."""
+        """Return the snapshots taken since the last call (rank 0), each at an averaging between racks."""
         return self._outer.snapshots()
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ AT_ONCE_REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What the slowest of some pairs of hosts has.
+    """Latency and bandwidth of the slowest of some pairs of hosts.
 
     Attributes:
         latency_s: Seconds of a small message.
@@ -52,14 +52,14 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRacks:
-    """What the probe found.
+    """The result of the probe.
 
     Attributes:
         racks: Number of each host's rack, from 0 on; all 0 is one rack.
-        within: Of hosts of the same rack.
-        between: Of hosts of different racks, while one host of each rack sends, or all of equally large ones; None with
-            one rack.
-        num_bytes: Sent by all hosts together.
+        within: The way between hosts of the same rack.
+        between: The way between hosts of different racks, while one host of each rack sends, or all of equally large
+        ones; None with one rack.
+        num_bytes: Bytes sent by all hosts together.
         took_s: How long it took.
     """
 
@@ -159,7 +159,7 @@ class _HostProbe:
             size = min(size * GROWTH, MOST_BYTES)
 
     def _between_bytes_per_s(self, racks: Sequence[int], *, guess: float) -> float:
-        """Of the slowest way to the next rack, while one host of each rack sends, or all of equally large ones."""
+        """Measure the slowest way to the next rack, while one host of each rack sends, or all of equally large ones."""
         members = [[host for host, own in enumerate(racks) if own == rack] for rack in range(max(racks) + 1)]
         size = max(FIRST_BYTES, min(MOST_BYTES, round(guess * AT_ONCE_S)))
         durations = torch.zeros(AT_ONCE_REPEATS, self._count, dtype=torch.float64)

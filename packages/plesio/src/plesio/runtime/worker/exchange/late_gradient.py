@@ -59,7 +59,7 @@ def _go_back(tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
 
 
 def _options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Of each parameter group, where some optimizers count."""
+    """Return the options of each parameter group; some optimizers keep counts there."""
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 

@@ -28,10 +28,10 @@ class Inbox(Protocol):
     """A message that is expected."""
 
     def wait(self) -> torch.Tensor:
-        """The message, when it is there.
+        """Wait for the message and return it.
 
         Raises:
-            PeerGoneError: Its sender is gone.
+            PeerGoneError: The sender is gone.
         """
         ...
 

@@ -42,7 +42,7 @@ class LiveGroup:
 
     @property
     def rack(self) -> int:
-        """Where this worker is."""
+        """The place of this worker."""
         return self.current.rack
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
@@ -62,5 +62,5 @@ class LiveGroup:
         return self.current.all_to_all(rows)
 
     def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
-        """This worker's part of the present group."""
+        """Return this worker's part of the present group."""
         return self.current.split(parts)

@@ -1,4 +1,4 @@
-"""What Adam and its kin remember, where workers step on their own: as if their gradients were everybody's mean.
+"""The state of Adam and its kin, where workers step on their own: as if their gradients were the mean of all.
 
 Such an optimizer divides by the root of v, a mean of squared gradients. Under BSP these are of the mean gradient of N
 workers, s² + σ²/N with signal s and noise σ of a worker's batch, number by number. Of a worker's own gradient g they
@@ -14,13 +14,13 @@ and so v <- β v + (1 - β) (a g² + b m²). κ is 0.9 up to 19 workers, of whic
 but 0.95 at most, because signals change: beyond 39 workers v is that of 39. The optimizer's own step adds (1 - β) g²;
 what is too much of it is taken off v before, so that the step itself has it right.
 
-And *momentum*: each worker's is that of its own noisy gradients, which leads it away from the others. When they have
-met, their mean progress D over steps of the rates η says what the mean gradient was, and nothing more need be sent:
-each goes on with the m, and the momentum, with which its own steps would have come to D,
+And *momentum*: each worker's follows its own noisy gradients, which lead it away from the others. When they have met,
+their mean progress D over steps of the rates η gives the mean gradient, and nothing more need be sent: each goes on
+with the m, and the momentum, with which its own steps would have come to D,
 
     -D / Σ η = m / (sqrt(v̂) + ε)
 
-Where the workers of a rack step together, racks are what steps on its own, and N is their number.
+If the workers of a rack step together, then each rack steps on its own, and N is the number of racks.
 
 0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
 local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
@@ -37,14 +37,14 @@ from torch.optim import Optimizer
 __all__ = ["MeanMoments", "can_share_moments"]
 
 LEAST_KEPT, MOST_KEPT = 0.9, 0.95
-"""Of the mean over time, in a step: κ."""
+"""κ, the share of the mean over time that a step keeps: its least and its most."""
 
 Group = dict[str, Any]
 State = dict[str, Any]
 
 
 def can_share_moments(optimizer: Optimizer) -> bool:
-    """Whether it is Adam, AdamW, RMSprop or Adagrad, and nothing but v follows from the squares."""
+    """Tell whether it is Adam, AdamW, RMSprop or Adagrad, and nothing but v follows from the squares."""
     groups = optimizer.param_groups
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return not any(group["amsgrad"] or group["maximize"] for group in groups)
@@ -102,7 +102,7 @@ class MeanMoments:
             torch._foreach_addcmul_(squares, means, means, part)
 
     def begun(self) -> None:
-        """A meeting begins: what workers have come to up to here is averaged."""
+        """Begin a meeting: the progress up to here is averaged."""
         self._rates_met, self._rates = self._rates, [0.0] * len(self._rates)
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class MeanMoments:
                     torch.mul(mean, 1 - group["betas"][0] ** float(state["step"]), out=state["exp_avg"])
 
     def _mean(self, parameter: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        """The parameter's m, which begins with Adam's momentum or else with its first gradient."""
+        """Update and return the parameter's m, which begins with Adam's momentum or else with its first gradient."""
         if parameter not in self._means:
             state = self._optimizer.state.get(parameter) or {}
             begins = gradient
@@ -147,7 +147,7 @@ def _penalised(parameters: Sequence[Tensor], group: Group) -> list[Tensor]:
 
 
 def _squares(group: Group) -> tuple[str, float]:
-    """The key of v in a parameter's state, and what a step keeps of it; 0 of Adagrad, which adds up."""
+    """Return the key of v in a parameter's state, and the share of it that a step keeps; 0 for Adagrad, which sums."""
     if "betas" in group:
         return "exp_avg_sq", group["betas"][1]
     return ("square_avg", group["alpha"]) if "alpha" in group else ("sum", 0.0)

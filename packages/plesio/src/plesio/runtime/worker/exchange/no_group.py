@@ -1,4 +1,4 @@
-"""What stands in for a collective's exchange, and for its group, while the workers have yet to form one."""
+"""Stand-ins for a collective's exchange, and for its group, while the workers have yet to form one."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,19 +29,19 @@ class NoGroup:
         raise CutOffError("the workers have yet to form a group")
 
     def shared(self) -> NoReturn:
-        """As `step`."""
+        """Refuse, like `step`."""
         raise CutOffError("the workers have yet to form a group")
 
     def finish(self) -> NoReturn:
-        """As `step`."""
+        """Refuse, like `step`."""
         raise CutOffError("the workers have yet to form a group")
 
     def settle(self) -> NoReturn:
-        """As `step`."""
+        """Refuse, like `step`."""
         raise CutOffError("the workers have yet to form a group")
 
     def stand(self) -> Stand | None:
-        """It has made no step."""
+        """Return None: it has made no step."""
         return None
 
     def units(self) -> list[int]:
@@ -67,10 +67,10 @@ class NoGroup:
 
 
 class AwaitedGroup:
-    """Of a worker that joins: it is alone in it.
+    """The group of a worker that joins: it is alone in it.
 
     Args:
-        rack: Where the worker is.
+        rack: The worker's rack.
     """
 
     rank, size = 0, 1
@@ -83,17 +83,17 @@ class AwaitedGroup:
         raise CutOffError("this worker has yet to join the others' group")
 
     def all_reduce(self, tensor: torch.Tensor) -> NoReturn:
-        """As `broadcast`."""
+        """Refuse, like `broadcast`."""
         raise CutOffError("this worker has yet to join the others' group")
 
     def all_gather(self, tensor: torch.Tensor) -> NoReturn:
-        """As `broadcast`."""
+        """Refuse, like `broadcast`."""
         raise CutOffError("this worker has yet to join the others' group")
 
     def all_to_all(self, rows: torch.Tensor) -> NoReturn:
-        """As `broadcast`."""
+        """Refuse, like `broadcast`."""
         raise CutOffError("this worker has yet to join the others' group")
 
     def split(self, parts: Sequence[Sequence[int]]) -> NoReturn:
-        """As `broadcast`."""
+        """Refuse, like `broadcast`."""
         raise CutOffError("this worker has yet to join the others' group")

@@ -1,13 +1,13 @@
-"""What becomes of the mean of the ranks' local progress: a step of its own, longer than the progress and smoothed.
+"""The outer step, made of the mean of the ranks' local progress: longer than the progress, and smoothed.
 
 Local steps are short (a share a of the learning rate), so that replicas drift apart by little and the noise of a rank's
-own batch, which a mean over the ranks would have removed, is small. What they come to is taken 1/a times, so that
+own batch, which a mean over the ranks would have removed, is small. Their sum is taken 1/a times, so that
 training goes as fast as under BSP. Long steps in the direction of a few samples are noisy in turn, so the direction is
 the moving average of the progress by local step:
 
     u <- m u + (1 - m) D / n,      x <- x + n u / a
 
-with D the mean over the ranks of what n local steps came to. Two step sizes as in Karimireddy et al. 2020 ("SCAFFOLD",
+with D the mean over the ranks of the sum of n local steps. Two step sizes as in Karimireddy et al. 2020 ("SCAFFOLD",
 section 3) and Reddi et al. 2021 ("Adaptive Federated Optimization"); the momentum as in Wang et al. 2020 ("SlowMo"),
 whose slow learning rate is (1 - m) / a here. Progress is counted by step, so that u outlives a change of the period.
 """
@@ -43,7 +43,7 @@ class OuterStep:
         self.velocity = None if velocity is None else velocity.to(device)
 
     def step(self, progress: Tensor, *, num_steps: int) -> Tensor:
-        """The step to take for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
+        """Return the step for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
         if self._momentum == 0:
             return progress.mul_(self._factor)
         if self.velocity is None:
@@ -76,7 +76,7 @@ class _PendingSum:
         self._work = work
 
     def wait(self) -> Tensor:
-        """The sum, when it is there."""
+        """Wait for the sum."""
         self._work.wait()
         return self._share
 

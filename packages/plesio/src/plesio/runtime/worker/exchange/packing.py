@@ -46,7 +46,7 @@ def unpack(payload: torch.Tensor, pieces: Sequence[tuple[torch.Tensor, Slice]]) 
 
 
 def _alike(tensors: Sequence[torch.Tensor], payload: torch.Tensor) -> bool:
-    """Whether one call can copy them all: they are numbers of one type, in the same kind of memory, and aligned."""
+    """Tell whether one call can copy them all: numbers of one type, in the same kind of memory, and aligned."""
     if not tensors or payload.data_ptr() % tensors[0].itemsize:
         return False
     dtype, device = tensors[0].dtype, payload.device

@@ -1,4 +1,4 @@
-"""What a pair of ranks has between them: latency and bandwidth, over the job's own process group (Gloo).
+"""Latency and bandwidth between a pair of ranks, over the job's own process group (Gloo).
 
 Latency is half the median of many round trips of 8 bytes. Bandwidth is that of messages which take about `TARGET_S`,
 found by growing sizes; each is acknowledged, the sender's clock times both, and the latency of both is taken off.
@@ -51,7 +51,7 @@ class PairLink:
         self.gathered(torch.zeros(1))
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:
-        """The sum of what all have: parts of a whole, if each fills in its own and has 0 elsewhere."""
+        """Return the sum over all ranks: parts of a whole, if each fills in its own and has 0 elsewhere."""
         whole = own.clone()
         work = dist.all_reduce(whole, group=self._group.process_group, async_op=True)
         assert work is not None
@@ -98,7 +98,7 @@ class PairLink:
         return took_s
 
     def larger(self, peer: int, value: float) -> float:
-        """The larger of this rank's value and ``peer``'s; both ends call this."""
+        """Return the larger of this rank's value and ``peer``'s; both ends call this."""
         own, other = torch.tensor([value], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
         sent = self._begin_sending(own, peer)
         self._receive(other, peer)
@@ -106,7 +106,7 @@ class PairLink:
         return max(value, float(other))
 
     def send_timed(self, peer: int, size: int, *, repeats: int = REPEATS) -> float:
-        """The least seconds of a message and its acknowledgement: what disturbs a message only makes it slower."""
+        """Return the least seconds of a message and its acknowledgement: disturbances only make one slower."""
         self._send(torch.tensor([size, repeats]), peer)
         self._receive(self._buffer[:1], peer)
         durations = []

@@ -89,7 +89,7 @@ class PostLocalExchange(DdpExchange):
             super()._blame(progress)
 
     def stand(self) -> Stand | None:
-        """A worker's own steps are in its replica, and those of all up to the last averaging."""
+        """Return the stand: the worker's own steps, and the steps of all up to the last averaging."""
         return None if self._stepped is None else Stand(settled=self._averaged or 0, counted=self._stepped)
 
     def units(self) -> list[int]:
@@ -110,7 +110,7 @@ class PostLocalExchange(DdpExchange):
         return (tensor.detach() for tensor in self._replica.parameters.values())
 
     def shared(self) -> State | None:
-        """The mean of the replicas as they are now, on rank 0; the replicas stay. All workers call it."""
+        """Return the mean of the replicas as they are now, on rank 0; the replicas stay. All workers call it."""
         if self._stepped == self._averaged:
             return super().shared()
         own = [tensor.clone() for tensor in self._averaging()]

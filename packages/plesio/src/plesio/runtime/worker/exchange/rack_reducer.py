@@ -54,18 +54,18 @@ class RackReducer:
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether what is not sent is added to the next update; the same on all ranks."""
+        """True if the part that is not sent is added to the next update; the same on all ranks."""
         return self.compression.keeps_residual
 
     @property
     def exchanges(self) -> str:
-        """What its exchanges are called where they are counted: rails flush by themselves."""
+        """The name under which its exchanges are counted: rails flush by themselves."""
         rails = self._between.num_rails
         return "exchanges" if rails == 1 else f"exchanges on rail {self._between.inside.rank + 1} of {rails}"
 
     @property
     def residual(self) -> Tensor | None:
-        """What this rank's rack has kept back of its shares of this rank's slice; None is zero."""
+        """The part of its shares of this rank's slice that this rank's rack has kept back; None is zero."""
         return None if self._on_rail is None else self._on_rail.residual
 
     @property
@@ -90,7 +90,7 @@ class RackReducer:
         return self._on_rail.begin(own, clock, weight=weight * self._between.inside.size, in_full=in_full)
 
     def figures(self) -> CompressionFigures:
-        """What this rank has done so far between racks; nothing, if it is on no rail."""
+        """Return this rank's counts between racks so far: zeros, if it is on no rail."""
         return CompressionFigures() if self._on_rail is None else self._on_rail.figures()
 
     def _spread(self, own: Tensor) -> Tensor:

@@ -55,15 +55,15 @@ class RackStoreExchange:
 
     @property
     def halted(self) -> bool:
-        """Whether the stage that the exchange is for ends, as far as the rack has heard."""
+        """True if the stage that the exchange is for ends, as far as the rack has been told."""
         return self._store.halted
 
     def halt(self) -> None:
-        """The stage that the exchange is for ends."""
+        """Take note that the stage that the exchange is for ends."""
         self._store.halt()
 
     def resume(self) -> None:
-        """The stage that the exchange is for goes on after all."""
+        """Take note that the stage that the exchange is for goes on after all."""
         self._store.resume()
 
     def begin(self, clock: int) -> None:
@@ -144,7 +144,7 @@ class RackStoreExchange:
         return self._inner.accumulating()
 
     def shared(self) -> State | None:
-        """The shared state now, on the worker that evaluates."""
+        """Return the shared state now, on the worker that evaluates."""
         return self._store.shared()
 
     def finish(self) -> None:
@@ -152,7 +152,7 @@ class RackStoreExchange:
         self.flush()
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots that the servers have taken since the last call."""
+        """Return the snapshots that the servers have taken since the last call."""
         return self._store.snapshots()
 
     def close(self) -> None:

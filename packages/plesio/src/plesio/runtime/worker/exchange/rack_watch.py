@@ -1,9 +1,9 @@
-"""Whether exchanges within and between racks take what the probe at the start says they would.
+"""A check that exchanges within and between racks take the time that the probe at the start predicts.
 
 The probe's ways predict a ring all-reduce of a slice between racks, and the spreading of slices within a rack
 (`racks`). After every `WINDOW` exchanges all ranks compare: the quickest exchange of any rank
 counts, because waiting for others, and all else that disturbs one, makes it longer. If that one took `OFF_BY` times as
-long as predicted, or between racks as much less, it is said once. Times below `SHORTEST_S` count as that: where an
+long as predicted, or between racks as much less, there is one warning. Times below `SHORTEST_S` count as that: where an
 exchange takes no longer it makes no difference which racks there are.
 """
 
@@ -46,16 +46,16 @@ class RackWatch:
         self._say = say
         self._num_seen = 0
         self._least: dict[Where, float] = {"between": math.inf, "within": math.inf}
-        """Of this window and rank: seconds over what was predicted."""
+        """Shortest exchanges of this window and rank: seconds over the predicted ones."""
         self._said: set[Where] = set()
 
     def saw(self, *, summed_s: float, spread_s: float, num_bytes: int, num_rails: int, sizes: list[int]) -> None:
-        """A sum over racks has been taken.
+        """Count a sum over racks that has been taken.
 
         Args:
             summed_s: Seconds between racks; infinity for a rank that took no part.
             spread_s: Seconds until all of the rack had it; infinity for a rank by itself.
-            num_bytes: Of the tensor.
+            num_bytes: Size of the tensor.
             num_rails: Slices that were summed side by side.
             sizes: Ranks of each rack.
         """

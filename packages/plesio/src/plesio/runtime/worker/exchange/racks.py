@@ -42,13 +42,13 @@ class Racks:
 
     @classmethod
     def of(cls, rack_of_rank: Sequence[int]) -> "Racks":
-        """Those of ranks whose racks have these numbers."""
+        """Return the racks of ranks whose racks have these numbers."""
         numbers = dict.fromkeys(rack_of_rank)
         return cls(tuple(tuple(r for r, rack in enumerate(rack_of_rank) if rack == number) for number in numbers))
 
     @classmethod
     def among(cls, group: Group) -> "Racks":
-        """Those of a group's ranks, who tell each other; all of them call it."""
+        """Return the racks of a group's ranks, which tell each other; all of them call it."""
         return cls.of([int(part) for part in group.all_gather(torch.tensor([group.rack])).wait()])
 
     @property
@@ -103,7 +103,7 @@ class BetweenRacks:
         return self._group.all_to_all(rows)
 
     def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
-        """Groups of some ranks each."""
+        """Split into groups of some ranks each."""
         return self._group.split(parts)
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Sum":
@@ -120,7 +120,7 @@ class BetweenRacks:
         return -(-num_elements // self.num_rails)
 
     def slice_of(self, flat: torch.Tensor) -> torch.Tensor:
-        """This rank's slice ``[slice_elements]`` of ``flat``, whose memory it may share."""
+        """Return this rank's slice ``[slice_elements]`` of ``flat``, whose memory it may share."""
         if self.num_rails == 1:
             return flat
         width = self.slice_elements(flat.numel())

@@ -42,7 +42,7 @@ class Holder(Protocol):
         ...
 
     def replaced(self) -> None:
-        """The replica has been set, on every worker alike: let the shared state be that."""
+        """Take the replica, which has been set on every worker alike, as the shared state."""
         ...
 
 
@@ -60,12 +60,12 @@ _NO_GRADIENT = (
 
 
 class Replica:
-    """What one worker trains.
+    """The model and optimizer that one worker trains.
 
     Args:
         model: The user's module; never wrapped or replaced.
         optimizer: Its optimizer, or several as one (`plesio.runtime.parameters.optimizers`).
-        scaler: What the loss is scaled by; None, or one that is not enabled, for no scale.
+        scaler: The scaler of the loss; None, or one that is not enabled, for no scale.
 
     Raises:
         TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
@@ -124,7 +124,7 @@ class Replica:
         self._holder = holder
 
     def sharded_by(self, cutter: Cutter | None) -> None:
-        """The model's parameters are this worker's parts from here on; None: they are whole."""
+        """Take the model's parameters as this worker's parts from here on; None: they are whole."""
         self._holder = self._cutter = cutter
         named = list(self.model.named_parameters())
         self.parameters = {name: p for name, p in named if p.requires_grad}
@@ -159,12 +159,12 @@ class Replica:
         return nullcontext() if self._cutter is None else self._cutter.gathered()
 
     def replaced(self) -> None:
-        """The replica has been set, on every worker alike, and no step has been made."""
+        """Take note that the replica has been set, on every worker alike, and that no step has been made."""
         if self._holder is not None:
             self._holder.replaced()
 
     def options(self) -> list[dict[str, Any]]:
-        """The optimizer's options, group by group, numbers as Python's own (a schedule may set one of NumPy's)."""
+        """Return the optimizer's options, group by group, numbers as Python's own (a schedule may set a NumPy one)."""
         return [
             {key: own_numbers(value) for key, value in group.items() if key != "params"}
             for group in self.optimizer.param_groups
@@ -208,7 +208,7 @@ class Replica:
                 yield line
 
     def check_as_joined(self) -> None:
-        """What is trained must be what was when the workers agreed on it.
+        """Check that the model and optimizer are still those that the workers agreed on.
 
         Raises:
             TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone. The
@@ -235,7 +235,7 @@ class Replica:
 
     @property
     def device_type(self) -> str:
-        """Of the first parameter."""
+        """Type of the first parameter's device."""
         return next(iter(self.parameters.values())).device.type
 
     @property
@@ -273,7 +273,7 @@ class Replica:
         return next((name for name, p in self.parameters.items() if not p.requires_grad), None)
 
     def digest(self) -> str:
-        """A short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
+        """Return a short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
         text = repr(
             [
                 (name, tuple(tensor.shape), str(tensor.dtype), kind)
@@ -283,7 +283,7 @@ class Replica:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gradients(self) -> Iterator[torch.Tensor]:
-        """The gradients that are there; sparse ones are coalesced in their place, so that each row is there once."""
+        """Yield the gradients that are there; sparse ones are coalesced in their place, so that each row comes once."""
         for parameter in self.parameters.values():
             if parameter.grad is not None:
                 if parameter.grad.is_sparse:
@@ -291,7 +291,7 @@ class Replica:
                 yield parameter.grad
 
     def gradients_finite(self) -> bool:
-        """Whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
+        """Tell whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
         return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
     def true_units(self, clock: int) -> AbstractContextManager[None]:
@@ -306,20 +306,20 @@ class Replica:
 
     @property
     def momentum(self) -> float:
-        """Of the optimizer, 0 without: the largest of its groups' ``momentum`` or first of ``betas``, torch's names."""
+        """The largest of the optimizer's groups' ``momentum`` or first of ``betas``, torch's names; 0 without."""
         groups = self.optimizer.param_groups
         return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
 
     @property
     def normalises(self) -> bool:
-        """Whether the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
+        """True if the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
         return any(
             key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
         )
 
     @property
     def can_share_moments(self) -> bool:
-        """Whether local steps can leave the optimizer's state as the mean gradient would (`mean_moments`)."""
+        """True if local steps can leave the optimizer's state as the mean gradient would (`mean_moments`)."""
         return not self.sparse and can_share_moments(self.optimizer)
 
     def sparse_momentum(self) -> None:
@@ -342,7 +342,7 @@ class Replica:
                 group["lr"] = rate
 
     def state(self) -> State:
-        """A copy of parameters and all buffers, on the CPU."""
+        """Copy parameters and all buffers to the CPU."""
         copied = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
         copied.update({name: b.detach().to("cpu", copy=True) for name, b in self.model.named_buffers()})
         return copied
@@ -390,7 +390,7 @@ def _check_closure(optimizer: torch.optim.Optimizer) -> None:
 
 
 def makes_sparse_gradients(module: torch.nn.Module) -> bool:
-    """Whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
+    """Tell whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
 
 
@@ -399,9 +399,9 @@ def _name(named: tuple[str, torch.Tensor]) -> str:
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether no tensor holds NaN or infinity.
+    """Tell whether no tensor holds NaN or infinity.
 
-    A sum is finite only if every term is. That of finite terms overflows only where they are of 1e30 and more, which
+    A sum is finite only if every term is. A sum of finite terms overflows only if they are of 1e30 and more, which
     counts as bad.
     """
     sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
@@ -419,7 +419,7 @@ class Buckets:
         self._flat: list[torch.Tensor] = []
 
     def finite(self) -> bool:
-        """Whether no gradient holds NaN or infinity."""
+        """Tell whether no gradient holds NaN or infinity."""
         gradients = list(self._replica.gradients())
         if any(gradient.is_sparse for gradient in gradients):
             return self._replica.gradients_finite()

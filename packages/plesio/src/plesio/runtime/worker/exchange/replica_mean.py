@@ -64,17 +64,17 @@ class ReplicaMean(Protocol):
 
     @property
     def refused(self) -> bool:
-        """Whether the last mean was not finite and refused; the same on all ranks."""
+        """True if the last mean was not finite and refused; the same on all ranks."""
         ...
 
     @property
     def sent_finite(self) -> bool:
-        """Whether what this rank contributed to the last mean was finite."""
+        """True if this rank's contribution to the last mean was finite."""
         ...
 
     @property
     def kept_back(self) -> bool:
-        """Whether something has not been sent yet."""
+        """True if something has not been sent yet."""
         ...
 
 
@@ -83,7 +83,7 @@ class Reducer(Protocol):
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether it keeps back what it does not send."""
+        """True if it keeps back what it does not send."""
         ...
 
     def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "PendingDelta":
@@ -95,7 +95,7 @@ class PendingDelta(Protocol):
     """A mean under way."""
 
     def wait(self) -> Tensor:
-        """The mean, when it is there."""
+        """Wait for the mean."""
         ...
 
     def took_s(self) -> float | None:
@@ -119,7 +119,7 @@ class ParameterMean:
         self.named = named
         self._group = group
         self._under_way: tuple[Tensor, Tensor, Work] | None = None
-        """What was sent, what becomes the sum, and who makes it."""
+        """The tensor that was sent, the tensor that becomes the sum, and the collective under way."""
 
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now."""
@@ -150,7 +150,7 @@ class ParameterMean:
 
 
 def _nothing(named: Sequence[Named], mean: Tensor) -> None:
-    """Nobody asks."""
+    """Do nothing: no receiver."""
 
 
 class DeltaMean:

@@ -1,4 +1,4 @@
-"""What a sharded model is gathered by: its blocks one at a time, and what is in none of them together.
+"""The sections by which a sharded model is gathered: its blocks one at a time, then together what is in no block.
 
 A section's parameters are sent in one collective, each cut along its first dimension into as many parts as there are
 ranks and filled up with zeros where that does not divide (as FSDP2 does). So a rank's part of a parameter of shape (d,
@@ -44,10 +44,10 @@ class Section:
 
 
 def sections_of(model: nn.Module, names: Sequence[str] = ()) -> list[Section]:
-    """The sections of a model, inner ones before those that they are in; the last is the model's own.
+    """Return the sections of a model, inner ones before those that they are in; the last is the model's own.
 
     Args:
-        model: Where they are.
+        model: The model to cut.
         names: Classes of blocks, in lower case; none are the elements of the outermost lists of modules.
 
     Raises:
@@ -109,7 +109,7 @@ def _named(model: nn.Module, names: Sequence[str]) -> Iterator[nn.Module]:
 
 
 def _elements(model: nn.Module) -> Iterator[nn.Module]:
-    """The elements of the outermost lists; a list that only holds modules is no block, its elements are."""
+    """Yield the elements of the outermost lists; a list that only holds modules is no block, its elements are."""
     for child in model.children():
         if isinstance(model, _LISTS) and not _only_holds(child):
             yield child
@@ -122,7 +122,7 @@ def _only_holds(module: nn.Module) -> bool:
 
 
 def _shares(model: nn.Module, block: nn.Module) -> bool:
-    """Whether something outside the block has a parameter of it, too."""
+    """Tell whether something outside the block has a parameter of it, too."""
     inside = set(block.modules())
     own = {id(parameter) for parameter in block.parameters()}
     others = (module for module in model.modules() if module not in inside)

@@ -1,13 +1,13 @@
-"""What FSDP sends, between the threads of the virtual world, whose replicas stay whole.
+"""FSDP's traffic between the threads of the virtual world, whose replicas stay whole.
 
 For each section of the model a step has the collectives of FSDP2: its parameters are gathered before the forward pass,
-and, but for the root's, again before the backward pass; its gradient is reduce-scattered behind that. Here they run
+and, except for the root, again before the backward pass; its gradient is reduce-scattered behind that. Here they run
 after the backward pass, as all exchanges of this world do, and none of them overlaps with computing; on CPUs FSDP2's do
 not either.
 
-The reduce-scatter is real: parts go to whom they belong, who adds them up in the order of the ranks. What is gathered
-before the next forward pass would be parameters that were stepped with the parts; here it is the parts, from which
-every replica then steps. That is as many bytes, and the same numbers as under BSP. Memory in parts is not modelled.
+The reduce-scatter is real: each part goes to its rank, which adds parts up in the order of the ranks. FSDP2 steps with
+the parts and gathers the parameters before the next forward pass; here the parts are gathered, and every replica steps
+from them. That is as many bytes, and the same numbers as under BSP. Memory in parts is not modelled.
 """
 
 import torch
@@ -78,7 +78,7 @@ class ShardedMeanExchange(SynchronousExchange):
             parameter.grad.copy_(part.view_as(parameter))
 
     def _reduce_scatter(self, section: Section, trained: list[nn.Parameter]) -> torch.Tensor:
-        """This rank's part of the mean gradient; of a section that trains nothing, nothing."""
+        """Return this rank's part of the mean gradient; empty for a section that trains nothing."""
         num_ranks = self._group.size
         numel = section.part_numel(num_ranks, trained=True)
         if not trained:

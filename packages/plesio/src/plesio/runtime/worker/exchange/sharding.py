@@ -76,7 +76,7 @@ class Sharding:
         replica.sharded_by(self)
 
     def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a tensor that all have, as a tensor that knows of the others."""
+        """Return this rank's part of a tensor that all have, as a DTensor."""
         view = distribute_tensor(tensor, self._mesh, [Shard(0)], src_data_rank=None)
         own = view.to_local().clone()  # else all of it stays in memory
         return DTensor.from_local(
@@ -121,7 +121,7 @@ class Sharding:
 
     @torch.no_grad()
     def state(self) -> State | None:
-        """The whole parameters and rank 0's buffers, on the CPU, on rank 0 alone; all ranks call it."""
+        """Gather the whole parameters and rank 0's buffers, on the CPU, on rank 0 alone; all ranks call it."""
         leads = self._group.rank == 0
         copied = {name: whole.to("cpu", copy=True) for name, whole in self._gather() if leads}
         if not leads:
@@ -188,7 +188,7 @@ class Sharding:
             self._wrapping.put_back()
 
     def replaced(self) -> None:
-        """What was set is in the parts already."""
+        """Do nothing: the parts have the new values already."""
 
     def undo(self) -> None:
         """Make the parameters whole on every rank for good; the optimizer begins anew with them. All call it.
@@ -211,7 +211,7 @@ def _full(part: torch.Tensor) -> torch.Tensor:
 
 
 def _places(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Where each parameter is, by its name: more than one place if it is shared."""
+    """Find the places of each parameter by its name: more than one place if it is shared."""
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
     places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in name_of.values()}
     for module in model.modules():

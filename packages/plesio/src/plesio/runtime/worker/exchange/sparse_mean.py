@@ -62,7 +62,7 @@ class SparseMean:
 
     @torch.no_grad()
     def wait(self) -> list[Tensor]:
-        """The means, coalesced, when they are there; the same to the bit on all ranks."""
+        """Wait for the means: coalesced, and the same to the bit on all ranks."""
         numbers = range(len(self._like))
         places = self._split(self._places, numbers, [one.indices().t() for one in self._like])
         means = list(self._like)
@@ -78,7 +78,7 @@ class SparseMean:
         return means
 
     def _split(self, gathering: Gathering | None, numbers: Sequence[int], like: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Of each of these gradients, every rank's rows."""
+        """Return every rank's rows of each of these gradients."""
         if gathering is None:
             return [[part] for part in like]  # nobody has a row, so this rank has none
         found: list[list[Tensor]] = [[] for _ in numbers]

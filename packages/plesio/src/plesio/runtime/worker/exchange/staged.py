@@ -139,9 +139,9 @@ class StagedExchange:
         self._kept: deque[StateCopy] = deque(maxlen=2)
         """States to go back to."""
         self._snapshots: list[SharedState] = []
-        """Of stages that are over."""
+        """Snapshots of stages that are over."""
         self._batches: StagedBatches | None = None
-        """Of the latest loop over the data."""
+        """Batches of the latest loop over the data."""
         self._clock = parts.steps.finished
         if resumed is not None:
             resumed.begin_rounds(parts.rounds)
@@ -174,11 +174,11 @@ class StagedExchange:
         self._stage = replace(self._stage, exchange=store, store=store)
 
     def _standing(self, turn: Turn | None) -> Standing:
-        """What this worker says on its way to the store, from which ``turn`` it has come if that was one too."""
+        """Return this worker's standing on its way to the store, from which it has come by ``turn`` if it was there."""
         return standing(self._batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._parts.rounds)
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Rounds or leased blocks, as the exchange in force needs it."""
+        """Return rounds or leased blocks, as the exchange in force needs them."""
         self._batches = StagedBatches(
             figures,
             plan=plan,
@@ -199,21 +199,21 @@ class StagedExchange:
 
     @property
     def on_store(self) -> bool:
-        """Whether the store is what updates go through now."""
+        """True if updates go through the store now."""
         return self._stage.store is not None
 
     @property
     def in_rack(self) -> bool:
-        """Whether this worker is one of a rack that shares the store now."""
+        """True if this worker is one of a rack that shares the store now."""
         return self._stage.rack is not None
 
     @property
     def halted(self) -> bool:
-        """Whether the stage on the store ends, as far as this worker knows."""
+        """True if the stage on the store ends, as far as this worker has been told."""
         return self._stage.store is not None and self._stage.store.halted
 
     def halt(self) -> None:
-        """The stage on the store ends."""
+        """Take note that the stage on the store ends."""
         if self._stage.store is not None:
             self._stage.store.halt()
 
@@ -319,11 +319,11 @@ class StagedExchange:
         self._tell_user(ended.policy, clock=steer.clock, restored=restored)
 
     def _leads(self, turn: Turn | None) -> bool:
-        """Whether this is the worker whose state stands for that of all."""
+        """Tell whether this is the worker whose state stands for all."""
         return self._parts.group.rank == 0 if turn is None else self._parts.group.worker == turn.leader
 
     def _standstill(self, steer: Steering, turn: Turn | None) -> Standstill:
-        """What is saved of this moment."""
+        """Collect the state to save of this moment."""
         own = {"kept": [copy.state() for copy in self._kept], **self._memory()}
         moment = Standstill.of(
             steer,
@@ -353,7 +353,7 @@ class StagedExchange:
 
     @property
     def meets(self) -> bool:
-        """Whether the workers meet in every step or every few."""
+        """True if the workers meet in every step or every few."""
         return not self.on_store
 
     def settle(self) -> None:
@@ -362,7 +362,7 @@ class StagedExchange:
             self._stage.collective.settle()
 
     def memory(self) -> dict[str, Any]:
-        """What this worker's parts remember, and what the loop over the data deals out."""
+        """Return the memory of this worker's parts, and the figures of the loop over the data."""
         return {"own": self._memory(), "figures": self._batches and to_values(self._batches.figures)}
 
     def _memory(self) -> dict[str, Any]:
@@ -411,7 +411,7 @@ class StagedExchange:
         return self._stage.exchange.accumulating()
 
     def admitted_at(self, clock: int) -> None:
-        """A rest on the store is over; on a collective nobody rests."""
+        """Go on after a rest on the store, from ``clock`` on; on a collective no worker rests."""
         self._clock = clock
         self._stage.exchange.admitted_at(clock)
 
@@ -421,7 +421,7 @@ class StagedExchange:
             self._stage.store.flush()
 
     def shared(self) -> State | None:
-        """The shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
+        """Return the shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
         return self._stage.exchange.shared()
 
     def finish(self) -> None:
@@ -431,7 +431,7 @@ class StagedExchange:
             self._parts.timeline.meter.totals.fallbacks.append(clipped)
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call, on the worker that evaluates."""
+        """Return the snapshots taken since the last call, on the worker that evaluates."""
         taken, self._snapshots = self._snapshots, []
         return taken + self._stage.exchange.snapshots()
 

@@ -40,7 +40,7 @@ class StateCopy:
         }
 
     def state(self) -> dict[str, Any]:
-        """The copy, as plain values: its tensors in the replica's order, and what the optimizer had, by that order."""
+        """Return the copy as plain values: tensors in the replica's order, and the optimizer's state by that order."""
         order: dict[torch.Tensor, int] = {p: number for number, p in enumerate(self._replica.parameters.values())}
         return {
             "tensors": [copy for _, copy in self._tensors],
@@ -49,7 +49,7 @@ class StateCopy:
 
     @classmethod
     def of(cls, replica: Replica, state: dict[str, Any]) -> Self:
-        """The copy that `state` was taken of, for a replica like that one's."""
+        """Make the copy that `state` was taken of, for a replica of the same model."""
         copy = cls(replica)
         parameters = list(replica.parameters.values())
         copy._tensors = list(zip(_tensors(replica), state["tensors"], strict=True))

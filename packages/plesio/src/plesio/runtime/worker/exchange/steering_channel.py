@@ -1,4 +1,4 @@
-"""What an exchange that changes needs of the place where that is decided."""
+"""The channel of an exchange that changes to the server that decides it."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ __all__ = ["SteeringChannel"]
 
 
 class SteeringChannel(Protocol):
-    """Where a worker is steered from: server 0, by way of the worker's world."""
+    """A worker's channel to server 0, which steers it, by way of the worker's world."""
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
@@ -22,7 +22,7 @@ class SteeringChannel(Protocol):
         ...
 
     def news(self, rack: Rack | None) -> Steering | None:
-        """The answer to the last review, if it has come; all of a rack that shares the store call it together."""
+        """Return the answer to the last review, if it has come; all of a rack that shares the store call it at once."""
         ...
 
     def enter_store(self, standing: Standing) -> None:
@@ -30,7 +30,7 @@ class SteeringChannel(Protocol):
         ...
 
     def books(self) -> Books:
-        """The run's books, as they are where all stand for a checkpoint."""
+        """Return the run's books, as they are while all wait for a checkpoint."""
         ...
 
     def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:

@@ -35,10 +35,10 @@ class StepWatch:
         _watches.add(self, self._watched)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer that has one of the parameters is about to step them.
+        """Refuse a step that an optimizer of the parameters is about to make and that the replica has not asked for.
 
         Raises:
-            TaskError: The replica has not asked for it.
+            TaskError: The optimizer steps by itself.
         """
         # a step at rate 0 moves nothing: torch.distributed.checkpoint makes one to have an optimizer's state
         if self._replica.is_stepping or not any(group.get("lr", 1.0) for group in optimizer.param_groups):
@@ -50,7 +50,7 @@ class StepWatch:
         )
 
     def close(self) -> None:
-        """Steps are the program's own again."""
+        """Stop watching: steps are the program's own again."""
         _watches.remove(self._watched)
         self._watched.clear()
 

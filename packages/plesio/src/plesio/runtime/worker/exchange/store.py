@@ -94,15 +94,15 @@ class StoreExchange:
 
     @property
     def halted(self) -> bool:
-        """Whether the stage that the exchange is for ends, as far as this worker has heard."""
+        """True if the stage that the exchange is for ends, as far as this worker has been told."""
         return self._halted
 
     def halt(self) -> None:
-        """The stage that the exchange is for ends."""
+        """Take note that the stage that the exchange is for ends."""
         self._halted = True
 
     def resume(self) -> None:
-        """The stage that the exchange is for goes on after all."""
+        """Take note that the stage that the exchange is for goes on after all."""
         self._halted = False
 
     @property
@@ -121,7 +121,7 @@ class StoreExchange:
         return self._client.samples
 
     def hear(self, *, credit: int, halted: bool, samples: int) -> None:
-        """What another worker, which exchanges for this one, was told."""
+        """Take over the answer to another worker, which exchanges for this one."""
         self._credit, self._halted, self._client.samples = credit, halted, samples
 
     def offer_initial(self) -> None:
@@ -164,7 +164,7 @@ class StoreExchange:
         self._client.initialise(initials, payloads=payloads)
 
     def _pieces(self, server: int) -> list[Piece]:
-        """The server's slices of parameters, each with its parameter."""
+        """Return the server's slices of parameters, each with its parameter."""
         parameters = self._replica.parameters
         slices = self._layout.servers[server]
         return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
@@ -228,12 +228,12 @@ class StoreExchange:
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def stepped(self, *, finite: bool) -> None:
-        """An exchange is over that this step was a part of, if it is finite."""
+        """Take note that an exchange is over that this step was a part of, if it is finite."""
         if finite and self._policy.update == "gradient":
             self._steps.after()
 
     def due(self, clock: int) -> bool:
-        """Whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
+        """Tell whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
         return self._policy.exchanges_at(clock) or clock + 1 > self._credit
 
     def add(self, progress: Progress, *, finite: bool, due: bool) -> None:
@@ -321,13 +321,13 @@ class StoreExchange:
             )
 
     def _exchange_clock(self) -> int:
-        """The clock that the update is handed in for: its round's, when a synchronous policy's worker ends early."""
+        """Return the clock that the update is handed in for: the round's, if a worker ends a synchronous run early."""
         if not self._policy.synchronous:
             return self._clock
         return -(-self._clock // self._policy.period) * self._policy.period
 
     def _update(self) -> dict[str, torch.Tensor]:
-        """The tensors to push, by name."""
+        """Return the tensors to push, by name."""
         if self._policy.update == "delta":
             update = {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
         else:
@@ -390,7 +390,10 @@ class StoreExchange:
         return nullcontext()
 
     def shared(self) -> State | None:
-        """The shared state now, on the worker that evaluates; after `finish` its optimizer has the servers' state."""
+        """Return the shared state now, on the worker that evaluates.
+
+        After `finish` that worker's optimizer has the servers' state.
+        """
         if not self._client.evaluates():
             return None
         if self._ended and self._policy.update == "gradient":
@@ -403,7 +406,7 @@ class StoreExchange:
         self.flush()
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots that the servers have taken since the last call."""
+        """Return the snapshots that the servers have taken since the last call."""
         known = self._client.snapshots()
         fresh = known[self._fetched_snapshots :]
         self._fetched_snapshots = len(known)

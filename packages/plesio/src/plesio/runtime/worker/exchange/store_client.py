@@ -115,10 +115,10 @@ class StoreClient:
         explain: Callable[[], str] = str,
         check: Callable[[], None] = lambda: None,
     ) -> M:
-        """The next control message of this type from server 0.
+        """Wait for the next control message of this type from server 0.
 
         Args:
-            kind: Which.
+            kind: Its type.
             timeout_s: How long to wait; None for ever.
             explain: What to add to the error when it does not come.
             check: Called while waiting; raises when there is nothing to wait for any more.
@@ -141,7 +141,7 @@ class StoreClient:
         return message
 
     def heard(self, kind: type[M]) -> M | None:
-        """A control message of this type that came while something else was waited for, if there is one."""
+        """Return a control message of this type that came while something else was waited for, if there is one."""
         messages = self._controls[kind]
         if not messages:
             return None
@@ -150,7 +150,7 @@ class StoreClient:
         return message
 
     def ignore_next(self, kind: type[Message]) -> None:
-        """The next control message of this type answers a question that nobody has any more."""
+        """Ignore the next control message of this type: its question is no longer asked."""
         if self.heard(kind) is None:
             self._ignored[kind] += 1
 
@@ -251,11 +251,11 @@ class StoreClient:
             endpoint.push(header, meta=whole if here is None else {**whole, "present": here}, payload=payload)
 
     def note_finished(self, plan: int, block: int, num_samples: int) -> None:
-        """These leased samples are part of the update under way: they are finished when it has arrived."""
+        """Note that these leased samples are part of the update under way: they are finished when it has arrived."""
         self._finished.append((plan, block, num_samples))
 
     def take_finished(self) -> tuple[Finished, ...]:
-        """What was noted since the last call."""
+        """Return the notes since the last call."""
         taken, self._finished = self._finished, []
         return tuple(taken)
 
@@ -270,7 +270,7 @@ class StoreClient:
         self.tell(NotFinite(event=head, finished=self.take_finished()))
 
     def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
-        """The parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
+        """Pull the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
 
         The payloads are valid until the next request.
         """
@@ -334,11 +334,11 @@ class StoreClient:
             self._evaluates = before
 
     def evaluates(self) -> bool:
-        """Whether evaluating is this worker's: rank 0's, unless the server has decided otherwise."""
+        """Tell whether this worker evaluates: rank 0 does, unless the server has decided otherwise."""
         return self._rank == 0 if self._evaluates is None else self._evaluates
 
     def snapshots(self) -> list[Snapshot]:
-        """The snapshots that the servers hold, as of the last `shared`."""
+        """Return the snapshots that the servers hold, as of the last `shared`."""
         return self._snapshots
 
 
@@ -381,7 +381,7 @@ class Leases:
         self._asked = True
 
     def receive(self) -> Block | None:
-        """The answer."""
+        """Wait for the answer."""
         self._asked = False
         lease = self._client.await_message(Lease)
         if lease.clock is not None:

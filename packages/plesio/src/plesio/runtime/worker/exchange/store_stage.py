@@ -49,12 +49,12 @@ class StoreExchanges:
         self._exchanges = exchanges
 
     def begin(self, policy: Policy, *, clock: int, leads: bool, enter: Callable[[], None]) -> StageExchange:
-        """The exchange of ``policy``, from ``clock`` on.
+        """Begin the exchange of ``policy`` from ``clock`` on.
 
         Args:
-            policy: On the store.
-            clock: Where all workers are.
-            leads: Whether this one offers its state to the servers.
+            policy: A policy on the store.
+            clock: The clock of all workers.
+            leads: True if this worker offers its state to the servers.
             enter: Returns when that has been done, and all are there.
         """
         store = StoreExchange(

@@ -47,12 +47,12 @@ class SynchronousExchange:
         self._snapshots = snapshots
         self._gauge = gauge
         self._judges_together = True
-        """Whether what a step is made of is the mean of that step's gradients, which all ranks judge alike."""
+        """True if a step is made of the mean of that step's gradients, which all ranks judge alike."""
         self._stepped: int | None = None
         """Clock of the step that the replica made last."""
 
     def stand(self) -> Stand | None:
-        """A step is everybody's, or nobody's."""
+        """Return the stand: every worker has made the last step."""
         return None if self._stepped is None else Stand(settled=self._stepped, counted=self._stepped)
 
     def units(self) -> list[int]:
@@ -123,7 +123,7 @@ class SynchronousExchange:
         """Nothing is held back."""
 
     def snapshots(self) -> list[SharedState]:
-        """The snapshots taken since the last call (rank 0)."""
+        """Return the snapshots taken since the last call (rank 0)."""
         return self._snapshots.take()
 
     def close(self) -> None:

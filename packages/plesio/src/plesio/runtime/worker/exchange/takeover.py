@@ -20,12 +20,12 @@ Apply = Callable[[], None]
 
 
 def tell_text(text: str, *, group: Group, source: int) -> str:
-    """The source's text, on all of the group; all call it."""
+    """Return the source's text on all of the group; all call it."""
     return tell_bytes(text.encode(), group=group, source=source).decode()
 
 
 def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
-    """The source's bytes, on all of the group; all call it."""
+    """Return the source's bytes on all of the group; all call it."""
     length = torch.tensor([len(data)])
     group.broadcast(length, source=source)
     tensor = torch.empty(int(length), dtype=torch.uint8)
@@ -37,7 +37,7 @@ def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
 
 @torch.no_grad()
 def copied_replica(replica: Replica, group: Group, *, source: int, frozen: bool = False) -> Apply:
-    """The source's parameters and buffers; with ``frozen`` those parameters too that nobody trains."""
+    """Fetch the source's parameters and buffers; with ``frozen`` also the parameters that are not trained."""
     of = replica.everything() if frozen else _tensors(replica)
     flats = [(tensors, _flat(tensors)) for tensors in _alike(of)]
     for _, flat in flats:
@@ -47,7 +47,7 @@ def copied_replica(replica: Replica, group: Group, *, source: int, frozen: bool 
 
 @torch.no_grad()
 def mean_replica(replica: Replica, group: Group, *, weight: float) -> Apply:
-    """The weighted mean of parameters and floating-point buffers; a worker that has nothing to give weighs nothing."""
+    """Compute the weighted mean of parameters and floating-point buffers; a worker with nothing to give weighs 0."""
     floating = [tensor for tensor in _tensors(replica) if tensor.is_floating_point()]
     total = torch.tensor([weight], dtype=torch.float64, device=floating[0].device)
     group.all_reduce(total).wait()
@@ -63,7 +63,7 @@ def mean_replica(replica: Replica, group: Group, *, weight: float) -> Apply:
 
 @torch.no_grad()
 def copied_optimizer(replica: Replica, group: Group, *, source: int) -> Apply:
-    """The state of the source's optimizer; learning rates and other options are each worker's own, as ever."""
+    """Fetch the state of the source's optimizer; learning rates and other options stay each worker's own."""
     state = replica.optimizer.state
     own = [[_row(key, value) for key, value in state.get(p, {}).items()] for p in replica.parameters.values()]
     table: list[list[list[Any]]] = json.loads(tell_text(json.dumps(own), group=group, source=source))
@@ -85,7 +85,7 @@ def copied_optimizer(replica: Replica, group: Group, *, source: int) -> Apply:
 
 
 def _row(key: str, value: Any) -> list[Any]:
-    """A key of a parameter's state: what it is, and what it takes to make room for it."""
+    """Describe a key of a parameter's state: its kind, and what it takes to make room for it."""
     if not isinstance(value, Tensor):
         return [key, "value", None, value, None]
     where = "cpu" if value.device.type == "cpu" else "same"
@@ -106,7 +106,7 @@ def _tensors(replica: Replica) -> list[Tensor]:
 
 
 def _alike(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Those of each dtype."""
+    """Group the tensors by dtype."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         yield [tensor for tensor in tensors if tensor.dtype == dtype]
 

@@ -25,7 +25,7 @@ class Transition:
 
 
 def own_states_meet(before: Policy, after: Policy) -> bool:
-    """Whether workers that had an optimizer's state of their own step alike from now on, and so need the same one."""
+    """Tell whether workers with an optimizer's state of their own step alike from now on, and so need the same one."""
     if before.update != "delta" or before.exchange == after.exchange == "store":
         return False
     return after.update == "gradient" or (after.inner is not None and before.inner is None)

@@ -1,4 +1,4 @@
-"""What `fully_shard` has put on the modules of a model, so that it can be taken off, put on again, and removed.
+"""The changes that `fully_shard` makes to a model's modules, taken off, put on again, and removed.
 
 `fully_shard` changes a model for good: it gives modules another class, hooks that gather parameters, and attributes of
 its own. Plesio takes that off while one worker alone uses the model (others would have to take part in every
@@ -20,7 +20,7 @@ _FSDP = "torch.distributed.fsdp"
 
 @dataclass(slots=True)
 class _Coat:
-    """What has been put on one module."""
+    """The changes to one module."""
 
     bare: type[nn.Module]
     worn: type[nn.Module]
@@ -78,7 +78,7 @@ class Wrapping:
 
 
 def _hook_tables(module: nn.Module) -> Iterator[tuple[str, dict[int, Any]]]:
-    """The module's dictionaries of hooks by number (flags of hooks are in others)."""
+    """Yield the module's dictionaries of hooks by number (flags of hooks are in others)."""
     for name, table in vars(module).items():
         if isinstance(table, dict) and name.endswith("_hooks"):
             yield name, table
