@@ -61,7 +61,7 @@ MEET_S = 60.0
 _LOOK_S = 0.01
 """How often a process looks for a key that it waits for."""
 _NUMBERS = itertools.count()
-"""Of the jobs that this process has been in."""
+"""Numbers of the jobs that this process has been in."""
 
 
 class Job:
@@ -89,12 +89,12 @@ class Job:
         self._job_servers: JobServers | None = None
         self._group: TorchGroup | None = None
         self._members: Sequence[int] = range(place.num_workers)
-        """Of the group, by rank in the job."""
+        """Members of the group, by rank in the job."""
         self._generation = 0
-        """Of the group."""
+        """Generation of the group."""
         self._heartbeat: Heartbeat | None = None
         self._meeting: TCPStore | None = None
-        """Where the present group's members met, if this worker is the first of them."""
+        """Store at which the present group's members met, if this worker is the first of them."""
         self._num_groups = self._num_choices = self._run = self._agreed_run = 0
         self._whole = True
         """The group is that of all workers, and nobody has called it off."""
@@ -116,7 +116,7 @@ class Job:
             raise
 
     def _meet(self) -> tuple[Store, Store]:
-        """The store of whoever started the workers, and this job's part of it."""
+        """Connect to the store of the workers' starter, and return it with this job's part of it."""
         place = self.place
         hosts_store = place.rank == 0 and not place.agent_hosts_store
         try:
@@ -215,15 +215,15 @@ class Job:
     def servers(
         self, count: int, *, folder: Path | None, replicas: int = 1
     ) -> Sequence[ClientEndpoint | FailoverConnection]:
-        """Connections to the primary ``count`` servers; see `JobServers.connect`."""
+        """Connect to the primary ``count`` servers; see `JobServers.connect`."""
         return self._servers.connect(count, folder=folder, replicas=replicas)
 
     def let_servers_go_on(self) -> None:
-        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
+        """Leave the run to the others: the servers that this process started end when no worker needs them."""
         self._servers.let_go_on()
 
     def heartbeat(self) -> Heartbeat:
-        """The thread that tells server 0 that this worker lives."""
+        """Start the thread that shows server 0 that this worker lives."""
         if self._heartbeat is None:
             client = self._servers.control(wanted=lambda: self._heartbeat is None or self._heartbeat.goes_on())
             meeting_place = (self.place.address, self.place.port)
@@ -231,7 +231,7 @@ class Job:
         return self._heartbeat
 
     def group(self, device_type: str) -> TorchGroup:
-        """The group of all ranks that the job began with, made at the first call (all of them call it)."""
+        """Return the group of all ranks that the job began with, made at the first call (all of them call it)."""
         if self._agreed_run < self._run:
             self._agree_on_group()
         if self._group is None or not dist.is_initialized():
@@ -279,7 +279,7 @@ class Job:
         return TorchLinks(self.group(device.type), device=device, workers=self._members)
 
     def board(self) -> StoreBoard:
-        """Notes for all workers of the job."""
+        """Return the board with notes for all workers of the job."""
         return StoreBoard(self._store)
 
     def watch_peers(self, step_s: Callable[[], float]) -> PeerWatch:
@@ -311,7 +311,7 @@ class Job:
         )
 
     def meeting(self) -> str:
-        """Where others could meet this worker to form a new group: a key-value store that it hosts."""
+        """Host a key-value store at which others could meet this worker to form a new group, and return its address."""
         self._meeting = meeting_store(host := self.place.own_address())
         return f"{host}:{self._meeting.port}"
 
@@ -363,11 +363,11 @@ class Job:
         return choice
 
     def _decide(self, at: str) -> dict[str, Any]:
-        """What rank 0 says to all: a choice, the hosts to be probed, or why there is neither."""
+        """Encode rank 0's answer to all: a choice, the hosts to be probed, or the reason for neither."""
         return said_by_first([self._get(f"{at}/{rank}") for rank in range(self.place.num_workers)])
 
     def _probe(self, hosts: list[int], at: str, device_type: str) -> dict[str, Any]:
-        """What the first worker of each host measures, and worker 0 tells the others."""
+        """Probe the ways between the first workers of the hosts, and share the result, which worker 0 publishes."""
         try:
             leaders = self.group(device_type).split([sorted(set(hosts))])
             if self._found is None and leaders is not None:
@@ -395,25 +395,25 @@ class Job:
         return sent
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
-        """A function that tells what was sent since ``before``."""
+        """Return a function that counts the bytes sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
 
     def memory_bytes(self) -> None:
-        """The process is this worker's own."""
+        """Return None: the process is this worker's own."""
 
     def begun(self) -> None:
-        """A run has begun: whoever started the workers knows from here on that it was not refused."""
+        """Tell the starter of the workers that a run has begun, so it was not refused."""
         if self.place.rank == 0 and not self._base.check([BEGUN_KEY]):
             self._base.set(BEGUN_KEY, str(time.time()))
 
     def finished_without(self, lost: Sequence[int]) -> None:
-        """A run was finished by the others of these workers: the launcher exits as if all had."""
+        """Tell the launcher that others finished the run of these workers: it exits as if all had."""
         if self.place.agent_hosts_store:
             job = self._base.get(NAME_KEY).decode() if self._base.check([NAME_KEY]) else ""
             self._base.set(FINISHED_WITHOUT_KEY, signed(",".join(map(str, lost)), secret=self._secret, job=job))
 
     def next_run(self) -> None:
-        """A run has ended; what is sent from now on belongs to the next."""
+        """Prepare for the next run: messages from now on belong to it."""
         self._run += 1
         for endpoint in self._servers.connections:
             endpoint.generation += 1
@@ -422,7 +422,7 @@ class Job:
 
     @contextlib.contextmanager
     def _connecting(self) -> Iterator[None]:
-        """Connections of a process group are opened in this context."""
+        """Open connections of a process group in this context."""
         with gloo_interface(self.place), self._group_traffic.recording():
             yield
 

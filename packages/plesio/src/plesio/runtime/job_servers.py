@@ -25,7 +25,7 @@ from plesio.runtime.worker.environment import Place
 __all__ = ["JobServers"]
 
 _BACKUP = "backup/0"
-"""Where in the job's store the addresses of server 0's backup are."""
+"""Key of the addresses of server 0's backup in the job's store."""
 
 
 class JobServers:
@@ -75,13 +75,13 @@ class JobServers:
     def connect(
         self, count: int, *, folder: Path | None, replicas: int = 1
     ) -> Sequence[ClientEndpoint | FailoverConnection]:
-        """Connections to the primary ``count`` servers; starts those that are this process's to start.
+        """Connect to the primary ``count`` servers, after starting those that are this process's to start.
 
         Server i runs on host i modulo the number of hosts, started by that host's first worker.
 
         Args:
-            count: How many the run has.
-            folder: Where the run's results go; server 0 writes to no folder that its starter has not named.
+            count: Number of the run's servers.
+            folder: Folder of the run's results; server 0 writes to no folder that its starter has not named.
             replicas: 2 has server 0 twice, the second time on the second host if there is one.
 
         Raises:
@@ -109,7 +109,7 @@ class JobServers:
         return self.connections[:count]
 
     def control(self, *, wanted: Callable[[], bool]) -> ControlClient | FailoverControl:
-        """A connection to server 0 for this worker's sign of life, taken up again while it is ``wanted``."""
+        """Connect to server 0 for this worker's sign of life, and again after a loss while it is ``wanted``."""
         return self._dialler().control(
             json.loads(self._get("server/0")),
             identity=heartbeat_identity(self._place.rank),
@@ -135,7 +135,7 @@ class JobServers:
                 pipe.flush()
 
     def let_go_on(self) -> None:
-        """The others of the run go on without this process: the servers that it started end when nobody needs them."""
+        """Leave the run to the others: the servers that this process started end when no worker needs them."""
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):  # to the server as if this process had died
                 assert pipe is not None

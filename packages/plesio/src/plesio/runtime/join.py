@@ -160,13 +160,13 @@ def _check_alone() -> None:
 
 
 def _introduce(place: Place | None, policy: Policy) -> None:
-    """What this process says from here on names its worker."""
+    """Name this process's worker in its log lines from here on."""
     introduce(0 if place is None else place.rank)
     _log.info("joins under %s", policy.title)
 
 
 def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: Place | None) -> Policy:
-    """The policy, with moments at which all stand where checkpoints need them."""
+    """Return the policy, with moments at which all stop where checkpoints need them."""
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if place is not None and chosen.shards:
         _check_sharded(chosen, late=place.late, saves=setting is not None)
@@ -202,7 +202,7 @@ def _check_sharded(policy: Policy, *, late: bool, saves: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What one worker begins a run with."""
+    """The parts with which one worker begins a run."""
 
     replica: Replica
     _: KW_ONLY
@@ -212,7 +212,7 @@ class _Run:
     setting: CheckpointSetting | None
 
     def _resumed(self, *, rank: int) -> Resumed | None:
-        """The checkpoint to go on from; what cannot be gone on from is refused before anything has begun."""
+        """Find the checkpoint to go on from, and refuse an unsuitable one before anything has begun."""
         if self.setting is None:
             return None
         return Resumed.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
@@ -232,7 +232,7 @@ class _Run:
         )
 
     def alone(self) -> Session:
-        """The session of a single process."""
+        """Make the session of a single process."""
         gauges = Gauges(self.replica)
         meter = Meter(gauges=gauges)
         timeline = self._timeline(meter, rank=0, clock=MonotonicClock(), gauges=gauges)
@@ -276,7 +276,7 @@ class _Run:
         total_samples: int | None,
         on_transition: OnTransition | None,
     ) -> Session:
-        """The session of a worker of ``job``, which ends with the session if it is its own."""
+        """Make the session of a worker of ``job``, which ends with the session if it is its own."""
         policy, place, rank = self.policy, job.place, job.place.rank
         with contextlib.ExitStack() as undo:
             if owns_job:
@@ -364,7 +364,7 @@ class _Run:
             raise WorkerLostError(text, ranks=()) from error
 
     def _num_servers(self, *, num_hosts: int) -> int:
-        """As asked for; else one a host, so that links are shared, and fewer for a small model."""
+        """Return the number asked for; else one a host, so that links are shared, and fewer for a small model."""
         if not self.policy.pushes or self.options.num_replicas > 1:
             return 1
         if self.options.num_servers is not None:

@@ -1,4 +1,4 @@
-"""What few sessions need to say: arguments of `plesio.join` that stand apart from the common ones."""
+"""Arguments of `plesio.join` that few sessions need, apart from the common ones."""
 
 import os
 from dataclasses import dataclass, field, replace

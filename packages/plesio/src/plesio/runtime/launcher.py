@@ -1,6 +1,6 @@
-"""What `plesio run` does: N local processes of a script, with torchrun's variables and no others.
+"""The work of `plesio run`: N local processes of a script, with torchrun's variables and no others.
 
-As torchrun's agent does, the launcher itself hosts the job's key-value store on ``MASTER_PORT``, so the loss of any
+Like torchrun's agent, the launcher itself hosts the job's key-value store on ``MASTER_PORT``, so the loss of any
 worker, rank 0 included, leaves the store standing. Unlike torchrun it lets the others go on when one worker fails, and
 a running job takes more workers: a second launcher (``--join``) draws ranks from a counter in the store.
 
@@ -9,7 +9,7 @@ launcher derives it as the first one did, which only the same user can, or is gi
 (`plesio.runtime.transport.job_secret`).
 
 A run whose workers have all failed is started again from its last checkpoint, as often as it was asked for. One that
-was stopped is not, nor one that never began: what was refused once would be refused again.
+was stopped is not, nor one that never began: a run that was refused once would be refused again.
 """
 
 import contextlib
@@ -141,7 +141,7 @@ def launch(
 
 
 def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest | None:
-    """Of the checkpoints that were taken since then."""
+    """Find the latest of the checkpoints that were taken since then."""
     for path in reversed(Folder(checkpoints.folder).all()):
         try:
             manifest = read_manifest(path)
@@ -199,7 +199,7 @@ def _host(
         commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, meet=meet)
 
         def excused() -> set[int]:
-            """The workers that the others have finished the run without."""
+            """Return the workers without which the others have finished the run."""
             if not stores[0].check([FINISHED_WITHOUT_KEY]):
                 return set()
             told = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
@@ -258,11 +258,11 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int | None, address
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Where the workers of a job are, and how they find each other.
+    """The place of a job's workers, and the means by which they find each other.
 
     Attributes:
-        site: Where they run.
-        port: Of the job's store.
+        site: The hosts that run them.
+        port: The port of the job's store.
         secret: The job's.
         host: Address of the store, if it is not the site's.
     """
@@ -298,7 +298,7 @@ def worker_environment(
     secret: str,
     site: Site = THIS_HOST,
 ) -> dict[str, str]:
-    """``base`` with torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
+    """Extend ``base`` by torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
     host, master_port = master
     return {
         "OMP_NUM_THREADS": "1",  # as torchrun: N processes with all cores each would fight for them
@@ -315,7 +315,7 @@ def worker_environment(
 
 
 def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
-    """A socket for the job's store.
+    """Open a socket for the job's store.
 
     Raises:
         TransportError: The port is taken.
@@ -333,7 +333,7 @@ def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
 
 
 def serve_store(listener: socket.socket, *, num_workers: int) -> "TCPStore":
-    """The job's store, served by threads of this process for as long as it is referred to."""
+    """Serve the job's store by threads of this process for as long as it is referred to."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = listener.getsockname()
@@ -352,9 +352,10 @@ def _parse_address(address: str) -> tuple[str, int]:
 
 
 def _connect(host: str, port: int) -> "TCPStore":
-    """The store of a running job.
+    """Connect to the store of a running job.
 
-    In a thread, because torch waits for ever for a listener that is no store and cannot be interrupted meanwhile.
+    This happens in a thread, because torch waits for ever for a listener that is no store and cannot be interrupted
+    meanwhile.
     """
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 

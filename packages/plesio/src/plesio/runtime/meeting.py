@@ -1,4 +1,4 @@
-"""Where workers meet that form a new group, and the store at which they leave notes for those who come late."""
+"""The meeting of workers that form a new group, and the store in which they leave notes for late ones."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _LOOK_S = 0.02
 
 
 def meeting_store(host: str) -> TCPStore:
-    """A key-value store on a free port of one interface; on its own torch would listen on all of them."""
+    """Make a key-value store on a free port of one interface; on its own torch would listen on all of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind((host, 0))
         listener.listen(128)
@@ -105,12 +105,12 @@ class StoreBoard:
             self._store.set(f"note/{key}", text)
 
     def read(self, key: str) -> str | None:
-        """A note, if it is there."""
+        """Return the note of this key, or None if it is not there."""
         with self._answering():
             return str(self._store.get(f"note/{key}"), "utf-8") if self._store.check([f"note/{key}"]) else None
 
     def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
-        """The first of these keys whose note is there."""
+        """Wait for a note of one of these keys and return the first such key."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             for key in keys:

@@ -33,7 +33,7 @@ class Observer:
         self._server_gone = False
 
     def figures(self, *, timeout_s: float) -> RunFigures | None:
-        """The figures of the run under way; None when there is none, no answer in time, or no server any more."""
+        """Fetch the figures of the run under way; None if there is none, no answer in time, or no server any more."""
         if self._server_gone:
             return None
         try:
@@ -64,7 +64,7 @@ class Observer:
         )
 
     def next_run(self) -> None:
-        """A run has ended; questions are about the next from now on."""
+        """Ask about the next run from now on."""
         if self._client is not None:
             self._client.generation += 1
 

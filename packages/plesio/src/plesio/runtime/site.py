@@ -1,4 +1,4 @@
-"""Where the processes of a job run: on this host, or on hosts that somebody else has made (`plesio.testbed`)."""
+"""The hosts that run a job's processes: this one, or hosts that others have made (`plesio.testbed`)."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Site(Protocol):
 
     @property
     def address(self) -> str:
-        """Where the job's key-value store listens; all workers reach it."""
+        """The address at which the job's key-value store listens; all workers reach it."""
         ...
 
     def here(self) -> AbstractContextManager[None]:
@@ -37,7 +37,7 @@ class Site(Protocol):
         ...
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:
-        """The command line that runs ``argv`` where a worker belongs."""
+        """Return the command line that runs ``argv`` where a worker belongs."""
         ...
 
 

@@ -14,9 +14,9 @@ __all__ = ["server_addresses", "start_server"]
 
 
 def start_server(config: ServerConfig) -> subprocess.Popen[str]:
-    """The server's process, which listens soon; see `server_addresses`.
+    """Start the server's process, which listens soon; see `server_addresses`.
 
-    It has a session of its own: Ctrl-C is for the workers, which then say goodbye to a server that still listens.
+    It has a session of its own: Ctrl-C is for the workers, which then take leave of a server that still listens.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "plesio.runtime.server.process"],
@@ -33,10 +33,10 @@ def start_server(config: ServerConfig) -> subprocess.Popen[str]:
 
 
 def server_addresses(process: subprocess.Popen[str]) -> dict[str, str]:
-    """Where a server that was started listens; waits until it does.
+    """Wait until a server that was started listens, and return its addresses.
 
     Raises:
-        TransportError: It cannot.
+        TransportError: It cannot listen.
     """
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -210,7 +210,7 @@ class _Errors:
     _printed: set[str] = field(default_factory=set)
 
     def add(self, rank: int, text: str, *, mistake: bool) -> None:
-        """A worker has ended with this one."""
+        """Add the error with which a worker has ended."""
         self._new.setdefault((text, mistake), []).append(rank)
         self.due_s = min(self.due_s, time.monotonic() + _TOGETHER_S)
 
@@ -325,7 +325,7 @@ class _Supervisor:
         return Outcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
 
     def _status(self) -> int:
-        """That of the worker that failed first, unless the others have finished the run without all that failed."""
+        """Return the status of the worker that failed first, or 0 if the others finished without all failed ones."""
         failed = [ending for ending in self._endings if ending.status]
         excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
         if failed and all(ending.rank in excused for ending in failed):
@@ -389,7 +389,7 @@ class _Supervisor:
 
 
 def _end_with_parent(parent_pid: int) -> Callable[[], None]:
-    """What a worker does before it becomes Python: ask the kernel to kill it when the supervisor dies."""
+    """Make the function that a worker runs before Python: it asks the kernel to kill it when the supervisor dies."""
 
     def in_child() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -102,7 +102,7 @@ class Output:
         self._rest = b"\r" + self._rest.rpartition(b"\r")[2]
 
     def _shown(self, line: bytes) -> bytes:
-        """A line with the rank in front, also behind each of its returns."""
+        """Put the rank in front of a line, also behind each of its returns."""
         first, *others = line.removesuffix(b"\r").split(b"\r")
         others = [part for part in others if part]
         if not (first or others) and self.screen.open is self:

@@ -1,4 +1,4 @@
-"""What checkpoints there are in a folder, and whether they are whole: for people, and without torch."""
+"""The checkpoints in a folder, and their damage if any: for people, and without torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,26 +31,26 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """Of its files, as they are."""
+        """Size of its files, as they are."""
         try:
             return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
         except FileNotFoundError:  # it is being written, or has just been finished
             return 0
 
     def check(self, *, on_bytes: Callable[[int], None]) -> list[str]:
-        """What is wrong with it, every byte read: a line each; ``on_bytes`` hears how it goes."""
+        """Find its faults, every byte read: a line each; ``on_bytes`` reports the progress."""
         if self.manifest is None:
             return [self.fault or ""]
         return list(faults(self.path, self.manifest.files, on_bytes=on_bytes))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Convert to JSON values."""
         manifest = None if self.manifest is None else msgspec.to_builtins(self.manifest)
         return {"path": str(self.path), "fault": self.fault, "num_bytes": self.num_bytes, "manifest": manifest}
 
 
 def catalogue(path: Path) -> list[Entry]:
-    """The checkpoint in this folder, or all of the run whose folder it is: the latest last, then what is unfinished.
+    """List the checkpoint in this folder, or all of the run whose folder it is: the latest last, then unfinished ones.
 
     Raises:
         DataError: There is none.
@@ -73,7 +73,7 @@ def catalogue(path: Path) -> list[Entry]:
 
 
 def newest(path: Path) -> tuple[Path, Manifest]:
-    """The checkpoint in this folder, or the newest that is whole of the run whose folder it is; every byte is checked.
+    """Find the checkpoint in this folder, or the newest whole one of the run whose folder it is; every byte is checked.
 
     Raises:
         DataError: There is none, or it is damaged.

@@ -112,7 +112,7 @@ class Claim:
             self._close = None
 
     def _alone(self) -> int:
-        """The file's descriptor, when no other job has it."""
+        """Lock the file against other jobs and return its descriptor."""
         descriptor = self._opened()
         deadline_s = time.monotonic() + _PATIENCE_S
         while not self._locked(descriptor, fcntl.LOCK_EX):

@@ -95,7 +95,7 @@ class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a checkpoint is.
+    """The description of a checkpoint.
 
     Attributes:
         schema: Version of this format.
@@ -105,16 +105,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         samples: Samples of all workers that had been trained on.
         elapsed_s: Seconds of training.
         num_workers: Workers that wrote it.
-        workers: Which.
+        workers: Their numbers.
         layout: Digest of the model's tensors.
-        seed: Of the order of samples.
-        optimizers: What it was trained with.
-        plan: Which loop over the data the workers were in, counted from 0; None in none.
-        figures: That loop's.
-        remainder: What was left of it.
+        seed: Seed of the order of samples.
+        optimizers: Classes and settings of the optimizers.
+        plan: Number of the loop over the data that the workers were in, from 0; None in none.
+        figures: The plan's figures.
+        remainder: Rest of the plan.
         created_unix_s: When it was committed.
-        versions: Of torch and Plesio.
-        files: By name.
+        versions: Versions of torch and Plesio.
+        files: Its files, by name.
     """
 
     schema: int = SCHEMA_VERSION
@@ -150,7 +150,7 @@ def _silent(_: int) -> None:
 
 
 def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> Written:
-    """The length and checksum of a file; ``on_bytes`` hears of each block that was read."""
+    """Return the length and checksum of a file; ``on_bytes`` is called with the size of each block that was read."""
     digest, num_bytes = xxhash.xxh3_128(), 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -184,11 +184,11 @@ class HashedFile(io.RawIOBase):
 
     @property
     def written(self) -> Written:
-        """What has been written up to now."""
+        """Length and checksum of what has been written up to now."""
         return Written(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
@@ -256,10 +256,10 @@ def _remove(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What the checkpoint in this folder is.
+    """Read the description of the checkpoint in this folder.
 
     Raises:
-        DataError: It is none, or one of another version; the message says which.
+        DataError: It is none, or one of another version; the message tells which.
     """
     try:
         values = json.loads((path / MANIFEST).read_bytes())
@@ -277,7 +277,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def faults(path: Path, files: Mapping[str, Written], *, on_bytes: Callable[[int], None] = _silent) -> Iterator[str]:
-    """What is wrong with the files of a checkpoint, one line each; ``on_bytes`` hears of each block that was read."""
+    """Find the faults of a checkpoint's files, a line each; ``on_bytes`` is called with the size of each block read."""
     for name, told in files.items():
         try:
             found = written(path / name, on_bytes=on_bytes)
@@ -309,10 +309,10 @@ class Folder:
         self.path = path
 
     def all(self) -> list[Path]:
-        """The committed ones, the latest last.
+        """List the committed checkpoints, the latest last.
 
-        That is the one that was committed last: a run that was taken back to an earlier one has fewer steps than those
-        that are there already.
+        The latest is the one that was committed last: a run that was taken back to an earlier one has fewer steps than
+        those that are there already.
         """
         if not self.path.is_dir():
             return []
@@ -320,11 +320,11 @@ class Folder:
         return sorted(found, key=lambda one: (_committed_unix_s(one), one.name))
 
     def unfinished(self) -> list[Path]:
-        """Those that are being written, or were when the run ended."""
+        """List the checkpoints that are being written, or were when the run ended."""
         return sorted(self.path.glob(f"step-*{_PART}"))
 
     def part(self, clock: int) -> Path:
-        """Where the checkpoint after step ``clock`` is written."""
+        """Return the folder in which the checkpoint after step ``clock`` is written."""
         return self.path / f"step-{clock:08}{_PART}"
 
     def begin(self, clock: int) -> Path:
@@ -353,7 +353,7 @@ class Folder:
             raise DataError(f"{part} is no folder; delete it")
 
     def latest(self) -> tuple[Path, Manifest, list[str]] | None:
-        """The latest that is whole, with what it is; and of each later one, in a line, why it is not.
+        """Find the latest whole checkpoint with its manifest; and a line on the fault of each later one.
 
         Raises:
             DataError: There are checkpoints, and none of them is whole.

@@ -87,7 +87,7 @@ def _table(path: Path) -> Metadata:
 
 
 def plain(state: StateDict) -> StateDict:
-    """The same as a model's and an optimizer's ``state_dict`` have it: there parameters have numbers, not names."""
+    """Convert to the form of a model's and an optimizer's ``state_dict``: there parameters have numbers, not names."""
     groups = state["optimizer"]["param_groups"]
     names = [name for group in groups for name in group["params"]]
     number = {name: index for index, name in enumerate(names)}
@@ -101,10 +101,10 @@ def plain(state: StateDict) -> StateDict:
 
 
 class _Table(pickle.Unpickler):
-    """Of contents: what can be made of it is a `Metadata`, and nothing else is."""
+    """A table of contents: only a `Metadata` can be made of it."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """The class, if such a table may have it; dtypes are torch's own names."""
+        """Return the class, if such a table may have it; dtypes are torch's own names."""
         if (module_name, global_name) in _CLASSES or _is_dtype(module_name, global_name):
             return super().find_class(module_name, global_name)
         raise pickle.UnpicklingError(f"{_TABLE} names {module_name}.{global_name}, which no table of contents has")
@@ -132,7 +132,7 @@ def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
 
 
 def _tensor(file: io.BufferedReader, place: _StorageInfo, told: TensorStorageMetadata) -> torch.Tensor:
-    """A whole tensor, whose elements lie in the file in their order (`plesio.runtime.checkpoints.tensors.Share`)."""
+    """Read a whole tensor, whose elements lie in the file in order (`plesio.runtime.checkpoints.tensors.Share`)."""
     dtype = told.properties.dtype
     if told.size.numel() == 0:
         return torch.empty(told.size, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What workers say to each other, by files in a checkpoint's folder, when their parts of it are on the disk."""
+"""Notes of workers for each other, as files in a checkpoint's folder, when their parts of it are on the disk."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -67,16 +67,16 @@ def say(part: Path, rank: int, said: Said) -> None:
 def heard_from_all(
     part: Path, ranks: Sequence[int], *, patience_s: Callable[[], float], lost: Collection[int] = ()
 ) -> dict[int, Said]:
-    """What all of these workers have said, when they have; their notes are then gone.
+    """Wait for the notes of all these workers, return them, and remove them.
 
     Args:
         part: The checkpoint's folder.
         ranks: The workers.
-        patience_s: How long, from the moment at which it is another than it was, those are waited for that say nothing.
+        patience_s: Seconds to wait for the next note, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
 
     Raises:
-        DataError: One could not write its part, was lost, or has not said anything for too long.
+        DataError: One could not write its part, was lost, or has left no note for too long.
     """
     patience, deadline_s = 0.0, 0.0
     said: dict[int, Said] = {}

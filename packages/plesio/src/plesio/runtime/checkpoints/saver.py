@@ -48,7 +48,7 @@ class CheckpointSaver:
     _pending: "_Pending | None" = None
 
     def save(self, stand: Standstill, *, books: Callable[[], Books]) -> None:
-        """A checkpoint is to be taken here; see `plesio.runtime.worker.standstill.Saver`."""
+        """Prepare to take a checkpoint here; see `plesio.runtime.worker.standstill.Saver`."""
         self._pending = _Pending(stand, books() if self.writer.rank == stand.workers[0] else None)
 
     def take(self) -> None:
@@ -125,7 +125,7 @@ class CheckpointSaver:
         )
 
     def adds(self, session: Callable[[], dict[str, Any]]) -> None:
-        """The session adds this to each checkpoint: plain values."""
+        """Add the session's plain values to each checkpoint."""
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:

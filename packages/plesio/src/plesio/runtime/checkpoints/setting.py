@@ -1,4 +1,4 @@
-"""What a user says about checkpoints: where, how often, how many, and whether to go on from one."""
+"""A user's setting of checkpoints: where, how often, how many, and whether to go on from one."""
 
 import os
 import re
@@ -67,7 +67,7 @@ class CheckpointSetting:
 
     @classmethod
     def of(cls, folder: Path | str | None, *, every: str | float, keep: int, resume: str) -> "CheckpointSetting | None":
-        """What a call says, or else the environment that ``plesio run --checkpoint`` makes; None for no checkpoints."""
+        """Read a call's arguments, or the environment that ``plesio run --checkpoint`` makes; else None."""
         if folder is not None:
             return cls(folder=Path(folder).absolute(), every=every, keep=keep, resume=resume)
         named = os.environ.get(VARIABLE)
@@ -90,7 +90,7 @@ class CheckpointSetting:
         )
 
     def environment(self) -> dict[str, str]:
-        """What `of` reads in another process."""
+        """Return the variables that `of` reads in another process."""
         resume = self.resume if self.resume in ("auto", "no") else str(Path(self.resume).absolute())
         return {
             VARIABLE: str(self.folder.absolute()),

@@ -37,7 +37,7 @@ __all__ = ["Share", "check_model", "load", "load_optimizer_state", "state_of"]
 
 
 def state_of(replica: Replica) -> StateDict:
-    """The replica's parameters, buffers and optimizer state, by torch's names; the tensors are the replica's own."""
+    """Return the replica's parameters, buffers and optimizer state, by torch's names; the tensors are its own."""
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     optimizer = replica.optimizer
     state = {
@@ -103,10 +103,10 @@ def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]
 
 
 class Share:
-    """What one of the workers writes, copied out of the replica so that training can go on.
+    """The share of one writing worker, copied out of the replica so that training can go on.
 
     Args:
-        number: Which share, counted from 0.
+        number: Number of the share, from 0.
         state: The tensors and values of all.
         num_shares: Workers that write.
     """
@@ -183,7 +183,7 @@ class _HashedFiles(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """A file to write."""
+        """Open a file to write."""
         assert mode == "wb", mode
         with HashedFile(Path(path)) as file:
             yield file

@@ -1,6 +1,6 @@
-"""What of a checkpoint is one worker's own, in ``worker-0.pt`` and so on: plain values and tensors, nothing that runs.
+"""One worker's own part of a checkpoint, in ``worker-0.pt`` and so on: plain values and tensors, nothing that runs.
 
-Where workers step by themselves each has an optimizer's state of its own; under BatchNorm each has seen other samples.
+If workers step by themselves, each has an optimizer's state of its own; under BatchNorm each has seen other samples.
 """
 
 import random
@@ -19,7 +19,7 @@ __all__ = ["name_of", "own_state", "random_states", "read", "set_random_states",
 
 
 def name_of(worker: int) -> str:
-    """The file of a worker."""
+    """Name the file of a worker."""
     return f"worker-{worker}.pt"
 
 
@@ -31,7 +31,7 @@ def write(path: Path, values: dict[str, Any]) -> Written:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` wrote.
+    """Read what `write` wrote.
 
     Raises:
         DataError: It cannot be read, or holds something that could run.
@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
-    """Copies of this worker's buffers and options, and of its optimizer's state where that is its own."""
+    """Copy this worker's buffers and options, and its optimizer's state if that is its own."""
     values: dict[str, Any] = {
         "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()},
         # its schedule has gone by its own steps
@@ -79,7 +79,7 @@ def take_own_state(replica: Replica, values: dict[str, Any]) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """Of Python's, NumPy's and torch's generators."""
+    """Return the states of Python's, NumPy's and torch's generators."""
     numpy: Any = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "python": _lists(random.getstate()),

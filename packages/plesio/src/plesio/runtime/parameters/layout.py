@@ -55,11 +55,11 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return (self.stop - self.start) * _item_bytes(self.dtype)
 
     def view(self, block: torch.Tensor) -> torch.Tensor:
-        """The slice's elements in a server's block (shape ``[stop - start]``), sharing its memory."""
+        """View the slice's elements in a server's block (shape ``[stop - start]``), sharing its memory."""
         return block[self.offset : self.offset + self.num_bytes].view(self.torch_dtype)
 
     def cut(self, flat: torch.Tensor) -> torch.Tensor:
-        """The slice's elements of the whole tensor, flattened; sharing its memory."""
+        """Cut the slice's elements out of the whole tensor, flattened; sharing its memory."""
         return flat if self.stop - self.start == flat.numel() else flat[self.start : self.stop]
 
 
@@ -123,7 +123,7 @@ class Layout:
         return sum(slices[index].num_bytes for index in (range(len(slices)) if present is None else present))
 
     def digest(self) -> str:
-        """A short name for this layout: equal on every rank whose model and server count are the same."""
+        """Return a short name for this layout: equal on every rank whose model and server count are the same."""
         text = json.dumps([self.rows(server) for server in range(len(self.servers))])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -134,12 +134,12 @@ class Layout:
 
 
 def slices_of(rows: tuple[SliceRow, ...]) -> tuple[Slice, ...]:
-    """The slices that `Layout.rows` gave."""
+    """Return the slices that `Layout.rows` gave."""
     return msgspec.convert(rows, type=tuple[Slice, ...])
 
 
 def view_packed(payload: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The elements in a part of a packed payload (uint8), sharing its memory where it is aligned."""
+    """View the elements in a part of a packed payload (uint8), sharing its memory where it is aligned."""
     # a packed slice need not lie on its dtype's boundary (mixed dtypes): copy only then
     return (payload if payload.data_ptr() % dtype.itemsize == 0 else payload.clone()).view(dtype)
 

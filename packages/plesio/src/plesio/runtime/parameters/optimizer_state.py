@@ -23,11 +23,11 @@ Piece = tuple[torch.Tensor, Slice]
 """A parameter, and which of its elements."""
 
 _NUMBERS = ("step", "eta", "mu", "mu_product")
-"""What the supported optimizers keep as tensors of one element, whatever the parameter's shape."""
+"""Keys that the supported optimizers keep as tensors of one element, whatever the parameter's shape."""
 
 
 def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tuple[Table, list[torch.Tensor]]:
-    """The state of some slices: its table, and its tensors, flat."""
+    """Return the state of some slices: its table, and its tensors, flat."""
     table: Table = []
     tensors: list[torch.Tensor] = []
     for parameter, piece in pieces:

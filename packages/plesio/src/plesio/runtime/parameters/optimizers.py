@@ -91,7 +91,7 @@ class Optimizers(Optimizer):
 
 
 def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
-    """The optimizers that the script has made."""
+    """Return the optimizers that the script has made."""
     return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
 
 

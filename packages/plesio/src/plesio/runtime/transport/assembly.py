@@ -36,7 +36,7 @@ class BufferPool:
         self.num_allocated = 0
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """A contiguous writable array of ``num_bytes`` bytes with arbitrary content."""
+        """Return a contiguous writable array of ``num_bytes`` bytes with arbitrary content."""
         if num_bytes == 0:
             return np.empty(0, dtype=np.uint8)
         fitting = [
@@ -98,7 +98,7 @@ class Assembler:
         return len(self._open)
 
     def place(self, peer: bytes, chunk: Chunk) -> NDArray[np.uint8] | None:
-        """Where the body of this chunk goes: all of the buffer that is still to be filled.
+        """Return the place of this chunk's body: all of the buffer that is still to be filled.
 
         Returns:
             None for a later chunk of a message that has been refused already; its body is to be thrown away.

@@ -53,11 +53,11 @@ MANY = 64
 
 @dataclass(slots=True)
 class Membership:
-    """What every message of an endpoint carries and is checked against.
+    """The job and generation that every message of an endpoint carries and is checked against.
 
     Attributes:
         job: `job_digest` of the job.
-        generation: Of the membership; whoever owns the endpoint moves it on.
+        generation: Number of the membership; the owner of the endpoint moves it on.
     """
 
     job: int
@@ -65,7 +65,7 @@ class Membership:
 
 
 def zmtp_bytes(num_bytes: int, *, encrypted: bool) -> int:
-    """What ZMTP 3.1 adds to a frame: flags, a length of 1 or 8 bytes, and the envelope of CURVE."""
+    """Count the bytes that ZMTP 3.1 adds to a frame: flags, a length of 1 or 8 bytes, and the envelope of CURVE."""
     envelope = _CURVE_BYTES if encrypted else 0
     return envelope + (2 if num_bytes + envelope < 256 else 9)
 
@@ -114,7 +114,7 @@ class ControlChannel:
         return True
 
     def receive(self) -> tuple[list[Control], bool]:
-        """The messages that are here, at most a few dozen, and whether that was all."""
+        """Return the messages that are here, at most a few dozen, and whether that was all."""
         messages: list[Control] = []
         for _ in range(MANY):
             try:

@@ -139,7 +139,7 @@ class ClientEndpoint:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether payloads to the server go through shared memory; if not, in chunks over the link's socket."""
+        """True if payloads to the server go through shared memory; if not, in chunks over the link's socket."""
         return self._outbox.shares(SERVER)
 
     @property
@@ -165,7 +165,7 @@ class ClientEndpoint:
         self._control.send(kind, body)
 
     def new_request(self) -> int:
-        """A number for `Header.request` that this endpoint has not used yet."""
+        """Return a number for `Header.request` that this endpoint has not used yet."""
         self._num_requests += 1
         return self._num_requests
 
@@ -188,7 +188,7 @@ class ClientEndpoint:
         return sending
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """A contiguous writable array with arbitrary content: fill it and `push` it, and it is never copied.
+        """Return a contiguous writable array with arbitrary content: fill it and `push` it, and it is never copied.
 
         It is memory that the server can read in place where that is possible, and used again later. Each one is to be
         pushed, once; then it belongs to the endpoint again.
@@ -257,7 +257,7 @@ class ClientEndpoint:
             self._backlog = aside
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived complete; waits for the first at most ``timeout_s``.
+        """Return the messages that have arrived complete; wait for the first at most ``timeout_s``.
 
         Raises:
             TransportError: The connection is lost.
@@ -286,12 +286,12 @@ class ClientEndpoint:
 
     @property
     def sockets(self) -> tuple[Socket, ...]:
-        """What becomes readable when `poll` has something to return."""
+        """The sockets that become readable when `poll` has something to return."""
         return (*self._control.sockets, self._data.socket, self._watch.socket)
 
     @property
     def has_backlog(self) -> bool:
-        """Whether `poll` has something to return already."""
+        """True if `poll` has something to return already."""
         return bool(self._backlog)
 
     def release(self, bulk: Bulk) -> None:
@@ -326,7 +326,7 @@ class ClientEndpoint:
 
 
 def wait_readable(clients: Sequence[ClientEndpoint], *, timeout_s: float) -> list[ClientEndpoint]:
-    """The clients whose `ClientEndpoint.poll` may have something; waits for the first at most ``timeout_s``."""
+    """Return the clients whose `ClientEndpoint.poll` may have something; wait for the first at most ``timeout_s``."""
     ready = [client for client in clients if client.has_backlog]
     if ready:
         return ready

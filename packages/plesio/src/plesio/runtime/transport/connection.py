@@ -17,7 +17,7 @@ class ControlConnection(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the messages that are sent."""
+        """Generation of the messages that are sent."""
         ...
 
     @generation.setter
@@ -33,7 +33,7 @@ class ServerConnection(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the messages that are sent."""
+        """Generation of the messages that are sent."""
         ...
 
     @generation.setter
@@ -52,7 +52,7 @@ class ServerConnection(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived complete; waits for the first at most ``timeout_s``."""
+        """Return the messages that have arrived complete; wait for the first at most ``timeout_s``."""
         ...
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ class WorkerConnections(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the membership; messages of another are refused."""
+        """Generation of the membership; messages of another are refused."""
         ...
 
     @generation.setter

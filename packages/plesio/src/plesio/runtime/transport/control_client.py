@@ -80,7 +80,7 @@ class ControlClient:
         """Bytes sent and received, by class of link."""
         self._address = addresses["control"]
         self.membership = Membership(job=job_digest(job), generation=0)
-        """What messages carry; see `generation`."""
+        """The job and generation that messages carry; see `generation`."""
         socket = context.socket(zmq.DEALER)
         configure(socket, pieces=None)
         socket.routing_id = identity
@@ -102,7 +102,7 @@ class ControlClient:
         self._poller.register(self._watch.socket, zmq.POLLIN)
         try:
             self.welcome = self._connect(hello or {}, timeout_s=timeout_s)
-            """What the server has answered; see `WELCOME`."""
+            """The server's answer; see `WELCOME`."""
         except BaseException:
             self.close()
             raise
@@ -138,9 +138,9 @@ class ControlClient:
         self._channel.send(SERVER, kind, body)
 
     def poll(self, timeout_s: float) -> list[Control]:
-        """The control messages that have arrived; waits for the first at most ``timeout_s``.
+        """Return the control messages that have arrived; wait for the first at most ``timeout_s``.
 
-        A message of any generation of this job is handed out: it is for the server to say which one it is.
+        A message of any generation of this job is handed out: the server decides which one it is.
 
         Raises:
             TransportError: The connection is lost.
@@ -157,7 +157,7 @@ class ControlClient:
 
     @property
     def sockets(self) -> tuple[Socket, ...]:
-        """What becomes readable when `poll` has something to return."""
+        """The sockets that become readable when `poll` has something to return."""
         return (self._channel.socket, self._watch.socket)
 
     def note_refused(self, reason: Refusal) -> None:

@@ -201,7 +201,7 @@ class DataChannel:
         self._send_pieces(peer, header, meta=None, view=np.empty(0, dtype=np.uint8))
 
     def receive(self) -> tuple[list[Bulk], bool]:
-        """The messages that the chunks which are here complete, at most a few dozen, and whether these were all."""
+        """Return the messages that the chunks here complete, at most a few dozen, and whether these were all."""
         self.free_dropped()
         messages: list[Bulk] = []
         for _ in range(MANY):
@@ -311,7 +311,7 @@ class DataChannel:
         return self._delivered(peer, chunk, payload)
 
     def _begin(self, peer: bytes, frame: zmq.Frame) -> Chunk:
-        """The head of a message that is one chunk, accepted."""
+        """Accept the head of a message that is one chunk."""
         chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
         self._on_heard(peer, _descriptor(frame))
         self._assembler.drop(peer)
@@ -319,7 +319,7 @@ class DataChannel:
         return chunk
 
     def _delivered(self, peer: bytes, chunk: Chunk, payload: NDArray[np.uint8]) -> Bulk:
-        """The message, with its payload where it lies, or where the receiver wants it."""
+        """Return the message, with its payload where it lies, or where the receiver wants it."""
         into = self._destination(chunk.header, chunk.total_bytes)
         if into is not None:
             np.copyto(into, payload)
@@ -337,7 +337,7 @@ class DataChannel:
 
 
 def _descriptor(frame: zmq.Frame) -> int:
-    """Of the connection that a frame came over."""
+    """Return the descriptor of the connection that a frame came over."""
     descriptor = frame.get(zmq.SRCFD)
     assert isinstance(descriptor, int)
     return descriptor

@@ -37,11 +37,11 @@ class Dialler:
     def connection(
         self, addresses: Mapping[str, str], *, identity: str, backup: Mapping[str, str] | None
     ) -> ClientEndpoint | FailoverConnection:
-        """A connection for control and bulk messages.
+        """Connect for control and bulk messages.
 
         Args:
-            addresses: The server's.
-            identity: Of the member.
+            addresses: The server's addresses.
+            identity: The member's name.
             backup: Addresses of the server's backup, if it has one.
 
         Raises:
@@ -60,7 +60,7 @@ class Dialler:
         backup: Mapping[str, str] | None,
         wanted: Callable[[], bool],
     ) -> ControlClient | FailoverControl:
-        """A connection for control messages alone; ``wanted`` says whether it is to go on with the backup."""
+        """Connect for control messages alone; ``wanted`` tells whether to go on with the backup."""
         first = self._control(addresses, identity, CONNECT_S)
         if backup is None:
             return first

@@ -33,12 +33,12 @@ L = TypeVar("L", ClientEndpoint, ControlClient)
 
 
 class _Failover(Generic[L]):
-    """What both kinds of connection have in common: control messages, and the way to the backup.
+    """The common part of both kinds of connection: control messages, and the way to the backup.
 
     Args:
         first: The connection to the server.
         dial: Connects to its backup.
-        wanted: Whether it is worth while to go on with the backup.
+        wanted: Tells whether it is worth while to go on with the backup.
     """
 
     def __init__(self, first: L, *, dial: Callable[[], L], wanted: Callable[[], bool] = lambda: True) -> None:
@@ -49,7 +49,7 @@ class _Failover(Generic[L]):
         self._controls: Kept[tuple[int, int, Mapping[str, Any]]] = Kept()
         self._heard = Heard()
         self._early: list[Control | Bulk] = []
-        """What the backup has said right after that it has taken over."""
+        """Messages that the backup has sent right after taking over."""
 
     @property
     def generation(self) -> int:
@@ -68,7 +68,7 @@ class _Failover(Generic[L]):
         raise NotImplementedError
 
     def _arrived(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has come by the present connection; nothing when that was lost, and the backup has taken over."""
+        """Return what has come by the present connection; nothing if that was lost, and the backup has taken over."""
         if self._early:
             early, self._early = self._early, []
             return early
@@ -146,10 +146,10 @@ class FailoverControl(_Failover[ControlClient]):
         self._tell(kind, body)
 
     def poll(self, timeout_s: float) -> list[Control]:
-        """The control messages that have arrived; waits for the first at most ``timeout_s``.
+        """Return the control messages that have arrived; wait for the first at most ``timeout_s``.
 
         Raises:
-            TransportError: The connection is lost, and so is that to the backup.
+            TransportError: The connections to the server and to its backup are lost.
         """
         controls = [one for one in self._arrived(timeout_s) if isinstance(one, Control)]
         return [one for one in map(self._control, controls) if one is not None]
@@ -168,7 +168,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         self._bulks: Kept[tuple[Header, Mapping[str, Any] | None, NDArray[Any]]] = Kept()
         self._heard_bulk = Heard()
         self._lent: dict[int, ClientEndpoint] = {}
-        """Of each payload that is with the user, by its identity, the connection that it came by."""
+        """The connection of each payload that is with the user, by the payload's identity."""
 
     def _send(self, kind: int, body: Mapping[str, Any]) -> None:
         self._link.send_control(kind, body)
@@ -187,10 +187,10 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         self._link.push(header, meta=numbered(meta, number=number, heard=self._heard_bulk.last), payload=payload)
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived complete; waits for the first at most ``timeout_s``.
+        """Return the messages that have arrived complete; wait for the first at most ``timeout_s``.
 
         Raises:
-            TransportError: The connection is lost, and so is that to the backup.
+            TransportError: The connections to the server and to its backup are lost.
         """
         taken: list[Control | Bulk] = []
         for incoming in self._arrived(timeout_s):

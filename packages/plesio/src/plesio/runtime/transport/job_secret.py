@@ -1,10 +1,10 @@
-"""Where a process has its job's secret from: the environment, or a key that only this user of this host can read.
+"""The source of a job's secret: the environment, or a key that only this user of this host can read.
 
-The job's key-value store is no place for it: whoever reaches its port can read it. Launchers put the secret into the
-environment of the workers that they start, which other users cannot see. Without one, as under plain torchrun, the
+The job's key-value store is no place for it: everybody who reaches its port can read it. Launchers put the secret into
+the environment of the workers that they start, which other users cannot see. Without one, as under plain torchrun, the
 processes of one host derive it from the name of the job and from a key in a file of the user's: 256 random bits in a
-folder that nobody else may enter, made by whoever comes first and used from then on. Nothing is left behind by a job
-that is killed, and two jobs have different secrets.
+folder that nobody else may enter, made by the first process and used from then on. Nothing is left behind by a job that
+is killed, and two jobs have different secrets.
 
 Several hosts have no such file in common, so there the user must bring the secret, or say that it may be published.
 """
@@ -43,16 +43,16 @@ _KEY_DIGITS = 64
 
 
 def new_job_secret() -> str:
-    """A fresh secret with 256 random bits; give it to the job's processes and to nobody else."""
+    """Return a fresh secret with 256 random bits; give it to the job's processes and to nobody else."""
     return secrets.token_hex(_KEY_DIGITS // 2)
 
 
 def given_secret(environ: Mapping[str, str] = os.environ, *, num_hosts: int = 1) -> str | None:
-    """The secret that the environment has, if it has one.
+    """Return the secret that the environment has, if it has one.
 
     Args:
         environ: The environment.
-        num_hosts: Hosts that the job is on; several have no other secret in common.
+        num_hosts: Number of the job's hosts; several have no other secret in common.
 
     Raises:
         ConfigError: It is short enough to be guessed, or there is none and must be one.
@@ -78,18 +78,18 @@ def signed(text: str, *, secret: str, job: str) -> str:
 
 
 def unsigned(line: str, *, secret: str, job: str) -> str | None:
-    """The text that `signed` was given; None if it was not given this one."""
+    """Return the text that `signed` was given; None if it was not given this one."""
     text = line.rpartition(" ")[0]
     return text if hmac.compare_digest(line, signed(text, secret=secret, job=job)) else None
 
 
 def may_publish(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the user has said that everybody who reaches the job's key-value store may have the secret."""
+    """Tell whether the user lets everybody who reaches the job's key-value store have the secret."""
     return environ.get(PUBLISH_VARIABLE) == "1"
 
 
 def secret_of_user(job: str) -> str:
-    """The secret of a job of this user on this one host; the same for all who ask for the same ``job``.
+    """Return the secret of a job of this user on this one host; the same for all who ask for the same ``job``.
 
     Args:
         job: A text that no other job has; it need not be secret.
@@ -107,7 +107,7 @@ def secret_of_user(job: str) -> str:
 
 
 def _private_folder() -> Path:
-    """A folder that this user alone may enter."""
+    """Make a folder that this user alone may enter."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(runtime) / "plesio" if runtime else Path(tempfile.gettempdir()) / f".plesio-{os.getuid()}"
     with contextlib.suppress(FileExistsError):

@@ -48,7 +48,7 @@ class Mappings:
         self._dropped: deque[tuple[bytes, int]] = deque()
 
     def admit(self, peer: bytes, offer: MemoryOffer | None) -> bool:
-        """Whether what ``peer`` offers can be opened from here; what it had offered before is forgotten."""
+        """Tell whether the memory that ``peer`` offers can be opened from here, and forget its earlier offer."""
         self.forget(peer)
         if offer is None:
             return False
@@ -60,7 +60,7 @@ class Mappings:
         return True
 
     def open(self, peer: bytes, reference: Reference, *, num_bytes: int) -> NDArray[np.uint8]:
-        """The first ``num_bytes`` bytes of a segment of ``peer``, in place and writable.
+        """Open the first ``num_bytes`` bytes of a segment of ``peer``, in place and writable.
 
         Raises:
             WireError: The peer has not offered any, or this is not a segment of its, or it is too short.

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """What was sent on one channel and may have to be sent again."""
+    """Messages that were sent on one channel and may have to be sent again."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, T]] = deque()
@@ -42,13 +42,13 @@ class Kept(Generic[T]):
         """Number of the latest message."""
 
     def add(self, message: T) -> int:
-        """The number of this message, which is to be sent now."""
+        """Return the number of this message, which is to be sent now."""
         self.last += 1
         self._messages.append((self.last, message))
         return self.last
 
     def heard(self, number: int) -> None:
-        """The other side has heard all up to this one."""
+        """Forget the messages up to this one: the other side has received them."""
         while self._messages and self._messages[0][0] <= number:
             self._messages.popleft()
 
@@ -60,26 +60,26 @@ class Kept(Generic[T]):
 
 
 class Heard:
-    """What was heard on one channel."""
+    """The number of the latest message received on one channel."""
 
     def __init__(self) -> None:
         self.last = 0
         """Number of the latest message."""
 
     def is_new(self, number: int) -> bool:
-        """Whether the message of this number was not heard before; then it is now."""
+        """Tell whether the message of this number is new, and count it as received."""
         if number <= self.last:
             return False
         self.last = number
         return True
 
     def is_next(self, number: int) -> bool:
-        """As `is_new`; nor does a message count after one that is missing, whose sender has died meanwhile."""
+        """Tell whether the message is new and follows the last one: a missing one's sender has died meanwhile."""
         return number == self.last + 1 and self.is_new(number)
 
 
 def numbered(body: Mapping[str, Any] | None, *, number: int, heard: int) -> dict[str, Any]:
-    """A message's JSON with its number.
+    """Return a message's JSON with its number.
 
     >>> unnumbered(numbered({"clock": 7}, number=3, heard=2))
     (3, 2, {'clock': 7})
@@ -88,7 +88,7 @@ def numbered(body: Mapping[str, Any] | None, *, number: int, heard: int) -> dict
 
 
 def unnumbered(body: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
-    """Number, what its sender has heard, and the JSON by itself.
+    """Return the number, the latest number that its sender has received, and the JSON by itself.
 
     Raises:
         TransportError: It has no number.

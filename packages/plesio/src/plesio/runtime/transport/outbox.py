@@ -29,7 +29,7 @@ class Sending:
 
     @property
     def done(self) -> bool:
-        """Whether the operating system has all of it, or it was copied, or the connection is gone."""
+        """True if the operating system has all of it, or it was copied, or the connection is gone."""
         return self._tracker is None or self._tracker.done
 
     def wait(self, timeout_s: float) -> bool:
@@ -69,12 +69,12 @@ class Outbox:
         self._lent: defaultdict[bytes, dict[int, Segment]] = defaultdict(dict)
 
     def allow(self, peer: bytes) -> None:
-        """This peer can open our segments."""
+        """Note that this peer can open our segments."""
         if self.segments is not None:
             self._sharing.add(peer)
 
     def shares(self, peer: bytes) -> bool:
-        """Whether this peer can open our segments."""
+        """Tell whether this peer can open our segments."""
         return peer in self._sharing
 
     @property
@@ -83,7 +83,7 @@ class Outbox:
         return sum(len(segments) for segments in self._lent.values())
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """A contiguous writable array with arbitrary content, to be filled and sent without a copy."""
+        """Return a contiguous writable array with arbitrary content, to be filled and sent without a copy."""
         self._reclaim()
         segment = self._take_segment(num_bytes) if self._sharing and num_bytes else None
         array = self._heap.take(num_bytes) if segment is None else segment.array[:num_bytes]
@@ -100,11 +100,11 @@ class Outbox:
             return None
 
     def claim(self, payload: NDArray[np.uint8]) -> Staged | None:
-        """The staged buffer that ``payload`` is the beginning of; it is the caller's now."""
+        """Hand over the staged buffer that ``payload`` is the beginning of; it is the caller's now."""
         return self._staged.pop(_address(payload), None) if payload.size else None
 
     def to_segment(self, payload: NDArray[np.uint8]) -> Segment | None:
-        """The segment that ``payload`` was staged in, or one that holds a copy of it; None when there is no memory."""
+        """Return the segment that ``payload`` was staged in, or one with a copy of it; None when there is no memory."""
         staged = self._staged.get(_address(payload))
         if staged is not None:
             if staged.segment is not None:
@@ -126,11 +126,11 @@ class Outbox:
             self.put(Staged(segment.array, segment))
 
     def follow(self, staged: Staged, sending: Sending) -> None:
-        """This buffer is free when ``sending`` is done."""
+        """Free this buffer when ``sending`` is done."""
         self._sending.append((sending, staged))
 
     def put(self, staged: Staged) -> None:
-        """This buffer is free."""
+        """Free this buffer."""
         if staged.segment is None:
             self._heap.give_back(staged.array)
         elif self.segments is not None:
@@ -145,7 +145,7 @@ class Outbox:
                 self._sending.append((one, staged))
 
     def forget(self, peer: bytes) -> None:
-        """This peer is gone, or begins anew."""
+        """Forget this peer, which is gone, or begins anew."""
         self._sharing.discard(peer)
         for segment in self._lent.pop(peer, {}).values():
             assert self.segments is not None

@@ -1,11 +1,11 @@
-"""What keeps bulk data secret and whole between hosts: each frame is encrypted, and opens once, in its place, or not.
+"""The seal that keeps bulk data secret and whole between hosts: each frame is encrypted, and opens once, in its place.
 
 The cipher is AES-256 in Galois/counter mode (NIST SP 800-38D), by way of the ``cryptography`` package, hence OpenSSL's:
 with a processor's AES instructions it is several times as fast as the network, and as CURVE, which the control channel
-has. The server draws a key for each data connection and tells it over the control channel; from it follow one key for
-each direction. A nonce is the number of the chunk and of the frame in it, so none is used twice under a key, and what
-is repeated, left out, brought forward or turned round does not open. TCP keeps the order, so a frame that does not open
-has been tampered with: the receiver counts it and ends the connection.
+has. The server draws a key for each data connection and sends it over the control channel; from it follow one key for
+each direction. A nonce is the number of the chunk and of the frame in it, so none is used twice under a key, and a
+frame that is repeated, left out, brought forward or turned round does not open. TCP keeps the order, so a frame that
+does not open has been tampered with: the receiver counts it and ends the connection.
 """
 
 import hashlib
@@ -27,19 +27,19 @@ UNENCRYPTED_VARIABLE = "PLESIO_UNENCRYPTED"
 """``1``, for all processes of a job: bulk data cross the network as they are, and whoever is on it can change them."""
 
 SEAL_BYTES = 16
-"""What sealing adds to a frame."""
+"""Bytes that sealing adds to a frame."""
 
 _NONCE = struct.Struct("<QI")
 _HEAD, _BODY = 0, 1
 
 
 def wants_encryption(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether bulk data are to be encrypted between hosts: unless the user has said otherwise."""
+    """Tell whether bulk data are to be encrypted between hosts: unless the user has opted out."""
     return environ.get(UNENCRYPTED_VARIABLE) != "1"
 
 
 def new_seal_key() -> str:
-    """A key for one data connection, as text."""
+    """Draw a key for one data connection, as text."""
     return secrets.token_hex(32)
 
 
@@ -73,10 +73,10 @@ class Seal:
         return self._closing.encrypt(_NONCE.pack(self._num_closed, _HEAD), head, None), sealed
 
     def open_head(self, frame: bytes | memoryview) -> bytes:
-        """The head of the next chunk.
+        """Open the head of the next chunk.
 
         Raises:
-            WireError: It is not what the other end has sent next.
+            WireError: It is not the frame that the other end has sent next.
         """
         self._num_opened += 1
         try:
@@ -85,10 +85,10 @@ class Seal:
             raise _broken() from None
 
     def open_body(self, frame: memoryview, *, into: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The body of the chunk whose head was opened last, written to the beginning of ``into``.
+        """Open the body of the chunk whose head was opened last, into the beginning of ``into``.
 
         Raises:
-            WireError: It is not what the other end has sent, or there is no room for it.
+            WireError: It is not the frame that the other end has sent, or there is no room for it.
         """
         num_bytes = len(frame) - SEAL_BYTES
         if num_bytes > into.size:

@@ -1,10 +1,11 @@
-"""Who may talk to a server: the job's keys, the tickets of its data connections, and the handler that checks both.
+"""Access to a server: the job's keys, the tickets of its data connections, and the handler that checks both.
 
-All keys of a job follow from one secret, so whoever holds the secret is a member and nobody else is. Each connection
-has a key of its own, by its name (``worker-3``): it proves both on the control channel (CURVE, Curve25519), so no key
-is used twice and none lets its holder speak for another. There a client is given a *ticket*: a random password that
-opens one data connection, once, which ZeroMQ's PLAIN mechanism presents. ZeroMQ asks a ZAP handler (RFC 27) about both;
-ours is a socket that the server's own loop answers, so that there is no thread to own, to wake, or to leak.
+All keys of a job follow from one secret, so the holders of the secret are its members, and nobody else is. Each
+connection has a key of its own, by its name (``worker-3``): it proves both on the control channel (CURVE, Curve25519),
+so no key is used twice and none lets its holder speak for another. There a client is given a *ticket*: a random
+password that opens one data connection, once, which ZeroMQ's PLAIN mechanism presents. ZeroMQ asks a ZAP handler (RFC
+27) about both; ours is a socket that the server's own loop answers, so that there is no thread to own, to wake, or to
+leak.
 
 Clients find the addresses of servers in a place that others may write to. So they carry a *seal*, which only members
 can make.
@@ -62,7 +63,7 @@ class JobKeys:
 
     @classmethod
     def derive(cls, secret: str) -> "JobKeys":
-        """The keys that follow from a job's secret; the same on every host.
+        """Derive the keys from a job's secret; the same on every host.
 
         >>> JobKeys.derive("a secret") == JobKeys.derive("a secret")
         True
@@ -74,7 +75,7 @@ class JobKeys:
         return cls(server=_pair(server), peers=peers, seals=seals)
 
     def of_peer(self, name: bytes) -> KeyPair:
-        """What the connection of this name proves itself with.
+        """Return the keys by which the connection of this name proves itself.
 
         >>> keys = JobKeys.derive("a secret")
         >>> keys.of_peer(b"worker-1") == keys.of_peer(b"worker-2")
@@ -83,7 +84,7 @@ class JobKeys:
         return _pair(hashlib.blake2b(name, key=self.peers, digest_size=32).digest())
 
     def sealed(self, addresses: Mapping[str, str]) -> dict[str, str]:
-        """A server's addresses, to be published where others may write."""
+        """Seal a server's addresses, to be published where others may write."""
         return {**addresses, "seal": self._seal(addresses)}
 
     def check_seal(self, addresses: Mapping[str, str]) -> None:
@@ -123,7 +124,7 @@ class KeyRing:
         self._num_members = 0
 
     def name_of(self, public: bytes) -> bytes | None:
-        """The connection that this key (32 bytes) belongs to; None if it is none of this job's."""
+        """Find the connection that this key (32 bytes) belongs to; None if it is none of this job's."""
         while public not in self._known and self._num_members < _MAX_MEMBERS:
             for number in range(self._num_members, self._num_members + _MEMBERS_AT_ONCE):
                 self._known.update((z85.decode(self._keys.of_peer(name).public), name) for name in self._names(number))
@@ -138,7 +139,7 @@ class Tickets:
         self._tickets: dict[bytes, bytes] = {}
 
     def issue(self, identity: bytes) -> str:
-        """A new ticket for ``identity``; an older one of the same identity ends."""
+        """Issue a new ticket for ``identity``; an older one of the same identity ends."""
         ticket = secrets.token_urlsafe(32)
         self._tickets[identity] = ticket.encode()
         return ticket
@@ -148,7 +149,7 @@ class Tickets:
         self._tickets.pop(identity, None)
 
     def take(self, identity: bytes, ticket: bytes) -> bool:
-        """Whether this is the current ticket of ``identity``. It ends with that: others may have read it on its way."""
+        """Tell whether this is the current ticket of ``identity``, and end it: others may have read it on its way."""
         expected = self._tickets.get(identity)
         admitted = expected is not None and hmac.compare_digest(expected, ticket)
         if admitted:

@@ -34,17 +34,17 @@ _PAGE = mmap.PAGESIZE
 
 
 def segment_name(token: str, serial: int) -> str:
-    """The name of a segment, as /proc shows it."""
+    """Name a segment, as /proc shows it."""
     return f"plesio-{token}-{serial}"
 
 
 class MemoryOffer(Record, frozen=True, kw_only=True):
-    """Where an endpoint's segments are found.
+    """The key to an endpoint's segments.
 
     Attributes:
         process: Its process id.
-        token: Part of the name of each segment, so that a process id that has come to mean another process is noticed.
-        probe: Descriptor of segment 0, which is there for peers to try.
+        token: Part of the name of each segment, which shows when a process id has come to mean another process.
+        probe: Descriptor of segment 0, for peers to try.
     """
 
     process: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
@@ -93,7 +93,7 @@ class SegmentPool:
         self._live: dict[int, Segment] = {}
         self._num_made = 0
         self.offer = MemoryOffer(process=os.getpid(), token=self._token, probe=self._make(_PAGE).descriptor)
-        """What peers need in order to open the segments."""
+        """The key by which peers open the segments."""
 
     @property
     def num_allocated(self) -> int:
@@ -101,7 +101,7 @@ class SegmentPool:
         return self._num_made - 1
 
     def take(self, num_bytes: int) -> Segment:
-        """A segment of at least ``num_bytes`` bytes with arbitrary content.
+        """Return a segment of at least ``num_bytes`` bytes with arbitrary content.
 
         Raises:
             OSError: The machine has no memory for it (or no descriptor).
@@ -146,7 +146,7 @@ class SegmentPool:
 
 
 def make_pool(*, max_free_bytes: int) -> SegmentPool | None:
-    """A pool, or None where the kernel gives no such memory; then payloads go in chunks."""
+    """Make a pool, or return None where the kernel gives no such memory; then payloads go in chunks."""
     try:
         return SegmentPool(max_free_bytes=max_free_bytes)
     except OSError:

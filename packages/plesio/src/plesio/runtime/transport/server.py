@@ -117,7 +117,7 @@ class ServerEndpoint:
             self.addresses = self._bind(
                 job=job, keys=keys, host=host, ipc_dir=ipc_dir, control_port=control_port, data_port=data_port
             )
-            """What a worker needs in order to connect: texts, to be published as they are."""
+            """Addresses and keys by which a worker connects: texts, to be published as they are."""
         except BaseException:
             self._context.destroy(linger=0)
             self._outbox.close()
@@ -206,7 +206,7 @@ class ServerEndpoint:
 
     @property
     def sockets(self) -> tuple[Socket, ...]:
-        """What becomes readable when `poll` has something to return."""
+        """The sockets that become readable when `poll` has something to return."""
         watches = (self._control_watch.socket, self._data_watch.socket)
         return (self._control.socket, self._data.socket, self._zap.socket, *watches)
 
@@ -220,10 +220,10 @@ class ServerEndpoint:
         self._membership.generation = generation
 
     def poll(self, timeout_s: float) -> list[Incoming]:
-        """What has arrived complete: control messages, bulk messages, and the ends of connections.
+        """Return what has arrived complete: control messages, bulk messages, and the ends of connections.
 
-        Returns as soon as there is something, or an empty list after ``timeout_s``. Nothing that a peer sends makes it
-        raise; what must be refused is counted in `refused`.
+        Returns as soon as there is something, or an empty list after ``timeout_s``. No message of a peer makes it
+        raise; refused ones are counted in `refused`.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -281,7 +281,7 @@ class ServerEndpoint:
         self._outbox.forget(peer)
 
     def shares_memory(self, peer: bytes) -> bool:
-        """Whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
+        """Tell whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
         return self._outbox.shares(peer)
 
     @property
@@ -318,7 +318,7 @@ class ServerEndpoint:
     def send_copy(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any]
     ) -> bool:
-        """As `send`, of a staged copy: ``payload`` may change as soon as this returns.
+        """Send a staged copy, like `send`: ``payload`` may change as soon as this returns.
 
         Returns:
             False when the peer is not connected.
@@ -328,7 +328,7 @@ class ServerEndpoint:
         return self._data.send(peer, header, meta=meta, payload=copy) is not None
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """A contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
+        """Return a contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
 
         It is memory that peers on this host can read in place where there are any, and used again later. Each one is to
         be sent, once and to one peer; then it belongs to the endpoint again.

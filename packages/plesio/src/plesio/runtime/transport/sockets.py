@@ -66,13 +66,13 @@ class Pieces:
 
 
 SEALED = Pieces(whole_bytes=0, chunk_bytes=2**20, num_waiting=16)
-"""What is encrypted, and all at a server that encrypts between hosts. Decrypting is the copy from a chunk to its place.
-Larger chunks are a little quicker, and strangers could occupy more."""
+"""Pieces of encrypted payloads, and of all payloads at a server that encrypts between hosts. Decrypting is the copy
+from a chunk to its place. Larger chunks are a little quicker, and strangers could occupy more."""
 
 PLAIN = Pieces(whole_bytes=24 * 2**20, chunk_bytes=2**22, num_waiting=4)
-"""What is not, at a server that does not encrypt. Larger payloads in one piece would be allocated anew each time (see
-`keep_received_memory`), which costs more than the copy of chunks. Chunks of 1 and 2 MiB take more processor time, those
-of 8 and 16 MiB lose the overlap of receiving a chunk with copying the one before."""
+"""Pieces of payloads at a server that does not encrypt. Larger payloads in one piece would be allocated anew each time
+(see `keep_received_memory`), which costs more than the copy of chunks. Chunks of 1 and 2 MiB take more processor time,
+those of 8 and 16 MiB lose the overlap of receiving a chunk with copying the one before."""
 
 IN_PLACE_FROM_BYTES = 2**16
 """Smaller payloads are copied: that costs less than a message that gives shared memory back, and aligns them."""
@@ -146,7 +146,7 @@ def bind(socket: Socket, *, host: str, port: int) -> int:
 
 
 def can_connect(host: str, port: int, *, timeout_s: float) -> bool:
-    """Whether anybody answers at ``host:port``."""
+    """Tell whether a listener answers at ``host:port``."""
     try:
         tcp.create_connection((host, port), timeout=timeout_s).close()
     except OSError:
@@ -165,7 +165,7 @@ def end_connection(descriptor: int) -> None:
 
 
 def host_identity() -> str:
-    """A text that two processes share if and only if they run on one machine and in one network namespace.
+    """Return a text that two processes share if and only if they run on one machine and in one network namespace.
 
     The kernel's boot id tells machines apart, also those cloned from one image; the namespace's inode tells apart the
     hosts of a testbed and most containers.
@@ -223,5 +223,5 @@ class Traffic:
     tcp: LinkBytes = field(default_factory=LinkBytes)
 
     def of(self, link: Link) -> LinkBytes:
-        """The counters of one class."""
+        """Return the counters of one class."""
         return self.ipc if link == "ipc" else self.tcp

@@ -24,11 +24,11 @@ class TcpTraffic:
     def __init__(self) -> None:
         self._descriptors: list[int] = []
         self._ends: dict[int, tuple[str, str]] = {}
-        """Of each descriptor the connection's two ends: once it is closed, its number may be another's."""
+        """Both ends of the connection of each descriptor: once it is closed, its number may be another's."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Connections opened in this context are counted from their beginning."""
+        """Count the connections opened in this context from their beginning."""
         before = dict(_connections())
         yield
         # the number of one that was closed meanwhile may be another's by now
@@ -59,7 +59,7 @@ class TcpTraffic:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def clear(self) -> None:
-        """The connections are closed; forget them."""
+        """Forget the connections, which are closed."""
         self._descriptors.clear()
         self._ends.clear()
 
@@ -76,7 +76,7 @@ def _connections() -> Iterator[tuple[int, tuple[str, str]]]:
 
 
 def _ends(connection: socket.socket) -> tuple[str, str]:
-    """This process's and the far one, as text."""
+    """Return this process's end and the far one, as text."""
     own, far = (f"{name[0]}:{name[1]}" for name in (connection.getsockname(), connection.getpeername()))
     return own, far
 

@@ -48,7 +48,7 @@ class _Monitor:
         self.socket.connect(address)
 
     def read(self) -> list[tuple[int, int]]:
-        """The events since the last call, each with its value."""
+        """Return the events since the last call, each with its value."""
         events: list[tuple[int, int]] = []
         while True:
             try:
@@ -100,7 +100,7 @@ class ServerWatch:
         self._num_denied = 0
 
     def note_denied(self) -> None:
-        """The ZAP handler has refused one of the connections that are in their handshake."""
+        """Count a connection in its handshake that the ZAP handler has refused."""
         self._num_denied += 1
 
     def note_heard(self, peer: bytes, descriptor: int) -> None:
@@ -234,7 +234,7 @@ class ClientWatch:
 
 
 def _address(descriptor: int) -> str:
-    """Where a connection comes from; empty on this host's own socket file, or when it has ended already."""
+    """Return the address a connection comes from; empty on this host's own socket file, or when it has ended."""
     with contextlib.suppress(OSError):
         connection = tcp.socket(fileno=descriptor)
         try:

@@ -70,7 +70,7 @@ _CONTROL = struct.Struct("<4sB3xIQ")
 
 
 class Form(IntEnum):
-    """What the body of a chunk is."""
+    """The form of a chunk's body."""
 
     PART = 0
     """A part of the payload, to be copied to its place; also an empty payload."""
@@ -122,15 +122,15 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What every bulk message says about itself.
+    """The description that every bulk message carries.
 
     Attributes:
-        kind: What it is; the meaning is its users' (below `OWN_KINDS`).
+        kind: Number whose meaning is up to the users (below `OWN_KINDS`).
         generation: Generation of the membership it belongs to.
         worker: The worker it comes from or is meant for.
         clock: That worker's clock.
         base_version: Version of the parameters it is based on, or contains.
-        request: Chosen by whoever asks, repeated by whoever answers.
+        request: Chosen in the request, repeated in its answer.
     """
 
     kind: int
@@ -235,15 +235,15 @@ def encode_chunk(
     meta: Mapping[str, Any] | None,
     form: Form = Form.PART,
 ) -> bytes:
-    """The head frame of a chunk.
+    """Encode the head frame of a chunk.
 
     Args:
         header: The message's header.
         job: `job_digest` of the job.
         total_bytes: Payload of the whole message.
-        offset: Where this chunk's body begins in it.
-        meta: Goes with the first chunk; None for none.
-        form: What the body will be.
+        offset: The beginning of this chunk's body in it.
+        meta: JSON of the first chunk; None for none.
+        form: Form of the body that follows.
 
     Raises:
         ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
@@ -269,7 +269,7 @@ def encode_chunk(
 
 
 def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chunk:
-    """The head of a chunk, checked.
+    """Decode and check the head of a chunk.
 
     Raises:
         WireError: Malformed, or of another job or generation.
@@ -292,7 +292,7 @@ def decode_chunk(frame: bytes | memoryview, *, job: int, generation: int) -> Chu
 
 
 def form_of(frame: bytes | memoryview) -> Form:
-    """What the body is that follows this chunk head.
+    """Return the form of the body that follows this chunk head.
 
     Raises:
         WireError: Malformed.
@@ -303,7 +303,7 @@ def form_of(frame: bytes | memoryview) -> Form:
 
 
 def encode_reference(reference: Reference) -> bytes:
-    """The body frame that stands for a payload in shared memory.
+    """Encode the body frame that stands for a payload in shared memory.
 
     >>> decode_reference(encode_reference(Reference(serial=3, descriptor=9)))
     Reference(serial=3, descriptor=9)
@@ -312,7 +312,7 @@ def encode_reference(reference: Reference) -> bytes:
 
 
 def decode_reference(frame: bytes) -> Reference:
-    """A reference.
+    """Decode a reference.
 
     Raises:
         WireError: Malformed.
@@ -324,7 +324,7 @@ def decode_reference(frame: bytes) -> Reference:
 
 
 def encode_control(kind: int, body: Mapping[str, Any], *, job: int, generation: int) -> bytes:
-    """The frame of a control message.
+    """Encode the frame of a control message.
 
     >>> frame = encode_control(3, {"clock": 7}, job=1, generation=2)
     >>> decode_control(frame, peer=b"w0", job=1, generation=2)
@@ -341,11 +341,11 @@ def encode_control(kind: int, body: Mapping[str, Any], *, job: int, generation: 
 
 
 def decode_control(frame: bytes, *, peer: bytes, job: int, generation: int | None) -> Control:
-    """A control message, checked.
+    """Decode and check a control message.
 
     Args:
-        frame: What arrived.
-        peer: Who sent it.
+        frame: The frame that arrived.
+        peer: The sender.
         job: `job_digest` of the job it must belong to.
         generation: The generation it must belong to, unless it is one of the transport's own; None for any.
 

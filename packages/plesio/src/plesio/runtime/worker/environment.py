@@ -1,7 +1,7 @@
 """A process's place in its job, from torchrun's variables (Slurm, Kubernetes and Ray Train set the same).
 
-They describe hosts and no racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none;
-else `plesio.runtime.worker.rack_choice` finds out.
+They describe hosts and no racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none; else
+`plesio.runtime.worker.rack_choice` finds out.
 """
 
 import os

@@ -6,8 +6,8 @@ and for the whole run, so differences and inner products of sketches estimate th
 the sketch of the parameters: its change since the last review shows how far training has come.
 
 Every gradient's norm is taken, which also shows whether it is finite, and an extraordinary one is scaled down before it
-is applied or sent (`adaptive.training.spike`). What comes in several pieces (DDP's buckets) is judged piece by
-piece, because the first is under way before the last is known. The loss is known in time for the next step: while it is
+is applied or sent (`adaptive.training.spike`). What comes in several pieces (DDP's buckets) is judged piece by piece,
+because the first is under way before the last is known. The loss is known in time for the next step: while it is
 extraordinary, the gradient counts as if it were, too.
 """
 

@@ -1,8 +1,8 @@
 """A worker's utilisation over time: processor, memory, network, and a GPU where there is one.
 
 A sample is taken at the end of a step, by the training thread itself, if the last one is `SAMPLE_S` old: no thread
-competes with the training, and processor time and bytes cover the whole stretch between two samples, however
-long a step was. A sample's memory is what is resident at the end of a step, which is less than the peak within it.
+competes with the training, and processor time and bytes cover the whole stretch between two samples, however long a
+step was. A sample's memory is what is resident at the end of a step, which is less than the peak within it.
 
 When there are `MOST_SAMPLES`, each two become their mean and the stretches from then on are twice as long. So a run
 keeps no more than that however long it is, and its trace has a few hundred samples more each time its length doubles.

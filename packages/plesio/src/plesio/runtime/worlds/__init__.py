@@ -1,1 +1,1 @@
-"""Where a session runs: alone in one process, or as a worker of a job."""
+"""The worlds of a session: alone in one process, or a worker of a job."""

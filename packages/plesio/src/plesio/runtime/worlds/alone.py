@@ -46,10 +46,10 @@ class AloneWorld:
         return self.rounds.global_samples
 
     def assure(self) -> None:
-        """Nobody could count it lost."""
+        """Do nothing: no other could count it lost."""
 
     def explain(self, error: BaseException) -> PlesioError | None:
-        """Nobody to lose."""
+        """Return None: there is no other to lose."""
         return None
 
     def evaluated(
@@ -59,28 +59,28 @@ class AloneWorld:
         self._ledger.evaluated(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
-        """Nobody to agree with: it is taken after the next step."""
+        """Take a checkpoint after the next step: there is no other to agree with."""
         self._asked_to_save = True
 
     def was_asked_to_save(self) -> bool:
-        """Whether a checkpoint is wanted; says so once."""
+        """Tell once that a checkpoint is wanted."""
         asked, self._asked_to_save = self._asked_to_save, False
         return asked
 
     def books(self) -> LedgerState:
-        """The records, for a checkpoint."""
+        """Return the records, for a checkpoint."""
         self._ledger.report(0, self._meter.so_far())
         return self._ledger.state()
 
     def go_on_from(self, books: LedgerState) -> None:
-        """The run is resumed where the records were these."""
+        """Resume the run from these records."""
         self._ledger.go_on_from(books)
 
     def leave(self) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there is no other to wait for."""
 
     def result(self, *, tells: bool = True) -> RunResult:
-        """The figures so far, or those of the whole run."""
+        """Return the figures so far, or those of the whole run."""
         if self._result is not None:
             return self._result
         self._ledger.report(0, self._meter.take())

@@ -111,12 +111,12 @@ class DistributedWorld:
         self._elastic = elastic
         self._log_bytes = log_bytes
         self._generation = 0
-        """Of the group that this worker is in."""
+        """Generation of the group that this worker is in."""
         self._brake = Brake(clock=0 if checkpoints is None else checkpoints.saving.clock)
         self._group: Group | None = None
         self._members: Sequence[int] = range(self.num_workers)
         self._without: WithoutServer | None = None
-        """What is done if the server is lost; None if the run ends then."""
+        """The way to go on if the server is lost; None if the run ends then."""
         if can_do_without_server(policy):
             self._without = WithoutServer(
                 policy=policy.title,
@@ -139,7 +139,7 @@ class DistributedWorld:
         return max(self.rounds.global_samples, self.client.samples)
 
     def group(self, device_type: str) -> Group:
-        """The collective's group; of a worker that joins the run, one that it is alone in until it has joined."""
+        """Return the collective's group; for a worker that joins the run, one of its own until it has joined."""
         late = self._job.place.late
         self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
         if self._job.shares_gpus and self.rank == 0:
@@ -210,7 +210,7 @@ class DistributedWorld:
         return self._heartbeat is not None and self._heartbeat.server_lost
 
     def _goes_on_without(self, error: TransportError) -> WithoutServer:
-        """What is to be done instead of asking the server; raises ``error`` if that is not because it is lost."""
+        """Return the way to go on without the server; raise ``error`` if its cause is not the server's loss."""
         deadline_s = self._job.clock.now_s() + NOTICE_S
         while self._without is not None and self._failure() is None and self._job.clock.now_s() < deadline_s:
             if self._server_lost():
@@ -226,10 +226,10 @@ class DistributedWorld:
         return WorkerLostError.unanswered(self.rank) if overslept else error
 
     def explain(self, error: BaseException) -> PlesioError | None:
-        """What lies behind ``error``, if it is that the run cannot go on.
+        """Explain ``error``, if it means that the run cannot go on.
 
-        A collective notices a broken connection before the server has counted anyone lost, and does not know whose loss
-        it was; so then the server's verdict is waited for, a lease at most.
+        A collective notices a broken connection before the server has counted a worker lost, and cannot tell which
+        worker it was; so then the server's verdict is waited for, a lease at most.
         """
         if self._server_lost() and _from_collective(error):
             return TransportError(
@@ -242,12 +242,12 @@ class DistributedWorld:
 
     @property
     def elastic(self) -> bool:
-        """Whether workers of a collective go on without one that is lost."""
+        """True if workers of a collective go on without one that is lost."""
         return self._elastic
 
     @property
     def cut_off(self) -> bool:
-        """Whether the workers' group is no more, and they are to form another."""
+        """True if the workers' group is no more, and they are to form another."""
         return self._heartbeat is not None and self._heartbeat.generation > self._generation
 
     def check_group(self) -> None:
@@ -256,7 +256,7 @@ class DistributedWorld:
             raise CutOffError
 
     def cuts_off(self, error: BaseException) -> bool:
-        """Whether ``error`` says that the collective cannot go on, where the others can in a new group."""
+        """Tell whether ``error`` means that the collective cannot go on, while the others can in a new group."""
         if not self._elastic or self._server_lost() or self._failure() is not None:
             return False
         return isinstance(error, CutOffError) or _from_collective(error)
@@ -273,7 +273,7 @@ class DistributedWorld:
             self._job.clock.sleep_s(DOUBT_S)
 
     def stops_after(self, clock: int) -> bool:
-        """Whether all have agreed to stop after step ``clock``, for those who join; if not, the next one is begun.
+        """Tell whether all have agreed to stop after step ``clock`` for joining workers; if not, the next is begun.
 
         Raises:
             CutOffError: The workers' group is no more.
@@ -292,7 +292,7 @@ class DistributedWorld:
         return regroup
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
-        """The new group.
+        """Form the new group.
 
         Raises:
             RuntimeError: It could not be formed, or there is to be yet another one.
@@ -328,14 +328,14 @@ class DistributedWorld:
         self.client.tell(SaveRequest())
 
     def leave(self) -> None:
-        """This worker has trained all it will; the one that evaluates waits for the others."""
+        """End this worker's training; the one that evaluates waits for the others."""
         try:
             self.client.leave(samples=self.rounds.global_samples, check=self.check_group)
         except TransportError as error:
             self._goes_on_without(error)  # in a collective all have trained as far
 
     def result(self, *, tells: bool = True) -> RunResult:
-        """The figures that the server has; after `close` those of the whole run."""
+        """Return the figures that the server has; after `close` those of the whole run."""
         if self._result is not None:
             return self._result
         try:
@@ -410,5 +410,5 @@ class DistributedWorld:
 
 
 def _from_collective(error: BaseException) -> bool:
-    """Whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with its source's path."""
+    """Tell whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with a path of Gloo."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

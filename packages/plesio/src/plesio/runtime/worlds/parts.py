@@ -1,4 +1,4 @@
-"""What a worker of a job trains with under a policy: its exchange, and how it shares samples and metrics."""
+"""The parts with which a worker of a job trains under a policy: its exchange, its sharing of samples and metrics."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -53,7 +53,7 @@ class Made(NamedTuple):
     recovery: Recovery | None = None
     """None where the loss of a worker ends the run, or nobody waits for it."""
     past: Past | None = None
-    """What the loop of a worker that has joined has behind it."""
+    """The past of the loop of a worker that has joined."""
     equality: Equality | None = None
     """Compares replicas, where a collective makes them equal."""
 
@@ -94,7 +94,7 @@ class Parts:
     checkpoints: Checkpoints | None = None
 
     def make(self) -> Made:
-        """The exchange of the policy, and how samples and metrics are shared under it."""
+        """Make the exchange of the policy, and the way in which samples and metrics are shared under it."""
         if self.policy.exchange == "collective":
             return self._on_collective()
         return self._on_store() if self.policy.inner is None else self._racks_on_store(self.policy.inner)
@@ -203,7 +203,7 @@ class Parts:
         return Equality(self.replica, group=group, stand=exchange.stand, warn=self.timeline.meter.warn)
 
     def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
-        """The static policy to begin under, and the clocks of the first review and of its answer."""
+        """Return the static policy to begin under, and the clocks of the first review and of its answer."""
         if stand is None:
             return self.policy.first, self.policy.first_review
         if self.policy.remembers and stand.own:

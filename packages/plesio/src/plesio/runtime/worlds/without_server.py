@@ -33,16 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 def can_do_without_server(policy: Policy) -> bool:
-    """Whether workers under this policy can finish a run without its server: it holds and decides nothing of it."""
+    """Tell whether workers under this policy can finish a run without its server, which holds and decides nothing."""
     return policy.exchange == "collective" and not policy.adapts
 
 
 class _Figures(Record, frozen=True, kw_only=True):
-    """What one worker tells the others.
+    """The figures of one worker for the others.
 
     Attributes:
         rack: Number of the rack that it is in.
-        regrouped: What it has said of the group that it is the first of, if that is not the one the run began with.
+        regrouped: Its message on the group that it is the first of, if that is not the one the run began with.
     """
 
     worker: int
@@ -79,28 +79,28 @@ class WithoutServer:
         self._regrouped: Regrouped | None = None
 
     def evaluated(self, evaluations: Sequence[Evaluation], *, parameters_sha256: str | None) -> None:
-        """This worker has evaluated."""
+        """Add this worker's evaluations."""
         self._evaluations += evaluations
         self._parameters_sha256 = parameters_sha256 or self._parameters_sha256
 
     def regrouped(self, regrouped: Regrouped) -> None:
-        """This worker is the first of a new group."""
+        """Take note that this worker is the first of a new group."""
         self._regrouped = regrouped
 
     def noticed(self) -> None:
-        """The server is lost: say it, and put that into the records; the first of the workers that are there does."""
+        """Warn and record that the server is lost; the first of the workers that are there does."""
         step = self._meter.totals.clock
         line = f"the job's server was lost at step {step}: the workers go on, and write the results themselves"
         self._meter.totals.fallbacks.append(line)
         _log.warning("%s", line)
 
     def so_far(self) -> RunResult:
-        """What this worker knows of the run."""
+        """Return the figures of the run that this worker has."""
         figures = _Figures(worker=self._worker, rack=self._rack, report=self._meter.whole())
         return self._ledger([figures], members=[self._worker]).result(status="running")
 
     def finish(self, group: Group, members: Sequence[int]) -> tuple[RunResult, str | None]:
-        """The run's figures, which the first worker has written, or why it could not; all of ``group`` call it.
+        """Finish the run's figures, which the first worker writes, or return why it could not; all of ``group`` call.
 
         Args:
             group: The present one.

@@ -23,8 +23,8 @@ class Codec(ABC):
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
         """Encode ``update`` [num_elements], which is left as it is.
 
-        The same update, seed, rank and clock give the same payload, to the bit. The payload of an update of NaN
-        alone decodes to NaN alone.
+        The same update, seed, rank and clock give the same payload, to the bit. The payload of an update of NaN alone
+        decodes to NaN alone.
         """
 
     @abstractmethod

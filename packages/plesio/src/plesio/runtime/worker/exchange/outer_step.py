@@ -1,9 +1,9 @@
 """The outer step, made of the mean of the ranks' local progress: longer than the progress, and smoothed.
 
 Local steps are short (a share a of the learning rate), so that replicas drift apart by little and the noise of a rank's
-own batch, which a mean over the ranks would have removed, is small. Their sum is taken 1/a times, so that
-training goes as fast as under BSP. Long steps in the direction of a few samples are noisy in turn, so the direction is
-the moving average of the progress by local step:
+own batch, which a mean over the ranks would have removed, is small. Their sum is taken 1/a times, so that training goes
+as fast as under BSP. Long steps in the direction of a few samples are noisy in turn, so the direction is the moving
+average of the progress by local step:
 
     u <- m u + (1 - m) D / n,      x <- x + n u / a
 

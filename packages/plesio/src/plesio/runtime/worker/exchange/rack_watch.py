@@ -1,10 +1,10 @@
 """A check that exchanges within and between racks take the time that the probe at the start predicts.
 
 The probe's ways predict a ring all-reduce of a slice between racks, and the spreading of slices within a rack
-(`racks`). After every `WINDOW` exchanges all ranks compare: the quickest exchange of any rank
-counts, because waiting for others, and all else that disturbs one, makes it longer. If that one took `OFF_BY` times as
-long as predicted, or between racks as much less, there is one warning. Times below `SHORTEST_S` count as that: where an
-exchange takes no longer it makes no difference which racks there are.
+(`racks`). After every `WINDOW` exchanges all ranks compare: the quickest exchange of any rank counts, because waiting
+for others, and all else that disturbs one, makes it longer. If that one took `OFF_BY` times as long as predicted, or
+between racks as much less, there is one warning. Times below `SHORTEST_S` count as that: where an exchange takes no
+longer it makes no difference which racks there are.
 """
 
 import math

@@ -8,10 +8,10 @@ __all__ = ["Notes", "VirtualBoard"]
 
 
 class Notes:
-    """What the workers of a simulation share of them.
+    """The notes that the workers of a simulation share.
 
     Args:
-        scheduler: Whose threads read them.
+        scheduler: The scheduler of the threads that read them.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -40,11 +40,11 @@ class VirtualBoard:
             self._notes.scheduler.wake(turn)
 
     def read(self, key: str) -> str | None:
-        """A note, if it is there."""
+        """Return the note of this key, or None if it is not there."""
         return self._notes.texts.get(key)
 
     def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
-        """The first of these keys whose note is there."""
+        """Wait for a note of one of these keys and return the first such key."""
         scheduler = self._notes.scheduler
         until_s = None if timeout_s is None else scheduler.now_s(self._turn) + timeout_s
         while True:

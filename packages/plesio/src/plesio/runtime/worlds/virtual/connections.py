@@ -29,7 +29,7 @@ _NOTHING = np.empty(0, np.uint8)
 _CONTROL_BYTES = 60
 """Head and encryption of a control message on the wire."""
 _JOIN_BYTES = 500
-"""What a worker says to join: whichever folder and machine it names, a simulation stays the same."""
+"""Size of a worker's message to join: whichever folder and machine it names, a simulation stays the same."""
 _BULK_BYTES = 80
 """Heads and framing of a bulk message."""
 
@@ -66,7 +66,7 @@ class Memory:
         """By address."""
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """An array with arbitrary content."""
+        """Return an array with arbitrary content."""
         free = self._free.get(num_bytes)
         array = free.pop() if free else np.empty(num_bytes, np.uint8)
         if num_bytes:
@@ -74,7 +74,7 @@ class Memory:
         return array
 
     def release(self, bulk: Bulk) -> None:
-        """The payload of a message may be used again, if it was staged here."""
+        """Free the payload of a message for use again, if it was staged here."""
         array = self._in_use.pop(_address(bulk.payload), None)
         if array is not None:
             self._free.setdefault(array.size, []).append(array)
@@ -143,10 +143,10 @@ class ServerConnections:
 
 
 class WorkQueue:
-    """What a server has to do: its messages and answers one after the other, each for as long as it would take.
+    """The work of a server: its messages and answers one after the other, each for as long as it would take.
 
     Args:
-        costs: What messages cost.
+        costs: Costs of messages.
         process: Has the host's processors do so many seconds of work, and then calls the function.
     """
 
@@ -154,7 +154,7 @@ class WorkQueue:
         self._costs = costs
         self._process = process
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
-        """What is to be done, and how long it takes."""
+        """The acts that are to be done, and how long each takes."""
         self._answers: list[tuple[float, Callable[[], None]]] = []
         self._busy = False
 
@@ -169,7 +169,7 @@ class WorkQueue:
         self._do(self._costs.serve(num_bytes), act)
 
     def do_at_once(self, act: Callable[[], None]) -> None:
-        """The same, where acting takes no time of its own."""
+        """Do the same, where acting takes no time of its own."""
         self._do(0.0, act)
 
     def _do(self, work_s: float, act: Callable[[], None]) -> None:
@@ -216,14 +216,14 @@ class VirtualServer:
         self.proper = make(self)
 
     def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
-        """A message is here; it is acted on when those before it are done with."""
+        """Receive a message, and act on it when those before it are done with."""
         if isinstance(incoming, Bulk) and not num_bytes:  # a request without a payload costs what its answer does
             self._queue.do_at_once(lambda: self.proper.handle([incoming]))
         else:
             self._queue.do(num_bytes, lambda: self.proper.handle([incoming]))
 
     def obey(self, incoming: Control | Bulk) -> None:
-        """A decision of server 0 is here."""
+        """Receive a decision of server 0."""
         if isinstance(incoming, Control):
             self._queue.do(0, lambda: self.proper.obey([incoming]))
 
@@ -255,7 +255,7 @@ class ControlLine:
         server.connections.lines[identity] = self
 
     def deliver(self, incoming: Control | Bulk) -> None:
-        """What the server sent is here."""
+        """Receive a message of the server."""
         if self._open and (isinstance(incoming, Control) or incoming.header.generation == self.generation):
             self._on_arrival(incoming)
 
@@ -280,7 +280,7 @@ class ControlLine:
             self._begin(send)
 
     def cut(self) -> None:
-        """This end is gone; the server notices as soon as word of it can travel."""
+        """Cut this end; the server notices as soon as the news can travel."""
         if self._open:
             self._open = False
             server, gone = self._server, Gone(peer=self.identity)
@@ -366,7 +366,7 @@ class WorkerLine(ControlLine):
         return bulk
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """What has arrived; waits for the first at most ``timeout_s`` virtual seconds, or until woken."""
+        """Return what has arrived; wait for the first at most ``timeout_s`` virtual seconds, or until woken."""
         if not self._open:
             self._owner.scheduler.meet(self._owner.turn)
             raise TransportError("this worker has left the job")

@@ -1,4 +1,4 @@
-"""What the workers of a simulation share: time, network, servers, and the cores of their hosts."""
+"""The common ground of a simulation's workers: time, network, servers, and the cores of their hosts."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class ServerClock:
         return self.kernel.now_s
 
     def unix_s(self) -> float:
-        """The same."""
+        """Return the virtual time."""
         return self.kernel.now_s
 
     def sleep_s(self, duration_s: float) -> None:
@@ -44,7 +44,7 @@ class ServerClock:
         raise AssertionError("a server in a simulation never sleeps")
 
     def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
-        """As `sleep_s`."""
+        """Sleep, like `sleep_s`."""
         self.sleep_s(deadline_s)
 
 
@@ -68,9 +68,9 @@ class Deployment:
     notes: Notes = field(init=False)
     memory: Memory = field(default_factory=Memory)
     meters: dict[Turn, Meter] = field(default_factory=dict)
-    """Of each worker, its records of the run under way."""
+    """Each worker's records of the run under way."""
     results: list[RunResult] = field(default_factory=list)
-    """Of runs that no server has heard of, in their order."""
+    """Results of runs without a server, in their order."""
     _meetings: dict[tuple[tuple[int, ...], frozenset[tuple[int, ...]], int], Meeting] = field(default_factory=dict)
     _servers: list[VirtualServer] = field(default_factory=list)
     _cores: dict[int, ProcessorSharing] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Deployment:
         self.notes = Notes(self.scheduler)
 
     def meeting(self, ranks: Sequence[int], *, beside: Sequence[Sequence[int]] = (), generation: int = 0) -> Meeting:
-        """Where these ranks meet for collectives, while the groups ``beside`` do the same among themselves."""
+        """Return the meeting of these ranks for collectives, while the groups ``beside`` have their own."""
         others = frozenset(tuple(group) for group in beside)
         key = (tuple(ranks), others, generation)
         if key not in self._meetings:
@@ -116,7 +116,7 @@ class Deployment:
         return self._meetings[key]
 
     def _seated(self, *groups: Sequence[int]) -> tuple[Cluster, list[Sequence[int]]]:
-        """Where these groups' ranks are, as ranks of a cluster that has room for those that have joined late, too."""
+        """Place these groups' ranks, as ranks of a cluster that has room for those that have joined late, too."""
         last = max(rank for ranks in groups for rank in ranks)
         if last < self.num_workers:
             return self.cluster, list(groups)
@@ -137,7 +137,7 @@ class Deployment:
         return seconds_through_changes(begin_s, changes_s, partial(duration_s, num_bytes))
 
     def abort_collectives(self, rank: int) -> None:
-        """Whoever waits in a collective that ``rank`` takes part in fails at its next turn."""
+        """Break the collectives that ``rank`` takes part in: every worker that waits in one fails at its next turn."""
         for (ranks, *_), meeting in self._meetings.items():
             meeting.broken |= rank in ranks
 
@@ -147,7 +147,7 @@ class Deployment:
         return self.host_of(self.num_workers - 1) + 1
 
     def host_of(self, rank: int) -> int:
-        """Where a worker is; one that joins late is put where the ranks begin again."""
+        """Return the host of a worker; one that joins late is put where the ranks begin again."""
         return self.cluster.host_of(rank % self.num_workers)
 
     def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
@@ -161,7 +161,7 @@ class Deployment:
         return sent
 
     def server(self, index: int) -> VirtualServer:
-        """A server, started when it is first asked for."""
+        """Return a server, started when it is first asked for."""
         while len(self._servers) <= index:
             self._servers.append(self._start(len(self._servers)))
         return self._servers[index]

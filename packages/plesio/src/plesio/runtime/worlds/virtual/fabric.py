@@ -31,7 +31,7 @@ class Fabric:
         self._now = cluster
         """The cluster with its links as they are now."""
         self._places: dict[str, tuple[int, int, int]] = {}
-        """Of each link that is used: on the way from which host to which it is, and which one there."""
+        """The place of each used link: its first and second host, and its number between them."""
         for at_s in dict.fromkeys(change.at_s for change in cluster.changes if change.at_s > 0):
             kernel.at(at_s, self._change, _FIRST)
 
@@ -42,11 +42,11 @@ class Fabric:
             self.network.change(name, link)
 
     def channel(self, source: int, target: int) -> "Channel":
-        """A new connection from host ``source`` to host ``target``."""
+        """Connect host ``source`` to host ``target`` anew."""
         return Channel(self, source, target)
 
     def route(self, source: int, target: int) -> Route:
-        """The links of a new connection; where links are not shared it has some of its own."""
+        """Return the links of a new connection; where links are not shared it has some of its own."""
         names = []
         for position, link in enumerate(self._now.path(source, target)):
             self._num_connections += not link.shared

@@ -25,11 +25,11 @@ class _Operation:
 
 
 class Meeting:
-    """What the ranks of a group share.
+    """The common state of a group's ranks.
 
     Args:
-        size: Ranks.
-        scheduler: Whose time collectives take.
+        size: Number of ranks.
+        scheduler: The scheduler in whose time collectives run.
         all_reduce_s: Seconds of an all-reduce of so many bytes that begins at a moment, when all have come.
         broadcast_s: The same for a broadcast.
         all_gather_s: The same for an all-gather, of so many bytes in all.
@@ -63,7 +63,7 @@ class Meeting:
         duration_s: Callable[[float], float],
         result: Callable[[dict[int, torch.Tensor]], None],
     ) -> _Operation:
-        """A rank has come to the group's ``number``-th collective at ``at_s``; the last one starts it.
+        """Add a rank that has come to the group's ``number``-th collective at ``at_s``; the last one starts it.
 
         ``duration_s`` is called with the moment when it starts.
         """
@@ -194,7 +194,7 @@ class VirtualGroup:
         return _Gathering(self._begin(rows, duration_s=duration_s, result=_transpose), rows)
 
     def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
-        """This rank's part of the group, the same for the same parts; None if it is in none."""
+        """Return this rank's part of the group, the same for the same parts; None if it is in none."""
         key = tuple(tuple(part) for part in parts)
         if key not in self._parts:
             own = next((part for part in key if self.rank in part), None)

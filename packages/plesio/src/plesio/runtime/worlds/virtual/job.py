@@ -54,7 +54,7 @@ class VirtualClock:
         return self._deployment.scheduler.now_s(self._turn)
 
     def unix_s(self) -> float:
-        """The same: a simulation begins at 0."""
+        """Return the virtual time: a simulation begins at 0."""
         return self.now_s()
 
     def sleep_s(self, duration_s: float) -> None:
@@ -63,7 +63,7 @@ class VirtualClock:
             self._deployment.compute(self._turn, host=self._host, duration_s=duration_s)
 
     def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
-        """A step, or a share of one: compute until ``deadline_s``, or for as long as that takes on a shared core.
+        """Compute a step, or a share of one, until ``deadline_s``, or for as long as that takes on a shared core.
 
         Then wind it up.
         """
@@ -123,7 +123,7 @@ class _Pulse:
         return self.failure
 
     def quiet(self) -> None:
-        """The training thread sends the last figures itself."""
+        """Send no more figures: the training thread sends the last itself."""
         self._meter = None
 
     def beat(self) -> None:
@@ -180,7 +180,7 @@ class VirtualJob:
         self._collective_bytes = self._message_bytes = 0
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[WorkerLine]:
-        """Connections to the first ``count`` servers; none is ever lost, so there are no replicas."""
+        """Connect to the first ``count`` servers; none is ever lost, so there are no replicas."""
         while len(self._lines) < count:
             self._lines.append(
                 WorkerLine(
@@ -206,7 +206,7 @@ class VirtualJob:
         return self._pulse
 
     def group(self, device_type: str) -> VirtualGroup:
-        """The group of all ranks that the job began with."""
+        """Return the group of all ranks that the job began with."""
         if self._group is None:
             self._group = self._group_of(range(self.place.num_workers))
         return self._group
@@ -235,15 +235,15 @@ class VirtualJob:
         return VirtualLinks(self.place.rank, office=self._deployment.office, turn=self._turn, count_bytes=count)
 
     def watch_peers(self, step_s: Callable[[], float]) -> Watch:
-        """Nobody stops unheard here."""
+        """Return a watch that notices nothing: no worker stops unnoticed here."""
         return Unwatched()
 
     def board(self) -> VirtualBoard:
-        """Notes for all workers of the job."""
+        """Return the board with notes for all workers of the job."""
         return VirtualBoard(self._deployment.notes, turn=self._turn)
 
     def meeting(self) -> str:
-        """Nobody has to look for another here."""
+        """Return a placeholder: no worker has to look for another here."""
         return "virtual"
 
     def regroup(
@@ -257,7 +257,7 @@ class VirtualJob:
         return self._group
 
     def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
-        """The cluster has the racks."""
+        """Return None: the cluster has the racks."""
         return None
 
     def abort_collectives(self) -> None:
@@ -276,27 +276,27 @@ class VirtualJob:
         return sent
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
-        """A function that tells what was sent since ``before``."""
+        """Return a function that counts the bytes sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
 
     def memory_bytes(self) -> int:
-        """What a worker is said to need: of this process's memory nobody can say whose it is."""
+        """Return the configured need of a worker: this process's memory cannot be divided among workers."""
         return self._deployment.costs.memory_bytes
 
     def let_servers_go_on(self) -> None:
         """No worker has started them."""
 
     def begun(self) -> None:
-        """Nobody has to know."""
+        """Do nothing: no launcher waits for it."""
 
     def assure_all_come(self) -> None:
         """All do."""
 
     def finished_without(self, lost: Sequence[int]) -> None:
-        """Nobody has started it."""
+        """Do nothing: no launcher has started it."""
 
     def next_run(self) -> None:
-        """A run has ended; what is sent from now on belongs to the next."""
+        """Prepare for the next run: messages from now on belong to it."""
         for line in (*self._lines, *(() if self._pulse is None else (self._pulse.line,))):
             line.generation += 1
 
@@ -309,7 +309,7 @@ class VirtualJob:
             self._pulse.line.close()
 
     def die(self) -> None:
-        """The worker is gone from one moment to the next."""
+        """Die from one moment to the next."""
         self._deployment.office.leave(self.place.rank)
         if self._pulse is not None:
             self._pulse.beat()

@@ -16,10 +16,10 @@ _Box = tuple[int, int, int]
 
 
 class PostOffice:
-    """What the workers of a simulation share to send each other messages.
+    """The post office by which the workers of a simulation send each other messages.
 
     Args:
-        scheduler: Whose time it takes.
+        scheduler: The scheduler in whose time messages travel.
         fabric: The network.
         host_of: Tells a rank's host.
     """
@@ -51,7 +51,7 @@ class PostOffice:
         self.scheduler.do(turn, lambda: channel.send(message.numel(), arrive))
 
     def take(self, *, box: _Box, turn: Turn) -> torch.Tensor:
-        """The next message, when it has arrived."""
+        """Wait for the next message to arrive."""
         source, target, _ = box
         while not self._arrived[box]:
             if source in self.gone and not self._under_way[box]:
@@ -61,7 +61,7 @@ class PostOffice:
         return self._arrived[box].popleft()
 
     def leave(self, rank: int) -> None:
-        """A worker is gone: nothing will come from it any more but what is on its way."""
+        """Remove a worker that is gone: nothing will come from it any more but what is on its way."""
         self.gone.add(rank)
         for target in list(self._waiting):
             self._wake(target)
@@ -107,4 +107,4 @@ class VirtualLinks:
         return _Expected(self._office, (source, self.rank, tag), self._turn)
 
     def flush(self, to: int) -> None:
-        """What was put on its way arrives."""
+        """Do nothing: messages on their way arrive."""

@@ -107,7 +107,7 @@ class Turn:
     waits: bool = False
     alarm: Cancellable | None = None
     raises: BaseException | None = None
-    """What the thread meets when its turn comes next."""
+    """The error that the thread meets when its turn comes next."""
     gone: bool = False
     """Met at every turn from now on."""
     sleeps: int = 0
@@ -132,12 +132,12 @@ class Scheduler:
         self._failure: BaseException | None = None
 
     def spawn(self, name: str, main: Callable[[], None], *, seed: int) -> Turn:
-        """A new thread, which begins at the present moment of virtual time; ``main`` must not raise.
+        """Start a new thread at the present moment of virtual time; ``main`` must not raise.
 
         Args:
-            name: Of the thread.
-            main: What it does.
-            seed: Of its random streams.
+            name: The thread's name.
+            main: The thread's function.
+            seed: Seed of its random streams.
         """
         turn = Turn(name, _RandomStreams.of_seed(seed))
         turn.gate.acquire()
@@ -183,7 +183,7 @@ class Scheduler:
             turn.raises = KeyboardInterrupt()
 
     def now_s(self, turn: Turn) -> float:
-        """The thread's own time."""
+        """Return the thread's own time."""
         return max(self.kernel.now_s, turn.busy_until_s)
 
     def spend(self, turn: Turn, duration_s: float) -> None:
@@ -231,13 +231,13 @@ class Scheduler:
             self._make_ready(turn)
 
     def end(self, turn: Turn) -> None:
-        """A simulated death: the thread meets `WorkerGone` now, and at every turn after."""
+        """Simulate a death: the thread meets `WorkerGone` now, and at every turn after."""
         turn.gone = True
         if turn in self._live:
             self.wake(turn)
 
     def _end_of_sleep(self, turn: Turn) -> Callable[[], None]:
-        """What ends the sleep that the thread begins now, unless something else has."""
+        """Make the function that ends the sleep that the thread begins now, unless something else has."""
         turn.sleeps = number = turn.sleeps + 1
 
         def end() -> None:

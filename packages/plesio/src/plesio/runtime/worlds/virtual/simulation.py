@@ -40,16 +40,16 @@ class Outcome(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation(Generic[T]):
-    """What a simulation yields.
+    """The result of a simulation.
 
     Attributes:
-        outcomes: By rank.
+        outcomes: Outcome of each rank.
         runs: The results of the sessions, in their order, and then those of grids.
         virtual_s: Virtual seconds from beginning to end.
         num_events: Events of the kernel.
         num_switches: Turns that went from one thread to another.
         cross_rack_bytes: Bytes that went from rack to rack.
-        stopped: Whether it was stopped before its workers were done.
+        stopped: True if it was stopped before its workers were done.
     """
 
     outcomes: dict[int, Outcome[T]]
@@ -61,7 +61,7 @@ class Simulation(Generic[T]):
     stopped: bool = False
 
     def values(self) -> list[T | None]:
-        """What the workers returned, by rank; raises what the first of them raised instead, a loss by others last."""
+        """Return the workers' values by rank; raise what the first of them raised instead, a loss by others last."""
         errors = [error for rank in sorted(self.outcomes) if (error := self.outcomes[rank].error) is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, WorkerLostError)):
             raise error
@@ -107,7 +107,7 @@ class _Stage(Generic[T]):
         kernel.at(max(fault.at_s, kernel.now_s), strike)
 
     def enter(self) -> None:
-        """A worker begins."""
+        """Begin a worker."""
         rank, self.num_entered = self.num_entered, self.num_entered + 1
         workers = self.deployment.num_workers
         per_host = self.deployment.cluster.workers_per_host
@@ -144,7 +144,7 @@ class _Stage(Generic[T]):
         self.jobs[rank] = (VirtualJob(self.deployment, place, turn), turn)
 
     def lose(self, rank: int) -> None:
-        """A worker is gone from one moment to the next."""
+        """Lose a worker from one moment to the next."""
         if rank in self.jobs:
             job, turn = self.jobs[rank]
             job.die()
@@ -236,7 +236,7 @@ class _Look:
 
 
 def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
-    """What a worker raised by itself: the others wait for it in vain."""
+    """Find the error that a worker raised by itself: the others wait for it in vain."""
     errors = [outcome.error for outcome in outcomes.values()]
     return next(
         (error for error in errors if error is not None and not isinstance(error, (StallError, PlesioError))), None
