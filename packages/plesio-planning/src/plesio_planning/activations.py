@@ -46,7 +46,7 @@ def layer_activation_bytes(
     sequence_parallel: bool = False,
     dropout: bool = True,
 ) -> float:
-    """Bytes that one device keeps of one layer and one micro-batch (Korthikanti et al. 2022, table 2).
+    """Return the bytes that one device keeps of one layer and one micro-batch (Korthikanti et al. 2022, table 2).
 
     >>> round(layer_activation_bytes(hidden=12288, num_heads=96, sequence=2048) / 1e9, 2)  # GPT-3
     2.87
@@ -88,7 +88,7 @@ def first_stage_activation_bytes(
     tensor_parallel: int = 1,
     vocabulary: int = 0,
 ) -> float:
-    """Bytes that a device of the first stage keeps at most under 1F1B (Korthikanti et al. 2022, section 4.3).
+    """Return bytes that a device of the first stage keeps at most under 1F1B (Korthikanti et al. 2022, section 4.3).
 
     It holds p micro-batches (if there are so many) of ``L/p`` layers, thus L layers' activations whatever p is, and
     ``1 + (p-1)/(pv)`` times as many if stages have v chunks each (interleaving); ``sbhp/t`` for the dropout of the
@@ -128,7 +128,7 @@ def first_stage_activation_bytes(
 def boundary_bytes(
     *, hidden: int, sequence: int, batch: int = 1, tensor_parallel: int = 1, sequence_parallel: bool = False
 ) -> float:
-    """Bytes that a device sends to the next stage for a micro-batch, and gets back as a gradient: ``2sbh``.
+    """Return bytes that a device sends to the next stage for a micro-batch, and gets back as a gradient: ``2sbh``.
 
     With sequence parallelism every device has a t-th of it; without, Megatron's scatter and gather sends as little
     (Narayanan et al. 2021, section 4.1), at the price of an all-gather.

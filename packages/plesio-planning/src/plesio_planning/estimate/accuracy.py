@@ -22,12 +22,12 @@ _LEAST_DIFFERENCE = 0.02
 
 
 def step_error(model: Model, layout: Layout, machine: Machine) -> float:
-    """Relative standard deviation of an estimated step's time."""
+    """Return the relative standard deviation of an estimated step's time."""
     return math.hypot(STEP_ERROR, *(UNTESTED_ERROR for _ in _untested(model, layout, machine)))
 
 
 def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Sequence[str]:
-    """Sentences that warn of what the estimate takes for granted: none of them is an error.
+    """Return the sentences that warn of what the estimate takes for granted: none of them is an error.
 
     That no published step was like it, that published steps of this model ran with other software, and that the
     software cannot run on this machine.

@@ -44,7 +44,7 @@ class Fitted:
     spread: float
 
     def of(self, constants: Constants) -> float:
-        """Its value."""
+        """Return its value."""
         value = getattr(constants, self.name)
         return float(value[self.architecture] if self.architecture else value)
 
@@ -65,7 +65,7 @@ FITTED: Sequence[Fitted] = (
 
 
 def predicted_s(step: PublishedStep, constants: Constants) -> float:
-    """Seconds that the estimate gives a published step."""
+    """Return the seconds that the estimate gives a published step."""
     return estimate_step(
         step.model, step.layout, step.machine, global_batch=step.global_batch, constants=constants
     ).total_s
@@ -101,7 +101,7 @@ def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANT
 
 
 def _moved(begin: Constants, deviations: Sequence[float]) -> Constants:
-    """Constants so many spreads, each, from where they begin."""
+    """Move each constant so many spreads from where it begins."""
     values = {
         (one.name, one.architecture): one.begin * math.exp(one.spread * float(deviation))
         for one, deviation in zip(FITTED, deviations, strict=True)

@@ -48,7 +48,7 @@ class DeviceGroup:
         return cls(size, num_hosts, per_host, machine.local.latency_s, link)
 
     def all_reduce_s(self, num_bytes: float) -> float:
-        """Seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
+        """Return the seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
         if self.size == 1:
             return 0.0
         ring_s, tree_s = (
@@ -65,7 +65,7 @@ class DeviceGroup:
         return min(ring_s, tree_s)
 
     def all_gather_s(self, num_bytes: float) -> float:
-        """Seconds of an all-gather of so many bytes in all, or of a reduce-scatter: half a ring's all-reduce."""
+        """Return seconds of an all-gather of so many bytes in all, or of a reduce-scatter: half a ring's all-reduce."""
         if self.size == 1:
             return 0.0
         return (
@@ -81,7 +81,7 @@ class DeviceGroup:
         )
 
     def all_to_all_s(self, num_bytes: float, machine: Machine, constants: Constants) -> float:
-        """Seconds until everyone has a part of everyone's so many bytes.
+        """Return the seconds until everyone has a part of everyone's so many bytes.
 
         The parts for other hosts leave by a device's share of the adapters, those for its own host by NVLink, at the
         same time.
@@ -97,7 +97,7 @@ class DeviceGroup:
 
 
 def send_s(num_bytes: float, machine: Machine, *, stride: int, constants: Constants) -> float:
-    """Seconds to send so many bytes to the device ``stride`` ranks further, as all devices of a host do."""
+    """Return the seconds to send so many bytes to the device ``stride`` ranks further, as all devices of a host do."""
     if stride < machine.devices_per_host:
         return machine.local.latency_s + num_bytes / machine.local.bytes_per_s
     adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host

@@ -87,7 +87,7 @@ class LeftOutGroup:
 def cross_validate(
     steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str], begin: Constants = CONSTANTS
 ) -> tuple[HeldOut, ...]:
-    """Every step, predicted with constants fitted on the groups to which it does not belong.
+    """Predict every step with constants fitted on the groups to which it does not belong.
 
     Args:
         steps: Steps of two groups or more.
@@ -127,7 +127,7 @@ def _ideal_s(step: PublishedStep) -> float:
 
 
 def covering_error(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
-    """Relative standard deviation whose interval at this confidence covers as large a share of the rows.
+    """Return the relative standard deviation whose interval at this confidence covers as large a share of the rows.
 
     The interval is ``T e^(±zσ)``; one row more than the share is taken, as for a new row that is like these.
     """

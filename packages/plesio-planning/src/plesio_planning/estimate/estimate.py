@@ -292,14 +292,14 @@ def _machines(
 
 
 def _half(machine: Machine) -> int:
-    """Half of the devices, in whole hosts where those must be whole; 0 of a single device."""
+    """Return half of the devices, in whole hosts where those must be whole; 0 for a single device."""
     if machine.num_hosts == 1 or machine.accelerator.own_adapters:
         return machine.num_devices // 2
     return machine.num_hosts // 2 * machine.devices_per_host
 
 
 def _of_size(machine: Machine, num_devices: int) -> Machine:
-    """More or fewer of the same hosts, or a smaller one."""
+    """Return more or fewer of the same hosts, or a smaller one."""
     if not machine.accelerator.own_adapters:
         return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))
     a_host = machine.accelerator.host_of(num_devices)

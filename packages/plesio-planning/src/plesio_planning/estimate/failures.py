@@ -60,7 +60,7 @@ class RunOnFailingDevices:
 
 
 def run_on_failing_devices(training: Training) -> RunOnFailingDevices:
-    """Every way to go on, with the run's own times: its states, its step, its replicas."""
+    """Return every way to go on, with the run's own times: its states, its step, its replicas."""
     num_devices = training.machine.num_devices
     by_devices = ways_by_devices(lambda number: ways_to_go_on(_failing(training, number), number), num_devices)
     return RunOnFailingDevices(

@@ -28,7 +28,7 @@ def names_of(ways: Sequence[WayToGoOn]) -> list[str]:
 
 
 def ways_table(ways: Sequence[WayToGoOn], *, num_devices: int) -> Table:
-    """Each way's share of work, simulated and by closed form, and what the rest goes into."""
+    """Return each way's share of work, simulated and by closed form, and what the rest goes into."""
     others = names_of(ways)
     rows = [
         (

@@ -120,7 +120,7 @@ def ways_to_go_on(
     num_failures: int = NUM_FAILURES,
     seed: int = 0,
 ) -> tuple[WayToGoOn, ...]:
-    """Every way on so many devices: plain, checkpoint and restart, elastic, local SGD by number of groups.
+    """Return every way on so many devices: plain, checkpoint and restart, elastic, local SGD by number of groups.
 
     Where there are too few devices for one replica, there is none.
 

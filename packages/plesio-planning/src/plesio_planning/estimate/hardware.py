@@ -65,11 +65,11 @@ class Accelerator:
     exchanges_apart: bool = False
 
     def nic_of(self, num_devices: int) -> Link:
-        """Link of a host of so many devices to the others."""
+        """Return the link of a host of so many devices to the others."""
         return replace(self.nic, bytes_per_s=num_devices * self.nic.bytes_per_s) if self.own_adapters else self.nic
 
     def host_of(self, num_devices: int) -> int:
-        """Devices of a host in a machine of so many: as many as there can be.
+        """Return the devices of a host in a machine of so many: as many as there can be.
 
         Hosts of eight must be whole; of a rack or a slice some devices may stay without work.
         """
@@ -79,7 +79,7 @@ class Accelerator:
         return next((size for size in range(most, 0, -1) if num_devices % size == 0), 1)
 
     def peak(self, precision: Precision) -> float:
-        """FLOPs per second in a precision.
+        """Return the FLOPs per second in a precision.
 
         Raises:
             ConfigError: It does not compute in this precision.
@@ -344,7 +344,7 @@ def find_accelerator(name: str) -> Accelerator:
 
 
 def parse_machine(text: str) -> Machine:
-    """Devices by number and name, in hosts of eight, or hosts of another size as in ``16x4a100``.
+    """Parse devices by number and name, in hosts of eight, or hosts of another size as in ``16x4a100``.
 
     >>> machine = parse_machine("2048xh100")
     >>> machine.num_hosts, machine.devices_per_host
@@ -365,7 +365,7 @@ def parse_machine(text: str) -> Machine:
 
 
 def machine_of(accelerator: Accelerator, num_devices: int, *, devices_per_host: int | None = None) -> Machine:
-    """So many devices, in hosts of the size given, or in the accelerator's own.
+    """Make a machine of so many devices, in hosts of the size given, or in the accelerator's own.
 
     >>> machine_of(find_accelerator("gb200"), 2048).devices_per_host
     64

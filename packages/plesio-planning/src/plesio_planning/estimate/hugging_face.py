@@ -184,7 +184,7 @@ class _Config:
         return any(said) if said else family.dropout
 
     def attention(self, family: _Family, *, heads: int) -> dict[str, Any]:
-        """Heads, and what they are compressed to."""
+        """Return the heads, and what they are compressed to."""
         if not family.latent:
             return {
                 "num_kv_heads": self._kv_heads(family, heads=heads),
@@ -229,7 +229,7 @@ class _Config:
         return {"window": window, "num_window_layers": windows}
 
     def networks(self, family: _Family, *, hidden: int) -> dict[str, Any]:
-        """Feed-forward networks: one, or experts and what is beside them."""
+        """Return the feed-forward networks: one, or experts and what is beside them."""
         if not family.gated:
             return {"ffn_size": self.given("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner") or 4 * hidden}
         ffn = self.size("intermediate_size", instead="write the width of the gated feed-forward networks")

@@ -82,7 +82,7 @@ class Kernels:
     def product_s(
         self, m: float, n: float, k: float, *, times: float = 1.0, added: bool = False, half: bool = False
     ) -> float:
-        """Seconds of ``times`` matrix products; ``added`` to what is there, in FP32; ``half``: not in FP8."""
+        """Return seconds of ``times`` matrix products; ``added`` to what is there, in FP32; ``half``: not in FP8."""
         num_bytes = self.element_bytes * (m * k + k * n + m * n)
         if added:
             num_bytes += (8 - self.element_bytes) * m * n
@@ -91,11 +91,11 @@ class Kernels:
         return max(2.0 * times * m * n * k / flops_per_s + self.exposed_traffic * traffic_s, traffic_s) + self.kernel_s
 
     def elements_s(self, num_elements: float) -> float:
-        """Seconds to read and write so many elements."""
+        """Return the seconds to read and write so many elements."""
         return num_elements * self.element_bytes / self.elements_bytes_per_s + self.kernel_s
 
     def cast_s(self, num_elements: float) -> float:
-        """Seconds to cast so many elements of a product's input to its precision."""
+        """Return the seconds to cast so many elements of a product's input to its precision."""
         return num_elements * self.cast_bytes / self.bytes_per_s
 
 
@@ -129,7 +129,7 @@ def launched_s(layout: Layout, constants: Constants) -> float:
 
 
 def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTimes:
-    """Seconds of a layer."""
+    """Return the seconds of a layer."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     tp, hidden = layout.tp, model.hidden_size
     columns = (2 if model.gated else 1) * model.ffn_size / tp
@@ -156,7 +156,7 @@ def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTi
 
 
 def _attention_products(model: Transformer, tp: int) -> list[tuple[float, float]]:
-    """Columns and inner size of the products for queries, keys, values and output: a device's part of them."""
+    """Return columns and inner size of the products for queries, keys, values and output: a device's part of them."""
     hidden, output = model.hidden_size, model.attention_size / tp
     if model.kv_rank is None:
         keys = max(model.kv_size / tp, model.attention_size / model.num_heads)
@@ -170,7 +170,7 @@ def _attention_products(model: Transformer, tp: int) -> list[tuple[float, float]
 
 
 def _attention_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[float, float]:
-    """Forward and backward: scores, softmax, dropout and the sum over values."""
+    """Time attention forward and backward: scores, softmax, dropout and the sum over values."""
     sequence = model.sequence_length
     heads = layout.micro_batch * model.num_heads / layout.tp
     if (
@@ -188,7 +188,7 @@ def _attention_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[
 
 
 def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[float, float]:
-    """Forward and backward: two norms, two residuals with dropout, the activation, and rotated queries and keys."""
+    """Time two norms, two residuals with dropout, the activation, and rotated queries and keys, both ways."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     whole = tokens * model.hidden_size / (layout.tp if layout.sequence_parallel else 1)
     inside = tokens * (model.experts_per_token * model.ffn_size + model.shared_ffn_size) / layout.tp
@@ -211,7 +211,7 @@ def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[f
 
 
 def head_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTimes:
-    """Seconds of the output matrix and the loss."""
+    """Return the seconds of the output matrix and the loss."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     columns = model.vocabulary_size / layout.tp
     gradient_s = kernels.product_s(

@@ -69,7 +69,7 @@ class Memory:
 
 
 def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
-    """Memory of the device that needs the most.
+    """Return the memory of the device that needs the most.
 
     >>> from plesio_planning.estimate.hardware import parse_machine
     >>> from plesio_planning.estimate.named_models import find_model
@@ -101,7 +101,7 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
 
 
 def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: int, num_micro_batches: int) -> Memory:
-    """Memory of a device of one stage, from a layout that has been checked."""
+    """Return the memory of a device of one stage, from a layout that has been checked."""
     if isinstance(model, Convolutional):
         dense, experts = float(model.num_parameters), 0.0
         activations = 2.0 * model.activation_values * layout.micro_batch
@@ -139,7 +139,7 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
 
 def layers_of_stage(model: Transformer, layout: Layout, stage: int) -> int:
-    """Layers of a stage; where they do not come out even, the last ones have fewer, and as many of the first.
+    """Return the layers of a stage; where they are not even, the last ones have fewer, and as many of the first.
 
     The first and the last have the embedding and the output as well (Llama 3's stages; Grattafiori et al. 2024, section
     3.3.2).
@@ -172,7 +172,7 @@ def _dense_layers_of_stage(model: Transformer, layout: Layout, stage: int) -> in
 
 
 def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[float, float]:
-    """Parameters of a device of the stage: those that all replicas have, and those of its experts."""
+    """Return the parameters of a device of the stage: those that all replicas have, and those of its experts."""
     without_experts = _dense_layers_of_stage(model, layout, stage)
     layers = layers_of_stage(model, layout, stage) - without_experts
     is_last = stage == layout.pp - 1
@@ -193,7 +193,7 @@ def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[fl
 
 
 def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputation) -> float:
-    """Activations of a layer and micro-batch on a device."""
+    """Return the activations of a layer and micro-batch on a device."""
     sequence = model.sequence_length // layout.cp
     fused = recomputation == "none" and layout.software.fused_attention
     kept = layer_activation_bytes(

@@ -272,7 +272,7 @@ class Transformer:
         return 3 * self.forward_flops
 
     def hardware_flops(self, recomputation: Recomputation) -> float:
-        """FLOPs of a sequence, forward, backward and computed anew."""
+        """Return the FLOPs of a sequence, forward, backward and computed anew."""
         anew = {"none": 0.0, "selective": self.core_attention_flops, "full": self.layer_flops}[recomputation]
         return self.model_flops + self.num_layers * anew
 
@@ -323,7 +323,7 @@ class Convolutional:
         return 3 * self.forward_flops
 
     def hardware_flops(self, recomputation: Recomputation) -> float:
-        """FLOPs of an image, as nothing is computed anew."""
+        """Return the FLOPs of an image, as nothing is computed anew."""
         assert recomputation == "none"
         return self.model_flops
 

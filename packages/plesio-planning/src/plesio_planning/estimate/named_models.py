@@ -61,7 +61,7 @@ def _llama(
 
 
 def _palm(name: str, *, layers: int, hidden: int, heads: int) -> Transformer:
-    """One head of keys and values, parallel blocks, gated networks four times as wide as the layer."""
+    """Make a PaLM: one head of keys and values, parallel blocks, gated networks four times as wide as the layer."""
     model = _llama(
         name,
         layers=layers,
@@ -76,7 +76,7 @@ def _palm(name: str, *, layers: int, hidden: int, heads: int) -> Transformer:
 
 
 def _nemotron(name: str, *, layers: int, hidden: int, heads: int) -> Transformer:
-    """Networks four times as wide as the layer, with squared ReLU."""
+    """Make a Nemotron: networks four times as wide as the layer, with squared ReLU."""
     model = _llama(name, layers=layers, hidden=hidden, heads=heads, kv_heads=8, ffn=4 * hidden, vocabulary=256000)
     return replace(model, gated=False)
 
@@ -87,7 +87,7 @@ def _olmo_2(name: str, *, layers: int, hidden: int, heads: int, ffn: int, kv_hea
 
 
 def _qwen_3(name: str, *, layers: int, hidden: int, heads: int, ffn: int) -> Transformer:
-    """128 experts, of which a token goes through 8."""
+    """Make a Qwen 3 with 128 experts, of which a token goes through 8."""
     model = _llama(
         name,
         layers=layers,

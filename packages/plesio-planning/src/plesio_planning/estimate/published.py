@@ -121,7 +121,7 @@ class PublishedMemory:
 
 
 def read_steps(text: str) -> tuple[PublishedStep, ...]:
-    """Rows of a table like ``published.csv``."""
+    """Read the rows of a table like ``published.csv``."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return tuple(_step(row) for row in csv.DictReader(lines))
 

@@ -110,7 +110,7 @@ def layouts_of(
     software: Software = SOFTWARE["current"],
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Layout]:
-    """All layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
+    """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
 
     Args:
         model: Model to train.
@@ -315,12 +315,12 @@ def working_layouts(
 
 
 def of_sequences(model: Model) -> str:
-    """Half a sentence: how long sequences are."""
+    """Write half a sentence: how long sequences are."""
     return "" if isinstance(model, Convolutional) else f" with sequences of {model.sequence_length:,} tokens"
 
 
 def or_shorter_sequences(model: Model) -> str:
-    """Half a sentence: what makes long sequences short; nothing where they are not long."""
+    """Write half a sentence: what makes long sequences short; nothing where they are not long."""
     long = not isinstance(model, Convolutional) and model.sequence_length > _LONG_SEQUENCE
     return ", or a shorter `sequence_length`" if long else ""
 
@@ -335,7 +335,7 @@ def _larger_machine(
     may_be_lean: bool,
     fixed: Mapping[str, Any] | None,
 ) -> str:
-    """Half a sentence: the next machine, each twice the one before, on which something fits."""
+    """Write half a sentence: the next machine, each twice the one before, on which something fits."""
     smallest = {"micro_batch": 1, "recomputation": "full", **(fixed or {})}
     for _ in range(_DOUBLINGS):
         machine = replace(machine, num_devices=2 * machine.num_devices)

@@ -56,7 +56,7 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
 
 
 def _run_s(training: Training, step_s: float) -> float:
-    """Seconds of a run on the same machine with another step: failures and states stretch all alike."""
+    """Return the seconds of a run on the same machine with another step: failures and states stretch all alike."""
     return training.total_s * step_s / training.step.total_s
 
 
@@ -80,7 +80,7 @@ def _machines(frontier: Frontier) -> Table:
 
 
 def search_charts(training: Training, frontier: Frontier) -> Sequence[Chart]:
-    """Days by tensor and pipeline parallelism; time against cost of the machines."""
+    """Draw days by tensor and pipeline parallelism, and time against cost of the machines."""
     charts: list[Chart] = [_heat_map(training, frontier.searches[training.machine.name])]
     if len(frontier.trainings) > 1:
         charts.append(_front(frontier))

@@ -48,7 +48,7 @@ class Sensitivity:
 
 
 def tornado(training: Training) -> tuple[Sensitivity, ...]:
-    """Every input down and up by 20 %, the one that moves the run's time the most first."""
+    """Move every input down and up by 20 %, the one that moves the run's time the most first."""
     rows = []
     for name, scale in _INPUTS.items():
         low, high = scale(training, 1 - CHANGE), scale(training, 1 + CHANGE)

@@ -196,7 +196,7 @@ class _TransformerStep:
         return seconds
 
     def _layer_s(self) -> dict[str, float]:
-        """Seconds of a layer and micro-batch, forward and backward, by part."""
+        """Return the seconds of a layer and micro-batch, forward and backward, by part."""
         layout = self.layout
         seconds = _both_ways(self.layer)
         tensor_forward_s, tensor_backward_s = self._tensor_s()
@@ -215,7 +215,7 @@ class _TransformerStep:
         return seconds
 
     def _tensor_s(self) -> tuple[float, float]:
-        """Forward and backward, of a layer's blocks: two, or one if they are parallel."""
+        """Time the exchanges of a layer's blocks, forward and backward: two, or one if they are parallel."""
         layout, software = self.layout, self.layout.software
         if layout.tp == 1:
             return 0.0, 0.0
@@ -238,7 +238,7 @@ class _TransformerStep:
         return forward_s, plain_s + max(beside_s - hidden_s, 0.0)
 
     def _context_s(self) -> float:
-        """Keys and values go round a ring beside attention, forward; backward their gradients, too."""
+        """Time keys and values that go round a ring beside attention, forward; backward their gradients, too."""
         layout = self.layout
         if layout.cp == 1:
             return 0.0
@@ -249,7 +249,7 @@ class _TransformerStep:
         return forward_s + max(2 * exchange_s - self.layer.attention_s[1] * (layout.cp - 1) / layout.cp, 0.0)
 
     def _expert_s(self) -> float:
-        """Tokens go to their experts and come back, forward and backward."""
+        """Time tokens that go to their experts and come back, forward and backward."""
         layout, model = self.layout, self.model
         if layout.ep == 1:
             return 0.0
@@ -280,7 +280,7 @@ class _TransformerStep:
         return (filling + 2 * layout.vpp * num_micro_batches) * once_s
 
     def _gradients_s(self, backward_s: float, *, layers: int, num_micro_batches: int) -> float:
-        """Data-parallel exchanges that nothing hides, and what the others cost the computing."""
+        """Time data-parallel exchanges that nothing hides, and the slowdown of computing by the others."""
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         gradient, weight = layout.gradient_bytes, self.kernels.element_bytes

@@ -96,11 +96,11 @@ class Conditions:
             raise ArgumentError(f"`confidence` is {self.confidence:g}; write a share between 0 and 1")
 
     def all_storage_bytes_per_s(self, num_devices: int) -> float:
-        """Bytes per second that so many devices write and read states at."""
+        """Return the bytes per second that so many devices write and read states at."""
         return self.storage_bytes_per_s or num_devices * DEVICE_STORAGE_BYTES_PER_S
 
     def goodput(self, work_s: float, *, checkpoint_bytes: float, num_devices: int) -> Goodput:
-        """Seconds that ``work_s`` take so many devices, with states of so many bytes.
+        """Return the seconds that ``work_s`` take so many devices, with states of so many bytes.
 
         Raises:
             ConfigError: The run would hardly ever end.

@@ -49,7 +49,7 @@ def name_of_part(part: str) -> str:
 
 
 def format_days(seconds: float) -> str:
-    """Days with three significant digits, or what `format_seconds` says of less than one.
+    """Write days with three significant digits, or less than one by `format_seconds`.
 
     >>> format_days(2 * 86400), format_days(3600)
     ('2 days', '1 h 0 min')
@@ -61,7 +61,7 @@ def format_days(seconds: float) -> str:
 
 
 def format_dollars(dollars: float) -> str:
-    """US dollars with three significant digits.
+    """Write US dollars with three significant digits.
 
     >>> format_dollars(2_047_239), format_dollars(12)
     ('$2.05M', '$12')
@@ -79,7 +79,7 @@ def format_amount(value: float) -> str:
 
 
 def format_gib(num_bytes: float) -> str:
-    """Memory as devices are sold, in powers of 1024.
+    """Write memory as devices are sold, in powers of 1024.
 
     >>> format_gib(80 * 2**30)
     '80 GiB'
@@ -103,7 +103,7 @@ def format_layout(layout: Layout) -> str:
 
 
 def training_finding(training: Training, rows: Sequence[Sensitivity]) -> str:
-    """Days, money, what they go into, and what would help most."""
+    """Name days, money, their uses, and the input that would help most."""
     low, high = map(format_days, training.interval_s)
     interval = f"{100 * training.conditions.confidence:g} % interval: {low} to {high}"
     part, share = bottleneck(training)
@@ -247,7 +247,7 @@ def training_charts(training: Training, rows: Sequence[Sensitivity]) -> Sequence
 
 
 def parts_chart(parts: Mapping[str, float], *, title: str) -> BarChart:
-    """Days by what they go into, the most first; ``parts`` are seconds."""
+    """Draw days by their use, the most first; ``parts`` are seconds."""
     rows = sorted(parts, key=lambda name: -parts[name])
     return BarChart(
         slug="parts",
@@ -260,7 +260,7 @@ def parts_chart(parts: Mapping[str, float], *, title: str) -> BarChart:
 
 
 def tornado_chart(rows: Sequence[Sensitivity], total_s: float) -> RangeChart:
-    """Days by input; those that move nothing are left out."""
+    """Draw days by input; those that move nothing are left out."""
     moving = [row for row in rows if row.swing_s > 0]
     return RangeChart(
         slug="tornado",

@@ -45,7 +45,7 @@ def _in_short(rows: Sequence[HeldOut]) -> str:
 
 
 def validation_tables(validation: Validation) -> Sequence[Table]:
-    """Families and programs that were left out, the worst first, and the worst steps."""
+    """List families and programs that were left out, the worst first, and the worst steps."""
     return [
         _groups("Family of models left out:", "family", validation.families),
         _groups("Program left out:", "program", validation.programs),

@@ -215,7 +215,7 @@ def window_scales(training: BatchTraining, *, num_windows: int = _WINDOWS, num_r
 
 
 def fitted_critical_batch(steps: Mapping[int, float]) -> float:
-    """B of ``S (1 + B/batch)``, with the least relative errors, as the study fits it.
+    """Fit B of ``S (1 + B/batch)``, with the least relative errors, as the study does.
 
     >>> round(fitted_critical_batch({10: 30.0, 20: 20.0, 40: 15.0}), 6)
     20.0

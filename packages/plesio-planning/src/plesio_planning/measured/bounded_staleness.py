@@ -166,12 +166,12 @@ def where_it_leaves_all(steps: Sequence[float], left: Sequence[float]) -> float:
 
 
 def _curve(run: RunResult) -> dict[int, float]:
-    """Loss by updates."""
+    """Return the loss by updates."""
     return {each.samples: each.metric for each in run.evaluations}
 
 
 def _modelled(eigenvalues: Array, run: RunResult, *, step: float, num_updates: int) -> float:
-    """With delays drawn from those of the run; the mean of some draws."""
+    """Model with delays drawn from those of the run; the mean of some draws."""
     counts = np.array(run.staleness.counts, dtype=float)
     random = np.random.default_rng(0)
     found = []
@@ -186,7 +186,7 @@ def _fresh(eigenvalues: Array, *, step: float, num_updates: int) -> dict[int, fl
 
 
 def _descended(eigenvalues: Array, *, step: float, delays: NDArray[np.int64]) -> dict[int, float]:
-    """Loss by updates, as the study descends."""
+    """Return the loss by updates, as the study descends."""
     scale = np.sqrt(eigenvalues)  # in these coordinates the distance is the root of twice the loss
     going = descend(eigenvalues=eigenvalues, start=scale, steps=step, delays=delays, target=0.0)
     return dict(enumerate((0.5 * going.distance**2).tolist()))

@@ -81,7 +81,7 @@ class IntervalRuns:
         return lowest_point({interval_s: run.total_s for interval_s, run in self.runs.items()})
 
     def predictions(self) -> list[Prediction]:
-        """Seconds of the run by interval, and the best interval; Young's rule is the baseline of the latter."""
+        """Return seconds of the run by interval, and the best interval; Young's rule is the baseline of the latter."""
         rows = [
             Prediction(
                 setting={"interval": format_seconds(interval_s)},
@@ -108,7 +108,7 @@ class IntervalRuns:
         return [*rows, best]
 
     def chart(self) -> LineChart:
-        """Overhead by interval."""
+        """Draw the overhead by interval."""
         intervals_s, times = list(self.runs), {"checkpoint_s": self.checkpoint_s, "restart_s": self.restart_s}
         line_s = np.geomspace(intervals_s[0], intervals_s[-1], 40).tolist()
         return LineChart(

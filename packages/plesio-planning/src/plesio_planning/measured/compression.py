@@ -127,7 +127,7 @@ def weibull_shape(kept: float, *, share: float) -> float:
 
 
 def _compressed(stage: Compression, gradient: Tensor) -> tuple[int, float]:
-    """Bytes of the payload, and the share of ``‖g‖²`` that is lost."""
+    """Return the bytes of the payload, and the share of ``‖g‖²`` that is lost."""
     codec = make_codec(stage, num_elements=len(gradient), seed=0, rank=0)
     payload = codec.encode(gradient, clock=0)
     lost = (codec.decode(payload, clock=0) - gradient).double().square().sum()
@@ -135,7 +135,7 @@ def _compressed(stage: Compression, gradient: Tensor) -> tuple[int, float]:
 
 
 def _bytes_of_numbers(stage: Compression, number: int) -> float:
-    """Bytes of the numbers, without places and scales."""
+    """Return the bytes of the numbers, without places and scales."""
     if isinstance(stage, (TopK, RandomK)):
         return 4 * stage.num_kept(number)
     return stage.bits * number / 8 if isinstance(stage, Qsgd) else 2 * number

@@ -232,7 +232,7 @@ def _exchanges_s(situation: ConsistencyInputs, num_steps: int, *, on_step: Calla
 def _barriers(
     situation: ConsistencyInputs, periods: Sequence[int], *, exchange_s: float, seeds: Sequence[int]
 ) -> Modelled:
-    """BSP and local SGD, with BSP's best step length."""
+    """Model BSP and local SGD, with BSP's best step length."""
     problem, target = situation.problem, situation.target
     step, _ = best_rounds(problem, period=1, target=target)
     steps = {period: period * problem.rounds(step=step, period=period).rounds_to(target) for period in periods}
@@ -254,7 +254,7 @@ def _barriers(
 def _stores(
     situation: ConsistencyInputs, bounds: Sequence[float], *, bsp: Modelled, exchange_s: float, seeds: Sequence[int]
 ) -> Modelled:
-    """SSP and no bound, with the step length that is the best for all of them in the mean."""
+    """Model SSP and no bound, with the step length that is the best for all of them in the mean."""
     draws_s = [situation.draws_s(seed, int(_PATIENCE * bsp.num_steps)) for seed in seeds]
     found = []
     for share in _SHARES.tolist():
@@ -275,7 +275,7 @@ def _stores(
 def _reached(
     situation: ConsistencyInputs, draws_s: Array, bound: float, *, step: float, exchange_s: float
 ) -> tuple[float, float]:
-    """When the loss is at the target for good, and after how many updates; infinite if it is not."""
+    """Return when the loss is at the target for good, and after how many updates; infinite if it is not."""
     problem = situation.problem
     schedule = simulate_bound(draws_s, bound=bound, exchange_s=exchange_s)
     order = order_updates(schedule, exchange_s=exchange_s)
@@ -297,7 +297,7 @@ def _reached(
 
 
 def time_to(target: float, run: RunResult) -> float:
-    """Seconds after which a run's loss stays at the target, between evaluations as if it fell geometrically.
+    """Return seconds after which a run's loss stays at the target, between evaluations as if it fell geometrically.
 
     Infinite if it does not.
     """

@@ -139,7 +139,7 @@ def reductions(group: TorchGroup, *, repeats: int) -> dict[str, object]:
 
 
 def timed_sums(group: TorchGroup, *, way: str, num_elements: int, repeats: int) -> Times:
-    """When each sum began and ended on a rank; ``way`` is ``all-reduce`` or ``gathered``."""
+    """Return when each sum began and ended on a rank; ``way`` is ``all-reduce`` or ``gathered``."""
     own = torch.ones(num_elements)
     parts = [torch.empty_like(own) for _ in range(group.size)]
 
@@ -161,7 +161,7 @@ def _in_order(tensors: list[Tensor]) -> Tensor:
 
 
 def step_times(steps: int) -> tuple[float, float, bool]:
-    """Seconds of a training step without and with deterministic algorithms, medians of steps taken in turn.
+    """Return seconds of a training step without and with deterministic algorithms, medians of steps taken in turn.
 
     And whether two trainings with the same seed, one of each kind, end with the same parameters.
     """

@@ -116,7 +116,7 @@ def run_with_failures(
 
 
 def _nurse(pipe: Connection, gaps_s: tuple[float, ...], *work: Any) -> None:
-    """Entry of the process that starts the others: forked off it, they are there at once."""
+    """Start the others, as the entry of a process: forked off it, they are there at once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its starter ends it
     signal.signal(signal.SIGTERM, _interrupt)
     torch.set_num_threads(1)
@@ -189,7 +189,7 @@ class _Process:
         theirs.close()
 
     def await_begin(self) -> float:
-        """When the first process began to work; that it starts is no part of the run."""
+        """Return when the first process began to work; that it starts is no part of the run."""
         kind, value = self._received()
         assert kind == "begun"
         return float(value)
@@ -226,7 +226,7 @@ def _work(
     steps_per_state: int,
     folder: Path,
 ) -> None:
-    """Entry of a process: go on from the last state, if there is one, until the work is done."""
+    """Go on from the last state, if there is one, until the work is done, as the entry of a process."""
     torch.set_num_threads(1)
     work, done = make_work(*arguments), 0
     if (folder / _STATE).exists():

@@ -73,7 +73,7 @@ class RankSpeeds:
         return np.asarray(np.exp(self.jitter * drawn))
 
     def modelled(self, way: Way, num_steps: int) -> list[float]:
-        """Seconds of each step, the slowest rank's, without what a step takes beyond its samples."""
+        """Return the seconds of each step, the slowest rank's, without what a step takes beyond its samples."""
         speeds, jitters = np.array(self.speeds), self.jitters(num_steps)
         equal = self.shares([1.0] * len(speeds))
         wanted = self.shares(self.speeds)
@@ -221,7 +221,7 @@ class _Balancer:
             self.counts = cluster.shares(cluster.speeds if way == "proportional" else [1.0] * number)
 
     def learn(self, paces: Sequence[float], *, number: int) -> None:
-        """Everybody's samples a second in step ``number``."""
+        """Learn everybody's samples a second in step ``number``."""
         new = np.array(paces)
         self._paces = new if number == 0 else _MEMORY * self._paces + (1 - _MEMORY) * new
         if self._way == "rebalanced" and (number + 1) % self._cluster.rebalance_every == 0:

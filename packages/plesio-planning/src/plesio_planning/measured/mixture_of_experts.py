@@ -157,7 +157,7 @@ def all_to_all_times(group: TorchGroup, *, tokens: list[list[int]], repeats: int
 
 
 def _messages(pairs: Sequence[tuple[int, int]], tokens: int) -> NDArray[np.float64]:
-    """So many tokens from the first of each pair to the second."""
+    """Send so many tokens from the first of each pair to the second."""
     sent = np.zeros((NUM_RANKS, NUM_RANKS))
     for source, target in pairs:
         sent[source, target] = tokens * TOKEN_BYTES

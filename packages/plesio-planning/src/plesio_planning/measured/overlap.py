@@ -128,7 +128,7 @@ def measure(
 
 
 def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
-    """Layers as the later of both ranks has them; medians over the steps."""
+    """Return the layers as the later of both ranks has them; medians over the steps."""
     ready_s = [
         max(statistics.median(each) for each in of_ranks)
         for of_ranks in zip(*(zip(*answer, strict=True) for answer in answers), strict=True)
@@ -138,7 +138,7 @@ def _layers(answers: Sequence[Sequence[Sequence[float]]]) -> Layers:
 
 
 def ready_times(group: TorchGroup, *, num_layers: int, pause_s: float, repeats: int) -> list[list[float]]:
-    """Seconds on a rank from the backward pass's begin to each gradient, the last layer first, by step."""
+    """Return the seconds on a rank from the backward pass's begin to each gradient, the last layer first, by step."""
     model, inputs = _model(num_layers, pause_s=pause_s), torch.randn(BATCH, WIDTH)
     ready: list[float] = []
     for layer in model:
@@ -161,7 +161,7 @@ def ready_times(group: TorchGroup, *, num_layers: int, pause_s: float, repeats: 
 
 
 def step_times(group: TorchGroup, *, cap_mib: float | None, num_layers: int, pause_s: float, repeats: int) -> Times:
-    """When backward passes begin and end on a rank; they end when all gradients are added up."""
+    """Return when backward passes begin and end on a rank; they end when all gradients are added up."""
     inputs = torch.randn(BATCH, WIDTH)
     model = DistributedDataParallel(
         _model(num_layers, pause_s=pause_s),

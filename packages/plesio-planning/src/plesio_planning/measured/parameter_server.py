@@ -185,7 +185,7 @@ def asynchronous_times(
     compute_s: float,
     num_updates: int,
 ) -> Times:
-    """Each of the first ``count`` ranks computes, pushes and pulls so often, whatever the others do."""
+    """Time the first ``count`` ranks, each of which computes, pushes and pulls so often, whatever the others do."""
     servers = range(first_server, first_server + num_servers)
     gradient = torch.ones(num_bytes // 4)
 

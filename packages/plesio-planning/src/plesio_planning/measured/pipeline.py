@@ -235,7 +235,7 @@ def _stage(kind: str, schedule: Schedule, *, forward_s: float) -> _Computing | _
 
 
 def calibrate_stage(group: TorchGroup, *, kind: str, forward_s: float, repeats: int) -> dict[str, float]:
-    """Seconds of a rank's operations by themselves, while all ranks do theirs; medians."""
+    """Return the seconds of a rank's operations by themselves, while all ranks do theirs; medians."""
     torch.manual_seed(group.rank)
     found: dict[str, float] = {}
     variants: list[tuple[str, Schedule]] = [("", "1f1b")]
@@ -264,7 +264,7 @@ def calibrate_stage(group: TorchGroup, *, kind: str, forward_s: float, repeats: 
 
 
 def message_times(group: TorchGroup, *, kind: str, repeats: int) -> list[float]:
-    """Seconds that a micro-batch takes from rank 0 to rank 1, half of there and back."""
+    """Return the seconds that a micro-batch takes from rank 0 to rank 1, half of there and back."""
     tensor = _stage(kind, "1f1b", forward_s=0.0).like
     times = []
     for _ in range(repeats):

@@ -47,13 +47,13 @@ class QuadraticChain:
     def coupled(
         cls, num_parameters: int = 8, *, kind: Literal["quadratic", "log"] = "quadratic", seed: int = 0
     ) -> "QuadraticChain":
-        """Curvatures from 0.1 to 1 in directions that all stages share; L is 1."""
+        """Make a chain with curvatures from 0.1 to 1 in directions that all stages share; L is 1."""
         turned, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(num_parameters, num_parameters)))
         return cls(hessian=turned @ np.diag(np.geomspace(0.1, 1, num_parameters)) @ turned.T, kind=kind)
 
     @classmethod
     def first_stage_steepest(cls, num_parameters: int = 8) -> "QuadraticChain":
-        """Curvature 1 along the first parameter, whose stage has the longest delay, and 0.1 elsewhere."""
+        """Make a chain with curvature 1 along the first parameter, whose stage is the latest, and 0.1 elsewhere."""
         return cls(hessian=np.diag([1.0, *[0.1] * (num_parameters - 1)]))
 
     @property

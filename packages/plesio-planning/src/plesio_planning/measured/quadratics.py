@@ -126,17 +126,17 @@ class _Told:
         self._on_step = on_step
 
     def run_kept(self, label: RunLabel) -> None:
-        """Never: each measurement is a new one."""
+        """Do nothing: each measurement is a new one."""
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         """Say so."""
         self._on_step(f"run {label.number} of {label.num_runs}: {label.policy}")
 
     def run_advanced(self, snapshot: Snapshot) -> None:
-        """Nothing to say."""
+        """Show nothing."""
 
     def run_finished(self, result: RunResult) -> None:
-        """Nothing to say."""
+        """Show nothing."""
 
     def run_failed(self, result: RunResult) -> None:
         """Fail."""

@@ -102,7 +102,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def ranks_on_hosts(count: int, *, ranks_per_host: int = 1, bytes_per_s: float) -> Iterator[Ranks]:
-    """Ranks on hosts of their own, whose links carry so much each way; hosts and ranks are gone afterwards.
+    """Start ranks on hosts of their own, whose links carry so much each way; hosts and ranks are gone afterwards.
 
     Raises:
         ConfigError: This machine has no network namespaces for us.
@@ -149,7 +149,7 @@ def all_reduce_times(
 
 
 def slowest_s(answers: Sequence[Times]) -> list[float]:
-    """Seconds of each repeat that `timed` took on all ranks: from the last one's begin to the last one's end."""
+    """Return seconds of each repeat that `timed` took on all ranks: from the last one's begin to the last one's end."""
     return [
         max(ended_s for _, ended_s in of_all) - max(begun_s for begun_s, _ in of_all)
         for of_all in zip(*answers, strict=True)
@@ -157,7 +157,7 @@ def slowest_s(answers: Sequence[Times]) -> list[float]:
 
 
 def fitted_links(sizes_bytes: Sequence[int], times_s: Callable[[int], Sequence[float]], *, num_ranks: int) -> AlphaBeta:
-    """Latency and bandwidth of links, fitted to the medians of all-reduces over them.
+    """Return the latency and bandwidth of links, fitted to the medians of all-reduces over them.
 
     Where other work on this machine disturbs the few repeats so much that a larger message seems no slower than a
     smaller one, all sizes are measured again and the repeats go together (of two in the middle the lower counts).
@@ -181,7 +181,7 @@ def fitted_links(sizes_bytes: Sequence[int], times_s: Callable[[int], Sequence[f
 
 
 def serve_functions(environment: Mapping[str, str], commands: Connection) -> None:
-    """Entry of a rank: run what is sent until told to stop.
+    """Run what is sent until told to stop, as the entry of a rank.
 
     Args:
         environment: torchrun's variables.

@@ -29,7 +29,7 @@ def training_gradients(steps: Collection[int], *, seed: int = 0) -> list[Tensor]
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """All gradients one after the other, a copy."""
+    """Return all gradients one after the other, a copy."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return torch.cat([gradient.flatten() for gradient in gradients])
 

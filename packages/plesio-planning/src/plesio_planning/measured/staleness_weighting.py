@@ -157,7 +157,7 @@ def _modelled(
     *,
     num_updates: int,
 ) -> dict[int, float]:
-    """Loss by updates: geometric mean over draws of the staleness."""
+    """Return the loss by updates: geometric mean over draws of the staleness."""
     weigh = parse_weighting(weighting)
     weights = np.array([weigh(tau) for tau in range(len(counts))])
     applied = np.where(weights > 0, counts, 0.0)

@@ -136,7 +136,7 @@ def _task(width: int) -> Task:
 
 
 def num_parameters(width: int) -> int:
-    """All that a model of this width trains."""
+    """Return all that a model of this width trains."""
     model, _ = _task(width).build(0)
     return sum(one.numel() for one in model.parameters())
 

@@ -29,7 +29,7 @@ Times = NDArray[np.float64]
 def ring_all_reduce_s(
     num_bytes: float, *, num_ranks: int, latency_s: ArrayLike, bytes_per_s: ArrayLike, start_s: ArrayLike = 0.0
 ) -> Times:
-    """Virtual seconds at which each rank has the sum, by a ring: a reduce-scatter and an all-gather.
+    """Return the virtual seconds at which each rank has the sum, by a ring: a reduce-scatter and an all-gather.
 
     >>> ring_all_reduce_s(4e6, num_ranks=4, latency_s=0.0, bytes_per_s=1e9)  # 6 rounds of 1 ms
     array([0.006, 0.006, 0.006, 0.006])
@@ -83,7 +83,7 @@ def hierarchical_all_reduce_s(
     cross_bytes_per_s: ArrayLike,
     start_s: ArrayLike = 0.0,
 ) -> Times:
-    """Virtual seconds at which each rank has the sum, (hosts, ranks of a host).
+    """Return the virtual seconds at which each rank has the sum, (hosts, ranks of a host).
 
     A reduce-scatter on every host's ring; an all-reduce of each part on the ring of the ranks that hold it, one a host;
     an all-gather on every host's ring (Jia et al. 2018). With equal links and starts, m hosts of g ranks:
@@ -113,7 +113,7 @@ def hierarchical_all_reduce_s(
 
 
 def _ring(ready_s: Times, num_bytes: float, latency_s: ArrayLike, bytes_per_s: ArrayLike, *, num_passes: int) -> Times:
-    """Rings side by side, (rings, ranks), each passing parts of the tensor ``n-1`` times on for each pass."""
+    """Simulate rings side by side, (rings, ranks), each passing parts of the tensor ``n-1`` times on for each pass."""
     num_ranks = ready_s.shape[1]
     send_s = _send_times(num_bytes / num_ranks, latency_s, bytes_per_s, shape=ready_s.shape)
     _ring_rounds(ready_s, send_s, num_passes * (num_ranks - 1))

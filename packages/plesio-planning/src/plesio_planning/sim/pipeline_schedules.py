@@ -88,14 +88,14 @@ class Execution:
 
 
 def fewest_micro_batches(schedule: Schedule, *, num_devices: int) -> int:
-    """Micro-batches that a schedule needs at least; interleaving also needs a multiple of it."""
+    """Return the micro-batches that a schedule needs at least; interleaving also needs a multiple of it."""
     return {"interleaved": num_devices, "zbv": max(1, 2 * num_devices - 1)}.get(schedule, 1)
 
 
 def operations(
     schedule: Schedule, *, num_devices: int, num_micro_batches: int, num_chunks: int = 2
 ) -> tuple[tuple[DeviceOperation, ...], ...]:
-    """Each device's operations in their order.
+    """Return each device's operations in their order.
 
     >>> for device in operations("1f1b", num_devices=2, num_micro_batches=2):
     ...     print(*(f"{kind[0].upper()}{micro_batch}" for kind, _, micro_batch in device))
@@ -136,7 +136,7 @@ def _all(kind: Kind, stage: int, num_micro_batches: int) -> Iterator[DeviceOpera
 
 
 def _one_forward_one_backward(device: int, p: int, m: int, delays: int | None) -> Iterator[DeviceOperation]:
-    """``delays`` times its place so many backwards pass until a device does the gradients of the weights."""
+    """Delay a device's gradients of weights by ``delays`` times its place backward passes."""
     ahead = 1 if delays is None else delays
     warm_up = min(ahead * (p - device) - (ahead - 1), m)
     yield from _all("forward", device, warm_up)
@@ -229,7 +229,7 @@ def execute(
     last_kind = "weights" if weights_s else "backward"
 
     def input_s(operation: DeviceOperation) -> float | None:
-        """When what an operation needs is there; None if that is not known yet."""
+        """Return when the inputs of an operation are there; None if that is not known yet."""
         kind, stage, j = operation
         if kind == "weights" or (kind == "forward" and stage == 0):
             return 0.0

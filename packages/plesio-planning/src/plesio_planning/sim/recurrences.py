@@ -58,7 +58,7 @@ class Schedule:
 
 
 def simulate_barrier(step_s: ArrayLike, *, exchange_s: ArrayLike = 0.0, period: int = 1, delay: int = 0) -> Schedule:
-    """BSP (period 1) and local SGD: who computes when, if every exchange waits for everyone.
+    """Simulate BSP (period 1) or local SGD, in which every exchange waits for all workers.
 
     >>> simulate_barrier([[1.0, 1.0], [2.0, 3.0]], exchange_s=0.5).end_s  # (2 + 0.5) + (3 + 0.5)
     6.0
@@ -85,7 +85,7 @@ def simulate_barrier(step_s: ArrayLike, *, exchange_s: ArrayLike = 0.0, period: 
 
 
 def simulate_bound(step_s: ArrayLike, *, bound: float, exchange_s: float = 0.0) -> Schedule:
-    """SSP, and ASP with an infinite bound: who computes when, if nobody may be more than ``bound`` steps ahead.
+    """Simulate SSP, or ASP with an infinite bound: no worker may be more than ``bound`` steps ahead.
 
     Every worker exchanges after every step (Ho et al. 2013; a period of 1), which it waits for.
 

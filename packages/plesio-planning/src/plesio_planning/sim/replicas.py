@@ -46,7 +46,7 @@ def simulate_replicas(
     num_failures: int = 10_000,
     seed: int = 0,
 ) -> Elastic:
-    """Replicas over so many failures.
+    """Simulate replicas over so many failures.
 
     >>> elastic = simulate_replicas(
     ...     num_replicas=10, replica_mtbf_s=1e6, away_s=1e4, reconfigure_s=100.0, num_failures=20_000

@@ -67,7 +67,7 @@ class StoreSchedule:
 def simulate_store(
     step_s: ArrayLike, *, service_s: float, latency_s: float = 0.0, bound: float = math.inf
 ) -> StoreSchedule:
-    """ASP, or SSP with a bound, on one server: who waits for whom, and how stale every update is.
+    """Simulate ASP, or SSP with a bound, on one server: the waits of workers, and the staleness of every update.
 
     >>> schedule = simulate_store([[1.0, 1.0], [1.0, 1.0]], service_s=0.25)
     >>> schedule.applied_s

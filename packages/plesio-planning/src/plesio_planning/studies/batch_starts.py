@@ -97,7 +97,7 @@ class Starts:
             yield self._problem(self.bowl(rng), rng=rng)
 
     def _problem(self, bowl: Bowl, *, rng: np.random.Generator) -> Problem:
-        """Sizes with which it is not there in time are not part of its line."""
+        """Leave sizes out of a start's line with which it is not there in time."""
         measured = {}
         for size in self.sizes:
             steps = self.steps(bowl, size, rng=rng)

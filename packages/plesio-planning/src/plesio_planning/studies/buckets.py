@@ -118,7 +118,7 @@ class Bucketing:
 
 
 def buckets_of_layers(layers: Layers, count: int, all_reduce_s: AllReduce) -> Bucketing:
-    """Buckets of ``count`` layers, the last of which may have fewer.
+    """Return buckets of ``count`` layers, the last of which may have fewer.
 
     >>> layers = Layers(seconds=(1.0, 1.0, 1.0), bytes=(10.0, 10.0, 10.0))
     >>> buckets_of_layers(layers, 2, lambda num_bytes: num_bytes / 10).ends_s
@@ -141,7 +141,7 @@ def buckets_of_bytes(
 
 
 def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
-    """Buckets as PyTorch's DistributedDataParallel fills them by default: the first 1 MiB, the others 25 MiB."""
+    """Return buckets as PyTorch's DistributedDataParallel fills them by default: the first 1 MiB, the others 25 MiB."""
     return buckets_of_bytes(layers, DDP_CAP_BYTES, all_reduce_s, first_cap_bytes=_DDP_FIRST_CAP_BYTES)
 
 
@@ -201,7 +201,7 @@ def _buckets(layers: Layers, ends: Sequence[int], all_reduce_s: AllReduce) -> Bu
 
 
 def _durations(layers: Layers, all_reduce_s: AllReduce) -> NDArray[np.float64]:
-    """Seconds of an all-reduce of layers ``begin`` to ``end``, by both."""
+    """Return the seconds of an all-reduce of layers ``begin`` to ``end``, by both."""
     sums = [0.0, *accumulate(layers.bytes)]
     durations_s = np.zeros((len(sums), len(sums)))
     for begin in range(len(layers)):

@@ -60,7 +60,7 @@ class SavedRun:
     failures: Failures
 
     def slowdown(self, interval_s: float) -> float:
-        """Seconds that a second of work takes, by formula.
+        """Return the seconds that a second of work takes, by formula.
 
         Raises:
             ConfigError: Failures are so frequent that the run does not end.
@@ -78,7 +78,7 @@ class SavedRun:
         return slowdown_parts(**self._times(interval_s))
 
     def lost_s(self, interval_s: float) -> float:
-        """Seconds that a failure undoes, on average: work since the last state, and writing."""
+        """Return the seconds that a failure undoes, on average: work since the last state, and writing."""
         mtbf_s, segment_s = self.failures.mtbf_s, interval_s + self.checkpoint_s
         return mtbf_s - segment_s / math.expm1(segment_s / mtbf_s)
 

@@ -103,7 +103,7 @@ def costs_of_ways(
 def overhead_by_hosts(
     ways: Mapping[str, Costs], *, host_mtbf_s: float, numbers: Sequence[int]
 ) -> dict[int, tuple[float, dict[str, float]]]:
-    """Seconds between failures and each way's slow-down, by number of hosts; NaN where no run ends.
+    """Return the seconds between failures and each way's slow-down, by number of hosts; NaN where no run ends.
 
     Raises:
         ConfigError: A cost, a number or ``host_mtbf_s`` that is out of range.
@@ -119,7 +119,7 @@ def overhead_by_hosts(
 def lost_generations(
     numbers: Sequence[int], *, unreadable: float, num_failures: float
 ) -> dict[int, tuple[float, float]]:
-    """Intervals lost beside the first, and how likely none is good, by number of generations kept.
+    """Return the intervals lost beside the first, and how likely none is good, by number of generations kept.
 
     Args:
         numbers: g, each.

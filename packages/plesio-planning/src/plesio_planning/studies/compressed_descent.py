@@ -58,7 +58,7 @@ class _SummedByParts(Lossy):
     bits: int
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """So many bits a number, and 32 for the scale."""
+        """Count so many bits a number, and 32 for the scale."""
         return self.bits * num_elements(shapes) + FLOAT_BITS
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
@@ -89,11 +89,11 @@ class Levels(_SummedByParts):
         return (2 * self.levels).bit_length()
 
     def variance(self, number: int) -> float:
-        """ω of vectors of so many numbers."""
+        """Return ω of vectors of so many numbers."""
         return min(number / self.levels**2, math.sqrt(number) / self.levels)
 
     def contraction(self, shapes: Shapes) -> float:
-        """``1 - ω``, which few levels do not have."""
+        """Return ``1 - ω``, which few levels do not have."""
         return 1 - self.variance(num_elements(shapes))
 
 
@@ -111,7 +111,7 @@ class Sign(_SummedByParts):
         return "sign"
 
     def contraction(self, shapes: Shapes) -> float:
-        """``1 / n``: that of a vector with one number that is not zero; a gradient's is far larger."""
+        """Return ``1 / n``: that of a vector with one number that is not zero; a gradient's is far larger."""
         return 1 / num_elements(shapes)
 
 
@@ -305,7 +305,7 @@ def _(stage: HalfPrecision, rng: np.random.Generator, dimension: int) -> Compres
 
 
 def rounded_to_bf16(vector: NDArray[np.floating]) -> Vector:
-    """Numbers with 8 bits of precision and float32's range, rounded to the nearest, ties to even.
+    """Return the numbers with 8 bits of precision and float32's range, rounded to the nearest, ties to even.
 
     >>> rounded_to_bf16(np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1e-39]))[:3]
     array([1.      , 1.      , 1.015625])

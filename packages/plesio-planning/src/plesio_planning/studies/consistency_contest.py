@@ -116,7 +116,7 @@ class Contest:
     seed: int
 
     def cell(self, *, ratio: float, cv: float, slowdown: float) -> Cell:
-        """All models where an exchange takes ``ratio`` steps, which vary by ``cv``, and one worker is slower."""
+        """Compare all models where an exchange takes ``ratio`` steps, steps vary by ``cv``, and a worker is slower."""
         times_s, speeds = self._times_s(cv), self._speeds(slowdown)
         exchange_s, slow_s = self._exchange_s(ratio), times_s / speeds
         contenders = [self._barrier(slow_s, exchange_s, period=period) for period in self.barriers]
@@ -125,7 +125,7 @@ class Contest:
         return Cell(ratio=ratio, cv=cv, slowdown=slowdown, contenders=tuple(contenders), rebalanced_s=rebalanced.time_s)
 
     def curves(self, cell: Cell) -> dict[str, dict[float, float]]:
-        """Loss above the optimum by seconds, until the target, of the best of each family that gets there."""
+        """Return the loss above the optimum by seconds, until the target, of each family's best that gets there."""
         slow_s, exchange_s = self._times_s(cell.cv) / self._speeds(cell.slowdown), self._exchange_s(cell.ratio)
         found = {}
         for family in FAMILIES:
@@ -141,7 +141,7 @@ class Contest:
         return found
 
     def _times_s(self, cv: float) -> Array:
-        """Seconds of each step of workers that are equally fast."""
+        """Return the seconds of each step of workers that are equally fast."""
         finite = [number for _, number in self.barriers.values() if math.isfinite(number)]
         most = int(max(_PATIENCE * self.barriers[1][1], *finite))
         variance = math.log1p(cv**2)

@@ -67,7 +67,7 @@ class BestStep:
 
 
 def eigenvalues_of(condition_number: float, *, num_dimensions: int) -> Array:
-    """Eigenvalues from ``1 / condition_number`` to 1, evenly spaced on a logarithmic axis.
+    """Return the eigenvalues from ``1 / condition_number`` to 1, evenly spaced on a logarithmic axis.
 
     >>> eigenvalues_of(100.0, num_dimensions=3)
     array([0.01, 0.1 , 1.  ])

@@ -130,19 +130,19 @@ class ExpertLayer:
         return [sent_volumes(counts, places) * self.vector_bytes for counts in draws]
 
     def _all_to_all_s(self, sent: Sequence[Volumes]) -> float:
-        """Seconds in the mean."""
+        """Return the seconds in the mean."""
         times_s = [unequal_all_to_all_s(one, link=self.link) for one in sent]
         return float(np.mean(times_s))
 
 
 def popularities(num_experts: int, skew: float) -> NDArray[np.float64]:
-    """Each expert's share of all tokens by Zipf's law; they add up to 1."""
+    """Return each expert's share of all tokens by Zipf's law; they add up to 1."""
     weights: NDArray[np.float64] = np.arange(1, num_experts + 1, dtype=np.float64) ** -skew
     return weights / float(weights.sum())
 
 
 def expert_places(*, num_experts: int, num_devices: int, spread: bool) -> Counts:
-    """Each expert's device: dealt out there and back again, or as many to each in turn."""
+    """Return each expert's device: dealt out there and back again, or as many to each in turn."""
     if not spread:
         return np.arange(num_experts) * num_devices // num_experts
     there = np.arange(num_devices)
@@ -152,7 +152,7 @@ def expert_places(*, num_experts: int, num_devices: int, spread: bool) -> Counts
 def draw_routing(
     popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
 ) -> Counts:
-    """Tokens of each device for each expert.
+    """Return the tokens of each device for each expert.
 
     A token takes those k experts whose exponential clocks, of rates that are the popularities, ring first: the first is
     each with its popularity, and the next likewise of those left. Few are drawn so, one after another.
@@ -176,7 +176,7 @@ def draw_routing(
 def _in_turn(
     popularity: NDArray[np.float64], *, num_devices: int, tokens: int, top_k: int, random: np.random.Generator
 ) -> Counts:
-    """Experts (top_k, tokens) of all devices: places among what the taken ones leave, and past those before."""
+    """Turn places among the experts that are left into experts (top_k, tokens), past those that were taken before."""
     ends = np.cumsum(popularity)
     begins = ends - popularity
     chosen = np.empty((top_k, num_devices * tokens), dtype=np.int64)
@@ -193,7 +193,7 @@ def _in_turn(
 
 
 def sent_volumes(by_expert: NDArray[Any], places: Counts) -> Volumes:
-    """Tokens that devices send to devices, of those that they have for experts; what stays is not sent."""
+    """Return the tokens that devices send to devices, of those that they have for experts; what stays is not sent."""
     places_of = range(len(by_expert))
     sent: Volumes = np.stack(
         [by_expert[:, places == device].sum(axis=1, dtype=np.float64) for device in places_of], axis=1

@@ -179,7 +179,7 @@ class Convergence:
 
 
 def clipped(vector: Vector, norm: float) -> Vector:
-    """``vector``, shortened to the length ``norm`` if it is longer; one NaN makes all of it NaN.
+    """Return ``vector``, shortened to the length ``norm`` if it is longer; one NaN makes all of it NaN.
 
     >>> clipped(np.array([3.0, 4.0]), 1.0), clipped(np.array([3.0, np.nan]), 1.0)
     (array([0.6, 0.8]), array([nan, nan]))

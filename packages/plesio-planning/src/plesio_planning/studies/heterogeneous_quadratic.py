@@ -97,7 +97,7 @@ class HeterogeneousQuadratic:
     noise: float
 
     def rounds(self, *, step: float, period: int, num_gradients: int = 1) -> Rounds:
-        """Local SGD with a start of 1 in each coordinate.
+        """Run local SGD with a start of 1 in each coordinate.
 
         Args:
             step: α, below 1 over the largest eigenvalue.

@@ -142,7 +142,7 @@ class Measured:
         return (*told, *self.scope.sentences)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it but the charts."""
+        """Return all of it but the charts."""
         return {
             "finding": self.finding,
             "setting": self.setting,

@@ -41,7 +41,7 @@ class Bowl:
     def with_noise_scale(
         cls, noise_scale: float, *, dimension: int, condition: float, walls: float, rng: np.random.Generator
     ) -> "Bowl":
-        """One whose ``tr Σ / ‖∇f‖²`` at the start is ``noise_scale``, the walls not counted."""
+        """Make a bowl whose ``tr Σ / ‖∇f‖²`` at the start is ``noise_scale``, the walls not counted."""
         eigenvalues = np.logspace(-math.log10(condition), 0, dimension)
         start = rng.standard_normal(dimension)
         start /= math.sqrt(float(start @ start))
@@ -50,20 +50,20 @@ class Bowl:
         return cls(eigenvalues=eigenvalues, walls=walls, trace=trace, start=start)
 
     def loss(self, x: Numbers) -> Numbers:
-        """Loss of each row."""
+        """Return the loss of each row."""
         squares = x * x
         found: Numbers = 0.5 * (squares * (1 + self.walls / 2 * len(self.start) * squares)) @ self.eigenvalues
         return found
 
     def gradient(self, x: Numbers) -> Numbers:
-        """Gradient of each row, without noise."""
+        """Return the gradient of each row, without noise."""
         found: Numbers = x * self.eigenvalues
         if self.walls:
             found *= 1 + self.walls * len(self.start) * x * x
         return found
 
     def noise_scale(self, x: Numbers) -> Numbers:
-        """``tr Σ / ‖∇f‖²`` of each row (McCandlish et al. 2018, equation 2.9)."""
+        """Return ``tr Σ / ‖∇f‖²`` of each row (McCandlish et al. 2018, equation 2.9)."""
         found: Numbers = self.trace / (self.gradient(x) ** 2).sum(axis=1)
         return found
 

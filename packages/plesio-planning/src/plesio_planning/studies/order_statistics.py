@@ -40,10 +40,10 @@ class Durations(ABC):
 
     @abstractmethod
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
 
     def expected_s(self, *, rank: int, of: int) -> float:
-        """Mean of the ``rank``-th fastest of ``of``, exactly up to the integral's rounding.
+        """Return the mean of the ``rank``-th fastest of ``of``, exactly up to the integral's rounding.
 
         >>> round(UniformTimes(low_s=0.0, high_s=1.0).expected_s(rank=3, of=4), 9)  # k / (n + 1)
         0.6
@@ -67,7 +67,7 @@ class LogNormalTimes(Durations):
     cv: float
 
     def exceeded_s(self, share: Array) -> Array:
-        """``exp(μ - σ Φ⁻¹(share))``."""
+        """Return ``exp(μ - σ Φ⁻¹(share))``."""
         from scipy.special import ndtri
 
         variance = math.log1p(self.cv**2)
@@ -75,7 +75,7 @@ class LogNormalTimes(Durations):
         return times_s
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
         variance = math.log1p(self.cv**2)
         return random.lognormal(math.log(self.mean_s) - variance / 2, math.sqrt(variance), shape)
 
@@ -95,7 +95,7 @@ class GammaTimes(Durations):
         return times_s
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
         return random.gamma(self.cv**-2, self.mean_s * self.cv**2, shape)
 
 
@@ -116,7 +116,7 @@ class UniformTimes(Durations):
         return self.high_s - (self.high_s - self.low_s) * share
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
         return random.uniform(self.low_s, self.high_s, shape)
 
 
@@ -128,12 +128,12 @@ class ParetoTimes(Durations):
     shape: float
 
     def exceeded_s(self, share: Array) -> Array:
-        """``min share^(-1/shape)``."""
+        """Return ``min share^(-1/shape)``."""
         times_s: Array = self._min_s * share ** (-1 / self.shape)
         return times_s
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
         return self._min_s * (1 + random.pareto(self.shape, shape))
 
     @property
@@ -167,7 +167,7 @@ class TraceTimes(Durations):
         return times_s
 
     def draw_s(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Durations in seconds."""
+        """Return the durations in seconds."""
         return random.choice(self.sorted_s, shape)
 
     def expected_s(self, *, rank: int, of: int) -> float:

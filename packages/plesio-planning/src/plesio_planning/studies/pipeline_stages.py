@@ -96,7 +96,7 @@ class PipelineStages:
         tensor_parallel: int,
         bytes_per_parameter: float,
     ) -> "PipelineStages":
-        """Stages of a transformer's layers, whose sizes say what is kept and what is computed again.
+        """Make the stages of a transformer's layers, whose sizes decide what is kept and what is computed again.
 
         Args:
             weights: How long each device takes compared to the times below.
@@ -163,7 +163,7 @@ class PipelineStages:
         )
 
     def chunks(self, schedule: Schedule) -> int:
-        """Stages a device."""
+        """Return the stages a device."""
         return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
 
     def has_order(self, schedule: Schedule, num_micro_batches: int) -> bool:
@@ -200,7 +200,7 @@ class PipelineStages:
         )
 
     def computing_s(self, num_micro_batches: int, recomputation: Recomputation) -> dict[str, float]:
-        """Seconds of an iteration in which devices compute on average, by what."""
+        """Return the seconds of an iteration in which devices compute on average, by what."""
         mean_weight = math.fsum(self.weights) / len(self.weights)
         passes_s = {
             "forward": self.forward_s,
@@ -226,7 +226,7 @@ class PipelineStages:
 def points_of(
     stages: PipelineStages, num_micro_batches: int, *, schedule: Schedule, recomputation: Recomputation
 ) -> tuple[PipelinePoint, ...]:
-    """All schedules and recomputations that have an order, with other numbers of micro-batches too.
+    """Return all schedules and recomputations that have an order, with other numbers of micro-batches too.
 
     With many micro-batches only those of the schedule, and those of the recomputation, that are asked for.
     """

@@ -84,5 +84,5 @@ def fit_published() -> PublishedFit:
 
 
 def _leaving_bytes(way: str, devices: int, group: int) -> float:
-    """Bytes that a device sends out of its group of so many, if all experts are liked alike."""
+    """Return the bytes that a device sends out of its group of so many, if all experts are liked alike."""
     return (devices - group) / devices * _MESSAGES * _MESSAGE_BYTES[way]

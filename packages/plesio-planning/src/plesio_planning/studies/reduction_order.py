@@ -73,7 +73,7 @@ def order_effect(tensors: Floats) -> OrderEffect:
 
 
 def _added(rows: Floats, dtype: type[np.floating] = np.float32) -> NDArray[np.floating]:
-    """One after the other, in numbers of ``dtype``; numpy's own sum would take pairs."""
+    """Add one after the other, in numbers of ``dtype``; numpy's own sum would take pairs."""
     total = np.array(rows[0], dtype)
     for row in rows[1:]:
         total += row
@@ -129,7 +129,7 @@ SOURCES: tuple[VariationSource, ...] = (
 def train(
     source: VariationSource, *, num_ranks: int, batch: int, learning_rate: float, num_steps: int, seed: int
 ) -> Trajectory:
-    """Gradient's sum and parameters after each step; what the seeds of ``source`` add to ``seed``."""
+    """Train, and return the gradient's sum and the parameters after each step; ``source`` offsets ``seed``."""
     ranks = max(1, round(num_ranks * source.rank_factor))
     features, labels = _data(seed)
     parameters = _parameters(seed + 100 + source.init_seed)
@@ -179,7 +179,7 @@ def _parameters(seed: int) -> dict[str, Floats]:
 
 
 def _gradients(parameters: dict[str, Floats], features: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Gradients of the summed cross entropy of each rank's samples: (ranks, ...) each."""
+    """Return the gradients of the summed cross entropy of each rank's samples: (ranks, ...) each."""
     hidden = np.tanh(features @ parameters["hidden"])
     logits = hidden @ parameters["output"]
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -36,7 +36,7 @@ class WorkerSpeeds:
     slowdown: float
 
     def draw_steps(self, random: np.random.Generator) -> NDArray[np.float64]:
-        """Lognormal times of a mean of 1, or of ``slowdown`` for the last worker, (workers, steps)."""
+        """Draw lognormal times of a mean of 1, or of ``slowdown`` for the last worker, (workers, steps)."""
         sigma2 = math.log1p(self.cv**2)
         steps: NDArray[np.float64] = random.lognormal(-sigma2 / 2, math.sqrt(sigma2), (self.num_workers, _KEPT_STEPS))
         steps[-1] *= self.slowdown

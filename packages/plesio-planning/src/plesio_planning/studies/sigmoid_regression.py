@@ -68,7 +68,7 @@ class SigmoidRegression:
         return best
 
     def _losses(self, *, period: int, num_rounds: int, num_trials: int, seed: int) -> Array:
-        """Mean loss of the trials after each round, the start's first, (steps, rounds + 1)."""
+        """Return the mean loss of the trials after each round, the start's first, (steps, rounds + 1)."""
         random, num_workers = np.random.default_rng(seed), len(self.inputs)
         steps = np.repeat(_STEPS, num_trials)[:, None, None]
         shared = np.tile(self.start, (len(steps), 1))
@@ -119,7 +119,7 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _gradients(inputs: Array, labels: Array, x: Array) -> Array:
-    """Each worker's own, at its own parameters, (runs, workers, dimensions)."""
+    """Return each worker's own gradient, at its own parameters, (runs, workers, dimensions)."""
     output = _sigmoid(np.matmul(inputs, x[..., None])[..., 0])
     slope = 2 * (output - labels) * output * (1 - output) / labels.shape[1]
     found: Array = np.matmul(slope[..., None, :], inputs)[..., 0, :]

@@ -72,7 +72,7 @@ class Tails:
         return min(found), max(found)
 
     def charts(self) -> Sequence[Chart]:
-        """Efficiency by variation, and by the 99th percentile over the median."""
+        """Draw efficiency by variation, and by the 99th percentile over the median."""
         return [self._tails(), self._percentiles()]
 
     def table(self) -> Table:
@@ -126,7 +126,7 @@ class Tails:
 
 
 def tails_of(num_workers: int) -> Tails:
-    """Tails of four distributions, for so many workers.
+    """Compute the tails of four distributions, for so many workers.
 
     >>> low, high = tails_of(256).efficiencies_at(1.8)
     >>> round(low), round(high)
@@ -161,12 +161,12 @@ def _tail(kind: str, *, num_workers: int) -> list[TailPoint]:
 
 
 def _pareto_cv(shape: float) -> float:
-    """``1 / √(a (a - 2))``, infinite for a shape of 2 or less."""
+    """Return ``1 / √(a (a - 2))``, infinite for a shape of 2 or less."""
     return 1 / math.sqrt(shape * (shape - 2)) if shape > LEAST_VARIED_SHAPE else math.inf
 
 
 def varying_times(kind: str, *, mean_s: float, cv: float) -> Durations:
-    """Lognormal, gamma or uniform times.
+    """Make lognormal, gamma or uniform times.
 
     Raises:
         ConfigError: Uniform times that would be negative.

@@ -60,7 +60,7 @@ class Asked:
     answer: Answer
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values; the answer's fields are under ``values``."""
+        """Return all of it as JSON values; the answer's fields are under ``values``."""
         return {
             "study": self.study,
             "question": self.question,

@@ -67,7 +67,7 @@ class CutBytes:
 
 
 def cut_bytes(*, num_devices: int, tokens: int, hidden: int, element_bytes: int = 2) -> dict[str, CutBytes]:
-    """Bytes on the wire of a device and layer, by cut; 2D only where the devices make a square.
+    """Return the bytes on the wire of a device and layer, by cut; 2D only where the devices make a square.
 
     >>> cuts = cut_bytes(num_devices=8, tokens=2048, hidden=12288)
     >>> f"{96 * cuts['Megatron'].both / 1e9:.1f} GB"
@@ -104,7 +104,7 @@ def cut_bytes(*, num_devices: int, tokens: int, hidden: int, element_bytes: int 
 
 
 def pays_from_tokens(*, num_devices: int, hidden: int) -> float:
-    """Tokens from which on the 2D cut sends less than Megatron's: ``3(q-1)/q² (7n + 12h) = 8 (k-1)/k n``.
+    """Return the tokens from which on the 2D cut sends less than Megatron's: ``3(q-1)/q² (7n + 12h) = 8 (k-1)/k n``.
 
     >>> round(pays_from_tokens(num_devices=64, hidden=12288))
     8674

@@ -83,7 +83,7 @@ class TrainingWork(ABC):
         return self.on(self.machine.num_devices, self.conditions)
 
     def by_devices(self, *, failing: float = 1.0) -> Mapping[int, DevicePoint]:
-        """From a quarter of the devices on, twice as many each time; those that the run cannot have are left out.
+        """Compute from a quarter of the devices on, twice as many each time; impossible numbers are left out.
 
         Args:
             failing: How many times as often devices fail.

@@ -89,7 +89,7 @@ class FirstDifference:
 
 
 def distances(first: Trajectory, second: Trajectory) -> tuple[Distance, ...]:
-    """Distances of every tensor of every step that either has, in their order."""
+    """Return the distances of every tensor of every step that either has, in their order."""
     return tuple(_distances(first, second))
 
 
@@ -167,7 +167,7 @@ def _bits_differ(one: Tensor, other: Tensor) -> NDArray[np.bool_]:
 
 
 def _apart(one: Tensor, other: Tensor) -> NDArray[np.float64]:
-    """How far elements are apart; infinite where only one is a number, and 1 for texts that differ."""
+    """Return how far elements are apart; infinite where only one is a number, and 1 for texts that differ."""
     if one.dtype.kind not in "fiu":
         return np.asarray(one != other, float)
     with np.errstate(invalid="ignore"):

@@ -30,7 +30,7 @@ def _wandering_speeds(
     drift_steps: float,
     rng: np.random.Generator,
 ) -> Speeds:
-    """Speeds (workers, steps); infinite ``drift_steps`` keep them."""
+    """Draw speeds (workers, steps); infinite ``drift_steps`` keep them."""
     rho = math.exp(-1 / drift_steps)
     z = np.empty((num_workers, num_steps))
     z[:, 0] = rng.standard_normal(num_workers)

@@ -19,7 +19,7 @@ Samples = NDArray[np.int64]
 
 
 def divide(total: int, speeds: ArrayLike, *, cap: int | None = None) -> Samples:
-    """Whole samples in proportion to ``speeds``, none above ``cap``; they add up to ``total``.
+    """Return whole samples in proportion to ``speeds``, none above ``cap``; they add up to ``total``.
 
     >>> divide(32, [1.0, 1.0, 2.0]), divide(32, [1.0, 1.0, 2.0], cap=12)
     (array([ 8,  8, 16]), array([10, 10, 12]))
@@ -49,7 +49,7 @@ def divide(total: int, speeds: ArrayLike, *, cap: int | None = None) -> Samples:
 
 
 def moved(current: Samples, wanted: Samples, *, most: int) -> Samples:
-    """``wanted``, or as much of the way there as takes no worker more than ``most`` samples from ``current``.
+    """Return ``wanted``, or as much of the way there as takes no worker more than ``most`` samples from ``current``.
 
     >>> moved(np.array([10, 10, 10]), np.array([4, 12, 14]), most=3)
     array([ 7, 11, 12])
@@ -62,7 +62,7 @@ def moved(current: Samples, wanted: Samples, *, most: int) -> Samples:
 
 
 def unweighted_variance(samples: ArrayLike) -> float:
-    """Variance of the plain mean of the workers' mean gradients, over that of the mean weighted by samples.
+    """Return the variance of the plain mean of workers' mean gradients, over that of the mean weighted by samples.
 
     ``B Σ(1/Bᵢ) / N²``; 1 for equal shares, otherwise more.
 
@@ -74,7 +74,7 @@ def unweighted_variance(samples: ArrayLike) -> float:
 
 
 def _whole(parts: NDArray[np.float64], *, total: int, cap: int | None = None) -> Samples:
-    """Largest remainders."""
+    """Round by largest remainders."""
     floors = np.floor(parts + 1e-9).astype(np.int64)
     remainders = parts - floors
     if cap is not None:
@@ -84,7 +84,7 @@ def _whole(parts: NDArray[np.float64], *, total: int, cap: int | None = None) ->
 
 
 def _toward_zero(change: NDArray[np.float64]) -> Samples:
-    """Whole numbers that add up to 0, none larger than the change that it stands for rounded up."""
+    """Return whole numbers that add up to 0, none larger than the change that it stands for rounded up."""
     whole = np.trunc(change + np.copysign(1e-9, change)).astype(np.int64)
     surplus = int(whole.sum())
     beyond = np.argsort(-np.abs(change - whole), kind="stable")

@@ -326,7 +326,7 @@ def _row(
 
 
 def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]:
-    """Seconds to the level over bsp's seeds, and the ends of a 95 % interval for the ratio to bsp.
+    """Return the seconds to the level over bsp's seeds, and the ends of a 95 % interval for the ratio to bsp.
 
     The ratio to bsp is of the seeds that both were run with, and bsp's own time of all its seeds.
     """
@@ -344,7 +344,7 @@ def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]
 
 
 def _doubt(entry: Entry | None, raced: Raced) -> float:
-    """One standard error of the ratio to bsp, by the scatter that all candidates show together."""
+    """Return one standard error of the ratio to bsp, by the scatter that all candidates show together."""
     base, level = raced.entries[0], raced.goal.level
     num_ratios = 0 if entry is None else len(entry.log_ratios(base, level))
     if entry is None or entry is base or not num_ratios:
@@ -384,5 +384,5 @@ def _choose(question: Question, rows: list[Row]) -> Row:
 
 
 def _no_more_than(row: Row) -> float:
-    """Its time with its doubt: of two that seem alike, the one that was run on more seeds is the better choice."""
+    """Add the doubt to its time: of two that seem alike, the one that was run on more seeds is the better choice."""
     return row.doubt * row.time_s

@@ -94,7 +94,7 @@ class Candidate:
 def candidates(
     *, has_racks: bool, has_store: bool, shares_moments: bool = False, is_unequal: bool = False
 ) -> tuple[Candidate, ...]:
-    """All of them, `bsp` first.
+    """Return all of them, `bsp` first.
 
     >>> [one.spec for one in candidates(has_racks=False, has_store=False)][:3]
     ['bsp', 'adaptive', 'delayed:1']

@@ -8,7 +8,7 @@ __all__ = ["code_for", "recipe_for"]
 
 
 def code_for(spec: str, *, servers: int | None) -> str:
-    """Python for a training loop.
+    """Write the Python of a training loop.
 
     >>> print(code_for("ssp:3", servers=1))
     import plesio
@@ -37,7 +37,7 @@ def code_for(spec: str, *, servers: int | None) -> str:
 
 
 def recipe_for(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables as TOML; what is None is left out.
+    """Write tables as TOML; None is left out.
 
     >>> print(recipe_for({"run": {"policies": ["bsp"], "target": None}, "workers": {"count": 4}}))
     [run]

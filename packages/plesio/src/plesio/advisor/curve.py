@@ -84,7 +84,7 @@ class Curve:
         return self.samples[after - 1] + share * (self.samples[after] - self.samples[after - 1])
 
     def seconds_to(self, level: float) -> float:
-        """Seconds at which that is; inf if it never is."""
+        """Return the seconds at which that is; inf if it never is."""
         reached = self.samples_to(level)
         if math.isinf(reached):
             return math.inf

@@ -51,7 +51,7 @@ class FailureModel:
         check_fields(self, "failures: ")
 
     def slowdown(self, spec: str) -> float:
-        """How many times as long work takes with failures, if there is enough of it; inf if it never ends.
+        """Return how many times as long work takes with failures, if there is enough of it; inf if it never ends.
 
         >>> failures = FailureModel(mtbf_s=3600.0, num_workers=4)
         >>> round(failures.slowdown("bsp"), 4), round(failures.slowdown("fsdp"), 3)

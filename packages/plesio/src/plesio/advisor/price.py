@@ -89,7 +89,7 @@ def price(spec: str, at: Situation) -> Price:
 
 
 def usual_servers(at: Situation) -> int:
-    """Servers that a session has if it is told nothing: one a host, and fewer for a small model."""
+    """Return the servers that a session has if it is told nothing: one a host, and fewer for a small model."""
     return int(min(at.num_hosts, max(1, at.num_bytes // LEAST_SERVED_BYTES)))
 
 
@@ -141,7 +141,7 @@ def _with_backup(policy: BSP, at: Situation) -> Price:
 
 
 def _on_store(policy: Policy, at: Situation) -> Price:
-    """With as many servers as are best: on one alone all meet, on many every exchange is many messages."""
+    """Price the best number of servers: on one alone all meet, on many every exchange is many messages."""
     counts = sorted({1, usual_servers(at), at.num_hosts})
     choices = [_on_servers(policy, at, servers=count) for count in counts if count <= usual_servers(at)]
     return min(choices, key=lambda one: (round(one.step_s, 7), one.servers != usual_servers(at)))

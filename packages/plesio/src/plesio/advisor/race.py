@@ -238,7 +238,7 @@ class Race:
         return self._allowed(entry, goal) >= FEWEST_MORE * run.samples
 
     def _expected_s(self, entry: Entry, goal: Goal) -> float:
-        """Seconds to the level, by its price and by what it or its family needs more samples than bsp."""
+        """Return the seconds to the level, by its price and by what it or its family needs more samples than bsp."""
         if 0 in entry.runs:
             return self._expected_samples(entry, goal) * self._seconds_per_sample(entry)
         slack = min(entry.candidate.slack, LARGEST_SLACK)
@@ -274,7 +274,7 @@ class Race:
         return statistics.fmean(costs) if costs else GUESSES.get(family, 0.0)
 
     def _seconds_per_sample(self, entry: Entry) -> float:
-        """By its price, corrected by how far bsp's was off; of one that was run, as it was."""
+        """Return the price of a sample, corrected by bsp's error; for a candidate that was run, the measured one."""
         run = entry.runs.get(0)
         if run is not None and run.samples and run.virtual_s:
             return run.virtual_s / run.samples
@@ -298,11 +298,11 @@ class Race:
         return min(most, wanted, max(possible, 0.6 * reference))
 
     def _limit_s(self, goal: Goal) -> float:
-        """Seconds on the first seed from which on a candidate cannot be the best, by chance neither."""
+        """Return the seconds on the first seed from which on a candidate cannot be the best, by chance neither."""
         return self._best_s(goal) * math.exp(ERRORS * math.sqrt(2) * scatter_of(self._entries, goal.level))
 
     def _best_s(self, goal: Goal) -> float:
-        """Seconds to the level on the first seed, to be expected of the best, however lucky it was there."""
+        """Return the seconds to the level on the first seed, to be expected of the best, however lucky it was there."""
         base_s = self._baseline.seconds(goal.level)[0]
         timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
         if not timed or math.isinf(base_s):

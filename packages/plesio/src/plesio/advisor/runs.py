@@ -185,7 +185,7 @@ class Entry:
         return self.candidate.spec
 
     def seconds(self, level: float) -> dict[int, float]:
-        """By seed, seconds to the level; inf if a run did not come to it."""
+        """Return the seconds to the level by seed; inf if a run did not reach it."""
         return {seed: math.inf if run.curve is None else run.curve.seconds_to(level) for seed, run in self.runs.items()}
 
     def samples(self, level: float) -> float:
@@ -195,7 +195,7 @@ class Entry:
         return statistics.fmean(finite) if finite else math.inf
 
     def mean_s(self, level: float) -> float:
-        """Geometric mean of the seconds to the level over the seeds; inf if any run did not come to it."""
+        """Return the geometric mean of the seconds to the level over the seeds; inf if any run did not come to it."""
         seconds = list(self.seconds(level).values())
         if not seconds or not all(0 < one < math.inf for one in seconds):
             return math.inf
@@ -217,7 +217,7 @@ class Entry:
 
 
 def scatter_of(entries: Sequence[Entry], level: float) -> float:
-    """By how much a log ratio to `bsp` differs from seed to seed: one figure for all, as each candidate has few.
+    """Return the scatter of a log ratio to `bsp` over seeds: one figure for all, because each candidate has few.
 
     Args:
         entries: `bsp` first.

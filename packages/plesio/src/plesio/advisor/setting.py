@@ -129,7 +129,7 @@ class Situation:
 
 
 def paces(compute_s: NDArray[np.float64]) -> Sequence[float]:
-    """Seconds of each worker's step, on average.
+    """Return the seconds of each worker's step, on average.
 
     >>> paces(np.array([[0.1, 0.3], [0.4, 0.4]]))
     [0.2, 0.4]

@@ -66,7 +66,7 @@ def _verdict(advice: Advice) -> str:
 
 
 def _no_rival(advice: Advice) -> str:
-    """Why none of the other candidates has a time, as far as they were run."""
+    """Return why none of the other candidates has a time, as far as they were run."""
     others = [row for row in advice.rows if row.num_seeds and row.spec != advice.baseline.spec]
     if not others:
         return "; no other candidate was run"

@@ -45,7 +45,7 @@ def seed_streams(seed: int, rank: int) -> None:
 
 
 def info_of(task: Task, *, seed: int) -> RunInfo:
-    """Names for the results."""
+    """Return the names for the results."""
     return RunInfo(
         task=task.name,
         seed=seed,

@@ -200,7 +200,7 @@ MEASUREMENTS: Mapping[str, Callable[..., dict[str, Any]]] = {
 
 
 def serve_measurements(section: TaskSection, environment: Mapping[str, str], commands: Connection) -> None:
-    """Entry of a process: measure what is asked for until told to stop.
+    """Measure what is asked for until told to stop, as the entry of a process.
 
     Args:
         section: The task.

@@ -123,7 +123,7 @@ def probe_locally(num_workers: int, *, on_step: OnStep = lambda what, done, tota
 
 
 def serve_probe(environment: Mapping[str, str], commands: Connection) -> None:
-    """Entry of a process of `probe_locally`: take part when told to.
+    """Take part when told to, as the entry of a process of `probe_locally`.
 
     Args:
         environment: torchrun's variables.
@@ -158,7 +158,7 @@ class _Prober:
         self._total = (1 + len(SHARED_SEEDS)) * len(tournament(self._count))
 
     def run(self) -> Probe:
-        """All steps, on all hosts."""
+        """Do all steps, on all hosts."""
         self._link.meet()
         begun_s = time.monotonic()
         names = self._names()
@@ -229,7 +229,7 @@ class _Prober:
     def _tournament(
         self, *, known: torch.Tensor | None = None, seed: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every pair's latency and bandwidth; one way after the other, or, with known bandwidths, both at once."""
+        """Measure every pair's latency and bandwidth, one way after the other or, with known bandwidths, both ways."""
         latencies, rates = torch.zeros(2, self._count, self._count, dtype=torch.float64)
         for number, pairs in enumerate(tournament(self._count, seed=seed)):
             self._step(f"round {number + 1}, {'each way' if known is None else 'both ways at once'}")
@@ -276,7 +276,7 @@ class _Prober:
         torch.maximum(rates, measured, out=rates)
 
     def _uplinks(self, racks: Sequence[int], rates: torch.Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """How many pairs with others each rack was measured with at once, and the bandwidth of all together."""
+        """Return how many pairs with others each rack was measured with at once, and the bandwidth of all together."""
         numbers, uplinks = [], []
         self._total += max(racks) + 1
         for rack in range(max(racks) + 1):
@@ -308,12 +308,12 @@ def _between(racks: Sequence[int]) -> list[Pair]:
 
 
 def _size(bytes_per_s: float, duration_s: float) -> int:
-    """Bytes that take about so long, in what the buffers hold."""
+    """Return the bytes that take about so long, in what the buffers hold."""
     return max(FIRST_BYTES, min(MOST_BYTES, round(bytes_per_s * duration_s)))
 
 
 def _slow_ways(rates: torch.Tensor) -> list[Pair]:
-    """Pairs that are slower than both their hosts are with someone else, the slowest first."""
+    """Return the pairs that are slower than both their hosts are with someone else, the slowest first."""
     slower = torch.minimum(rates, rates.T)
     best = slower.max(dim=1).values
     hosts = range(len(rates))
@@ -338,7 +338,7 @@ def _shared(
 
 
 def _sample(racks: Sequence[int]) -> list[Pair]:
-    """Pairs between racks: all, or so many between any two racks that every host is in one."""
+    """Return the pairs between racks: all, or so many between any two racks that every host is in one."""
     pairs = [(one, other) for one, other in _between(racks) if one < other]
     if len(pairs) <= MOST_ALONE:
         return pairs

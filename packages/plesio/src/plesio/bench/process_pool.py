@@ -127,7 +127,7 @@ class ProcessPool:
         self._processes[rank].kill()
 
     def status(self, rank: int) -> str:
-        """How a process has ended."""
+        """Return how a process has ended."""
         process = self._processes[rank]
         process.join(STOP_S)
         code = process.exitcode

@@ -30,7 +30,7 @@ _TEMPLATES = {
 
 
 def explain(error: ValidationError, *, where: str, flags: Mapping[tuple[str, ...], str]) -> str:
-    """One line per finding, two at most.
+    """Explain each finding in one line, two lines at most.
 
     Args:
         error: Findings of pydantic.
@@ -53,7 +53,7 @@ def explain(error: ValidationError, *, where: str, flags: Mapping[tuple[str, ...
 
 
 def _key(loc: tuple[int | str, ...]) -> str:
-    """``run.policies[2]``; the name of a step time's kind is no part of the path in the file."""
+    """Write a key as ``run.policies[2]``; the name of a step time's kind is no part of the path in the file."""
     text = ""
     for index, part in enumerate(loc):
         if isinstance(part, int):

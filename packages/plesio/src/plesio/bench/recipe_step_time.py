@@ -46,7 +46,7 @@ class ConstantSection(_Distribution):
     mean: Seconds
 
     def distribution(self) -> StepTime:
-        """Every step takes the mean."""
+        """Return steps that all take the mean."""
         return Constant(mean_s=self.mean)
 
 
@@ -82,7 +82,7 @@ class ParetoSection(_Distribution):
     shape: float
 
     def distribution(self) -> StepTime:
-        """Few steps take much longer than the others."""
+        """Return steps of which a few take much longer than the others."""
         return Pareto(min_s=self.min, shape=self.shape)
 
 
@@ -93,7 +93,7 @@ class TraceSection(_Distribution):
     path: Annotated[Path, BeforeValidator(_resolve)]
 
     def distribution(self) -> StepTime:
-        """Durations that were measured somewhere."""
+        """Return the durations that were measured somewhere."""
         return EmpiricalTrace.read(self.path)
 
 
@@ -151,5 +151,5 @@ class SlowdownsSection(Section):
         return self
 
     def slowdowns(self) -> Slowdowns:
-        """How slow, how often and for how long a rack is."""
+        """Return how slow, how often and for how long a rack is."""
         return Slowdowns(factor=self.factor, every_s=self.every, lasting_s=self.lasting)

@@ -100,7 +100,7 @@ class FailuresSection(Section):
         return self
 
     def failures(self) -> Failures:
-        """How workers fail."""
+        """Return how workers fail."""
         return Failures(mtbf_s=self.mtbf, shape=self.shape, rejoin_after_s=self.rejoin_after)
 
 

@@ -64,7 +64,7 @@ def _setting(recipe: Recipe, *, world: str, calibration: Calibration | None) -> 
 
 
 def _differences(found: Any, wanted: Mapping[str, Any]) -> Iterator[str]:
-    """Names of what differs, as ``workers.count``."""
+    """Return the names of what differs, as ``workers.count``."""
     for key, value in wanted.items():
         was = found.get(key) if isinstance(found, dict) else None
         if was == value:

@@ -105,7 +105,7 @@ def simulate_script(
 
 
 def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:
-    """Its runs; raises what ended one otherwise than by Ctrl-C, a lost worker, or a newcomer that came too late."""
+    """Return its runs, or raise an error that is no Ctrl-C, no lost worker and no newcomer that came too late."""
     if any(isinstance(it.error, KeyboardInterrupt) for it in simulation.outcomes.values()):
         return [run if run.status == "finished" else _interrupted(run) for run in simulation.runs]
     too_late = {
@@ -148,7 +148,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _without_process_groups() -> Iterator[None]:
-    """Virtual workers are threads of one process, which cannot be several ranks of torch.distributed."""
+    """Refuse process groups: virtual workers are threads of one process, which cannot be several ranks."""
     real = dist.init_process_group
 
     def refuse(*_: object, **__: object) -> None:

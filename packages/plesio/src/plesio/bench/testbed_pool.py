@@ -123,7 +123,7 @@ class TestbedPool:
                 network.set_rate(wire, wire.link.bytes_per_s if back else change.bytes_per_s)
 
     def rate_of(self, host: int) -> float:
-        """Bandwidth of a host's interface now, in bytes/s."""
+        """Return the bandwidth of a host's interface now, in bytes/s."""
         return self.testbed.network.rate(self.testbed.network.nics[host])
 
     def close(self) -> None:

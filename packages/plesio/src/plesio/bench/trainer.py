@@ -110,7 +110,7 @@ def _length(data: Any) -> int:
 
 
 def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connection) -> None:
-    """Entry of a worker process: say how many samples an epoch has, then do runs until told to stop.
+    """Send the samples of an epoch, then do runs until told to stop, as the entry of a worker process.
 
     Args:
         recipe: Task to train.

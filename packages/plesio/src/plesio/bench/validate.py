@@ -209,7 +209,7 @@ def _recipe(
     num_rounds: int,
     cluster: Cluster | None = None,
 ) -> Recipe:
-    """With one slow worker on this machine, and with equal ones on the hosts of ``cluster``."""
+    """Make a recipe with one slow worker on this machine, or with equal ones on the hosts of ``cluster``."""
     unequal = [{"rank": NUM_WORKERS - 1, "speed": SLOW_SPEED}] if cluster is None else []
     return make_recipe(
         {
@@ -305,7 +305,7 @@ def _median(values: Sequence[float | None]) -> float:
 
 
 def _paces_s(setting: Setting) -> list[float]:
-    """Seconds of each worker's step."""
+    """Return the seconds of each worker's step."""
     step_s = parse_seconds(setting.step_time)
     if not setting.recipe.workers.unequal:
         return [step_s] * NUM_WORKERS

@@ -143,4 +143,4 @@ class VirtualPool:
         return PoolRun(next((value for value in values if value is not None), None), problems)
 
     def close(self) -> None:
-        """Nothing is left of a run."""
+        """Do nothing: nothing is left of a run."""

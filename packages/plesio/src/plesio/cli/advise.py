@@ -319,7 +319,7 @@ class _Case:
         )
 
     def recipe(self, advice: "Advice", *, is_script: bool) -> str | None:
-        """TOML that compares the choice with bsp again; a script has none."""
+        """Write the TOML that compares the choice with bsp again; a script has none."""
         from plesio.advisor import recipe_for
 
         if is_script:

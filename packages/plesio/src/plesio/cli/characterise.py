@@ -87,7 +87,7 @@ def characterise(
 
 
 def _folders(out: Path) -> list[str]:
-    """Comparisons that an earlier characterisation left in ``out``."""
+    """Return the comparisons that an earlier characterisation left in ``out``."""
     return [path.parent.name for path in out.glob("*-worker*/setting.json")]
 
 

@@ -197,7 +197,7 @@ def print_results(out: Path, *, cluster: "Cluster | None" = None) -> None:
 
 
 def split_policies(text: str) -> list[str]:
-    """Specs separated by commas or spaces; a part with ``=`` belongs to the policy before it.
+    """Split specs at commas or spaces; a part with ``=`` belongs to the policy before it.
 
     >>> split_policies("bsp,asp,weight=inverse,local_sgd:8")
     ['bsp', 'asp,weight=inverse', 'local_sgd:8']
@@ -212,7 +212,7 @@ def split_policies(text: str) -> list[str]:
 
 
 def split_seeds(text: str) -> list[int]:
-    """Whole numbers separated by commas or spaces.
+    """Split whole numbers at commas or spaces.
 
     Raises:
         ConfigError: Something in between is none.

@@ -82,7 +82,7 @@ def explain(
 
 
 def _others_text(found: "ChangingRuns", place: int) -> str:
-    """How to have the others explained."""
+    """Describe how to have the others explained."""
     chosen = found.runs[place]
     others = [run for number, run in enumerate(found.runs) if number != place]
     ways = [(f"--policy {run.policy} " if run.policy != chosen.policy else "") + f"--seed {run.seed}" for run in others]

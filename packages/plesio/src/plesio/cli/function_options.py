@@ -108,5 +108,5 @@ def _examples(words: str, name: str, inputs: "tuple[Input, ...]") -> str:
 
 
 def _one_word(text: str) -> str:
-    """``text`` as a shell's word."""
+    """Return ``text`` as a shell's word."""
     return f'"{text}"' if " " in text else text

@@ -18,7 +18,7 @@ _PLANNING = ("bound", "estimate", "estimator", "study")
 
 
 def plug_ins(group: str) -> dict[str, EntryPoint]:
-    """Entry points of a group, by name and in its order."""
+    """Return the entry points of a group, by name and in its order."""
     return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
 
 

@@ -151,7 +151,7 @@ class PlainDisplay:
         self._say(_ending(result))
 
     def _left(self, label: RunLabel) -> str:
-        """How long all runs that are left take, if they take as long as those that were done here."""
+        """Return how long all runs that are left take, if they take as long as those that were done here."""
         if self._began_s is None:
             self._began_s, self._num_before = self._clock.now_s(), label.number - 1
         num_done = label.number - 1 - self._num_before

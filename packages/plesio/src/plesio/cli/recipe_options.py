@@ -48,6 +48,6 @@ def checkpoint_options(section: "type[Section]", *keys: str, instead: str = "") 
 
 
 def checkpoint_table(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``[checkpoint]`` as the options say it; a folder is relative to the working directory."""
+    """Return the ``[checkpoint]`` of the options; a folder is relative to the working directory."""
     table = {key: given[key] for key in ("every", "keep", "resume") if key in given}
     return table | ({"folder": str(Path(given["folder"]).absolute())} if "folder" in given else {})

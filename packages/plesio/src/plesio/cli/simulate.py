@@ -208,7 +208,7 @@ def _simulate(
 
 
 def _count(spec: str, told: int | None) -> int:
-    """How many workers there are."""
+    """Return how many workers there are."""
     from plesio.policies.grid import GridSetting, is_grid
 
     if is_grid(spec):

@@ -174,7 +174,7 @@ def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Pat
 
 
 def split_bounds(text: str) -> list[str]:
-    """Bounds separated by commas or spaces.
+    """Split bounds at commas or spaces.
 
     >>> split_bounds("0,4, inf")
     ['0', '4', 'inf']
@@ -191,7 +191,7 @@ def split_bounds(text: str) -> list[str]:
 
 
 def split_bandwidths(text: str) -> list[str]:
-    """Bandwidths separated by commas, from the smallest to the largest, each written in bits.
+    """Split bandwidths at commas, from the smallest to the largest, each written in bits.
 
     >>> split_bandwidths("10Gbps, 100 MB/s")
     ['800 Mbit/s', '10 Gbit/s']

@@ -29,7 +29,7 @@ def tasks() -> None:
 
 
 def _explanation(origin: str) -> str:
-    """First line of the docstring of ``module:attribute``, read from its source: importing it would import torch."""
+    """Read the first line of the docstring of ``module:attribute`` from its source: an import would import torch."""
     module, _, attribute = origin.partition(":")
     spec = find_spec(module)
     assert spec is not None, f"the catalogue names {module}"

@@ -16,7 +16,7 @@ class Clock(Protocol):
     """Seconds on a scale that never goes back."""
 
     def now_s(self) -> float:
-        """Seconds since an arbitrary origin."""
+        """Return the seconds since an arbitrary origin."""
         ...
 
     def unix_s(self) -> float:
@@ -43,11 +43,11 @@ class MonotonicClock:
     __slots__ = ()
 
     def now_s(self) -> float:
-        """Seconds since the host started."""
+        """Return the seconds since the host started."""
         return time.perf_counter()
 
     def unix_s(self) -> float:
-        """Unix time."""
+        """Return Unix time."""
         return time.time()
 
     def sleep_s(self, duration_s: float) -> None:
@@ -104,7 +104,7 @@ class TrainingClock:
         self._paused_at_s = None
 
     def elapsed_s(self) -> float:
-        """Seconds of training so far; 0 before the start."""
+        """Return the seconds of training so far; 0 before the start."""
         if self._started_s is None:
             return 0.0
         until_s = self._clock.now_s() if self._paused_at_s is None else self._paused_at_s

@@ -74,7 +74,7 @@ _NAMES = {kind.type: name for name, kind in _KINDS.items()}
 
 
 def encoded(value: Any, *, other: Callable[[Any, str], Any], path: str = "") -> Any:
-    """``value`` as plain values; lists, tables and the like are copied.
+    """Return ``value`` as plain values; lists, tables and the like are copied.
 
     Args:
         value: Value to keep.

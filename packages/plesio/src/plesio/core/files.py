@@ -11,7 +11,7 @@ __all__ = ["make_writable", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, for a message that names the file.
+    """Return why a file cannot be read, for a message that names the file.
 
     >>> reason_of(FileNotFoundError(2, "No such file or directory", "x.npz")), reason_of(EOFError("it ends early"))
     ('No such file or directory', 'it ends early')

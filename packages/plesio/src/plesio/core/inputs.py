@@ -224,7 +224,7 @@ class Input:
             raise ConfigError(f'"{text}" is no {self.kind}') from None
 
     def format(self, value: Any) -> str:
-        """``value`` for people, as `parse` would read it."""
+        """Write ``value`` as `parse` would read it."""
         if value is None:
             return "none"
         if self.many:

@@ -32,7 +32,7 @@ def say_joined() -> None:
 
 
 def tell_errors() -> None:
-    """From now on an error that ends this process is told to the supervisor, if there is one, which prints it once."""
+    """Report an error that ends this process to the supervisor from now on, if there is one, which prints it once."""
     if _pipe() is None:
         return
     before = sys.excepthook

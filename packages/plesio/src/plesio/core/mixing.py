@@ -40,7 +40,7 @@ class Mixing:
 
     @classmethod
     def on(cls, graph: str, size: int) -> "Mixing":
-        """Equal weights for a replica and its neighbours on a named graph.
+        """Give equal weights to a replica and its neighbours on a named graph.
 
         ``all``: everybody's neighbour. ``ring``: the next on either side. ``exponential``: those 1, 2, 4 ... places
         away on either side.
@@ -148,7 +148,7 @@ class Mixing:
         return {other: weight for other, weight in enumerate(self.matrix[place]) if other != place and weight > 0}
 
     def unreached(self, *, lost: Sequence[int]) -> list[int]:
-        """Replicas that have no way to the first one that is left, if ``lost`` are gone."""
+        """Return the replicas that have no way to the first one that is left, if ``lost`` are gone."""
         left = [place for place in range(self.size) if place not in lost]
         reached, border = set(left[:1]), left[:1]
         while border:
@@ -159,7 +159,7 @@ class Mixing:
         return [place for place in left if place not in reached]
 
     def most_mixings_late(self) -> int:
-        """How many mixings late the result of one may be applied at most without replicas drifting apart."""
+        """Return how many mixings late the result of one may be applied at most without replicas drifting apart."""
         widest = 1.0 - float(np.linalg.eigvalsh(np.array(self.matrix))[0])
         late = 0
         while widest < 2 * math.sin(math.pi / (2 * (2 * (late + 1) + 1))) - _TOLERANCE and late < 1000:

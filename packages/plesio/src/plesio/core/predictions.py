@@ -77,7 +77,7 @@ class Summary:
 
 
 def summarise_predictions(predictions: Sequence[Prediction]) -> list[Summary]:
-    """Median, mean and worst error of each quantity, in the order in which they come."""
+    """Return the median, mean and worst error of each quantity, in the order in which they come."""
     summaries = []
     for quantity in dict.fromkeys(prediction.quantity for prediction in predictions):
         of_it = [prediction for prediction in predictions if prediction.quantity == quantity]
@@ -100,7 +100,7 @@ def summarise_predictions(predictions: Sequence[Prediction]) -> list[Summary]:
 
 
 def predictions_to_json(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """All predictions, one object each, and their summary."""
+    """Return all predictions, one object each, and their summary."""
     return {
         "rows": [prediction.to_json() for prediction in predictions],
         "summary": [asdict(summary) for summary in summarise_predictions(predictions)],

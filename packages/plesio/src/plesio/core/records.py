@@ -29,7 +29,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Fields that the text leaves out where they have their defaults."""
 
     def left_out(self) -> tuple[str, ...]:
-        """Names of the fields that this record's text leaves out."""
+        """Return the names of the fields that this record's text leaves out."""
         defaults = _defaults(type(self))
         return tuple(name for name in self.omits if getattr(self, name) == defaults[name])
 

@@ -223,7 +223,7 @@ def read_trace(path: Path, *, kind: str | None = None) -> Trace:
 
 
 def _line_of(kind: str) -> str:
-    """How every line of this kind begins."""
+    """Return how every line of this kind begins."""
     return f'{{"k":"{kind}",'
 
 

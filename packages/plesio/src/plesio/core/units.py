@@ -66,7 +66,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], *, what: str, ex
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in a duration with its unit, or with several of them, as `format_seconds` writes it.
+    """Parse the seconds of a duration with its unit, or with several of them, as `format_seconds` writes it.
 
     >>> parse_seconds("20 ms"), parse_seconds("1.5min"), parse_seconds("2 min 5 s")
     (0.02, 90.0, 125.0)
@@ -92,7 +92,7 @@ def byte_unit(most: float) -> tuple[str, float]:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in a size with its unit.
+    """Parse the bytes of a size with its unit.
 
     >>> parse_bytes("2 MiB"), parse_bytes("20 MB")
     (2097152, 20000000)
@@ -112,7 +112,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Bytes per second in a bandwidth with its unit, of bits or of bytes.
+    """Parse the bytes per second of a bandwidth with its unit, of bits or of bytes.
 
     >>> parse_bandwidth("1 Gbit/s"), parse_bandwidth("10 GB/s"), parse_bandwidth("100 Gbps")
     (125000000.0, 10000000000.0, 12500000000.0)

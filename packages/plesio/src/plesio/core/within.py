@@ -81,7 +81,7 @@ class Within:
         return f"{first}, {last}" if self.without else f"{_text(self.low)} to {_text(self.high)}"
 
     def refusal_of_length(self, length: int) -> str:
-        """How many values to write instead of ``length``; empty if it is as many as there may be.
+        """Return how many values to write instead of ``length``; empty if it is as many as there may be.
 
         >>> Within(fewest=3).refusal_of_length(1)
         'write 3 or more'

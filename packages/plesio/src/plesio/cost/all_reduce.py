@@ -25,7 +25,7 @@ __all__ = [
 
 
 def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds for a ring: reduce-scatter, then all-gather, ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009).
+    """Return seconds for a ring: reduce-scatter, then all-gather, ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009).
 
     >>> ring_all_reduce_s(700e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=25e9))
     0.06088125
@@ -44,7 +44,7 @@ def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
 
 def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds for a binomial tree: reduce to a root, then broadcast, whole tensors at a time.
+    """Return the seconds for a binomial tree: reduce to a root, then broadcast, whole tensors at a time.
 
     ``2 ⌈log₂ n⌉ (α + S/B)`` (Thakur et al. 2005).
 
@@ -65,7 +65,7 @@ def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
 
 def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds for two binary trees, each pipelining a half of the tensor: reduce, then broadcast.
+    """Return the seconds for two binary trees, each pipelining a half of the tensor: reduce, then broadcast.
 
     An inner rank of one tree is a leaf of the other, so both its ports are always busy, and each edge is used in every
     other round. With k packets a tree and ``h = ⌈log₂ n⌉`` levels, one way takes ``2(h+k-1)(α + S/(2kB))``; the best
@@ -95,7 +95,7 @@ def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) ->
 
 
 def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds for recursive halving (reduce-scatter) and doubling (all-gather), Rabenseifner's algorithm.
+    """Return the seconds for recursive halving (reduce-scatter) and doubling (all-gather), Rabenseifner's algorithm.
 
     ``2 log₂ n α + 2 (n-1)/n S/B`` for a power of two. Otherwise the ranks beyond the largest power of two n' first hand
     their tensor to a partner and get the result from it in the end: ``2 log₂ n' α + 2 (n'-1)/n' S/B + 2 (α + S/B)``
@@ -130,7 +130,7 @@ def hierarchical_all_reduce_s(
     local: Link,
     link: Link,
 ) -> float:
-    """Seconds for two levels: reduce-scatter in each host, all-reduce between hosts, all-gather in each host.
+    """Return seconds for two levels: reduce-scatter in each host, all-reduce between hosts, all-gather in each host.
 
     ``2(m-1)(α₁ + S/(m B₁)) + 2(N-1)(α₂ + S/(N B₂))`` with rings on N hosts of m ranks: between hosts each rank reduces
     its own m-th of the tensor, all m at the same time, over the interface that they share (Jia et al. 2018, where

@@ -280,7 +280,7 @@ class Cluster:
 
     @classmethod
     def one_host(cls, num_workers: int, *, cores: int | None = None) -> "Cluster":
-        """All workers on one host, each with a core of its own unless ``cores`` are fewer."""
+        """Put all workers on one host, each with a core of its own unless ``cores`` are fewer."""
         return cls(name="one host", hosts=1, workers_per_host=num_workers, cores_per_host=cores or num_workers)
 
     @classmethod

@@ -58,7 +58,7 @@ __all__ = [
 
 
 def all_gather_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds until every rank has all parts, by a ring: ``(n-1)(α + S/(nB))`` (Thakur et al. 2005).
+    """Return the seconds until every rank has all parts, by a ring: ``(n-1)(α + S/(nB))`` (Thakur et al. 2005).
 
     >>> all_gather_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
@@ -77,7 +77,7 @@ def all_gather_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
 
 def reduce_scatter_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds until every rank has its part of the sum, by a ring: an all-gather, backwards.
+    """Return the seconds until every rank has its part of the sum, by a ring: an all-gather, backwards.
 
     ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange, which takes as long).
 
@@ -96,7 +96,7 @@ def reduce_scatter_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
 
 def all_to_all_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds until every rank has its part of every other's tensor: in round k, rank r sends to r+k.
+    """Return the seconds until every rank has its part of every other's tensor: in round k, rank r sends to r+k.
 
     ``(n-1)(α + S/(nB))`` (Thakur et al. 2005, pairwise exchange). Not ``n²``: ranks send side by side. For
     equal parts; for others see `unequal_all_to_all_s`.
@@ -151,7 +151,7 @@ def unequal_all_to_all_s(
 
 
 def broadcast_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
-    """Seconds until every rank has the root's tensor, by the faster of two ways (Thakur et al. 2005).
+    """Return the seconds until every rank has the root's tensor, by the faster of two ways (Thakur et al. 2005).
 
     - Binomial tree, for small tensors: ``⌈log₂ n⌉ (α + S/B)``.
     - Scatter by a binomial tree, then a ring all-gather (van de Geijn), for large ones:
@@ -175,7 +175,7 @@ def broadcast_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
 
 def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_servers: int, link: Link) -> float:
-    """Seconds until n workers have all pushed to, or all pulled from, a parameter server of k equal shards.
+    """Return seconds until n workers have all pushed to, or all pulled from, a parameter server of k equal shards.
 
     ``max(n, k) (α + S/(kB))``: each worker sends to each server ``S/k`` bytes, a server receives from one worker at a
     time. The n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
@@ -198,7 +198,7 @@ def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_server
 
 
 def parameter_server_s(num_bytes: float, *, num_workers: int, num_servers: int, link: Link) -> float:
-    """Seconds for n workers to push their updates and then pull the parameters: two times one way.
+    """Return the seconds for n workers to push their updates and then pull the parameters: two times one way.
 
     One worker alone still talks to the servers, so it does not take no time, unlike a collective's.
 
@@ -222,7 +222,7 @@ _PASSES: Mapping[str, int] = {"all_reduce": 2, "reduce_scatter": 1, "all_gather"
 
 
 def bytes_sent_per_rank(num_bytes: float, *, num_ranks: int, collective: str = "all_reduce") -> float:
-    """Bytes on the wire per rank, on average over the ranks.
+    """Return the bytes on the wire per rank, on average over the ranks.
 
     ``(n-1)/n S`` for a reduce-scatter, an all-gather and an all-to-all; twice that for an all-reduce, whether by ring,
     tree, double tree, halving-doubling or hierarchy: all of them send ``2(n-1)S`` bytes in total. They differ in the
@@ -246,7 +246,7 @@ def bytes_sent_per_rank(num_bytes: float, *, num_ranks: int, collective: str = "
 
 
 def bus_bytes_per_s(num_bytes: float, duration_s: float, *, num_ranks: int, collective: str = "all_reduce") -> float:
-    """Bandwidth at which each rank's link was used, which does not depend on n where the links are the limit.
+    """Return the bandwidth at which each rank's link was used; it does not depend on n where links are the limit.
 
     What each rank sends over the time: the *algorithm bandwidth* S/t, times ``2(n-1)/n`` for an all-reduce and
     ``(n-1)/n`` for the others (nccl-tests, doc/PERFORMANCE.md).

@@ -193,7 +193,7 @@ def _sharded_s(topology: Topology, order: Sequence[int], num_bytes: float) -> fl
 
 
 def _store_s(topology: Topology, shares: Sequence[float], num_bytes: float) -> float:
-    """Seconds until every host has pushed to and pulled from the servers on all, which overlap.
+    """Return the seconds until every host has pushed to and pulled from the servers on all, which overlap.
 
     With n hosts, share w of host h: its server receives w S from the n-1 others and its worker receives (1-w) S from
     the other servers, in all (1 + (n-2) w) S; and sends as much. For even shares that is a ring's 2(n-1)/n S. A rack of
@@ -205,7 +205,7 @@ def _store_s(topology: Topology, shares: Sequence[float], num_bytes: float) -> f
 
 
 def _store_loads(topology: Topology) -> "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]":
-    """Bytes by host's share, bytes besides, both over S, and bandwidth: each interface's, then each uplink's."""
+    """Return bytes by host's share, bytes besides, both over S, and bandwidth: each interface's, then each uplink's."""
     count = topology.matrix.num_hosts
     slopes, loads = [(count - 2) * np.eye(count)], [1.0] * count
     rates = list(topology.matrix.best_bytes_per_s())

@@ -68,7 +68,7 @@ class Failures:
         check_fields(self, "")
 
     def lifetime_s(self, worker: int, *, seed: int) -> float:
-        """How long after it began ``worker`` fails in the run of ``seed``; a function of the two alone."""
+        """Return how long after it began ``worker`` fails in the run of ``seed``; a function of the two alone."""
         sequence = np.random.SeedSequence(seed, spawn_key=(_LIFETIME_STREAM, worker))
         scale_s = self.mtbf_s / math.gamma(1 + 1 / self.shape)
         return scale_s * float(np.random.Generator(np.random.Philox(sequence)).weibull(self.shape))
@@ -77,7 +77,7 @@ class Failures:
 def faults_in_order(
     num_workers: int, *, given: Iterable[Fault] = (), failures: Failures | None = None, seed: int = 0
 ) -> Iterator[Fault]:
-    """All that befalls a job, in the order of time; without end if failed workers are replaced.
+    """Return all that befalls a job, in the order of time; without end if failed workers are replaced.
 
     A worker is lost once at most. Ranks are those of `plesio.runtime.worlds.virtual.simulate`: who joins gets the next
     one, in the order of joining. At one moment, what is given comes first, as it is given.

@@ -37,7 +37,7 @@ def check_ranks(num_ranks: int) -> None:
 
 
 def levels(num_ranks: int) -> int:
-    """⌈log₂ n⌉, exactly: rounds until what one rank knows is known to n, each telling one other in a round.
+    """Return ⌈log₂ n⌉, exactly: rounds until n know what one rank knows, each telling one other in a round.
 
     >>> [levels(num_ranks) for num_ranks in (1, 2, 3, 4, 5, 256)]
     [0, 1, 2, 2, 3, 8]
@@ -46,7 +46,7 @@ def levels(num_ranks: int) -> int:
 
 
 def point_to_point_s(num_bytes: float, *, link: Link) -> float:
-    """Seconds for one message: ``α + S/B`` (Hockney 1994).
+    """Return the seconds for one message: ``α + S/B`` (Hockney 1994).
 
     >>> point_to_point_s(1e6, link=Link(latency_s=50e-6, bytes_per_s=125e6))
     0.00805

@@ -57,7 +57,7 @@ class HostCosts:
         return (self.message_s if further else self.pack_s) + num_bytes / self.pack_bytes_per_s
 
     def serve(self, num_bytes: int) -> float:
-        """Seconds that a server takes for a message of ``num_bytes``."""
+        """Return the seconds that a server takes for a message of ``num_bytes``."""
         return self.serve_s + num_bytes / self.serve_bytes_per_s
 
     def all_reduce(self, num_bytes: int) -> float | None:

@@ -139,7 +139,7 @@ class _Span:
 
 
 def _span(event: Mapping[str, Any]) -> _Span | None:
-    """None for what is not looked at: most of a trace is operators."""
+    """Return the span of an event, or None for most events, which are operators."""
     name, category = str(event.get("name")), str(event.get("cat"))
     if event.get("ph") != "X" or category.startswith("gpu_"):
         return None
@@ -211,7 +211,7 @@ def _collective_name(arguments: Mapping[str, Any]) -> str:
 
 
 def _operation(name: str) -> str | None:
-    """``_allgather_base``, ``all_gather``, ``AllGather_RING_LL``: all one, by any name."""
+    """Return the operation behind ``_allgather_base``, ``all_gather`` or ``AllGather_RING_LL``, which are one."""
     letters = re.sub("[^a-z]", "", name.lower())
     if letters.startswith("sendrecv"):  # the kernel of all-to-all, gather, scatter, send and recv alike
         return None
@@ -219,7 +219,7 @@ def _operation(name: str) -> str | None:
 
 
 def _element_bytes(name: object) -> int:
-    """0 for a type that is not known."""
+    """Return the bytes of an element, 0 for a type that is not known."""
     return _ELEMENT_BYTES.get(str(name).lower().replace("c10::", "").replace(" ", ""), 0)
 
 

@@ -49,7 +49,7 @@ class LinkChange:
 
 
 def seconds_through_changes(begin_s: float, changes_s: Sequence[float], whole_s: Callable[[float], float]) -> float:
-    """Seconds of work that begins at ``begin_s``, whatever changes while it is under way.
+    """Return the seconds of work that begins at ``begin_s``, whatever changes while it is under way.
 
     >>> seconds_through_changes(1.0, [3.0], lambda since_s: 4.0 if since_s < 3.0 else 10.0)  # half of it is slow
     7.0

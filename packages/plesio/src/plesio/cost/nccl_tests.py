@@ -204,7 +204,7 @@ def _row(line: str, columns: list[str]) -> NcclRow:
 
 
 def _measured(values: dict[str, list[str]], place: int) -> tuple[float, float, float] | None:
-    """Seconds and the two bandwidths, of the first (out of place) or second set of columns; None if not measured."""
+    """Return seconds and both bandwidths, from the first (out of place) or second set of columns; None if missing."""
     if place >= len(values["time"]) or values["time"][place] == _NONE:
         return None
     time_us, algorithm_gb, bus_gb = (_number(values[name][place], name) for name in _MEASURED)

@@ -61,7 +61,7 @@ def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: floa
 def all_reduce_on(
     cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
 ) -> float:
-    """Seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
+    """Return seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
 
     Args:
         cluster: Cluster of the workers.
@@ -79,7 +79,7 @@ def all_reduce_on(
 def broadcast_on(
     cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
 ) -> float:
-    """Seconds of a broadcast down a binomial tree over these workers.
+    """Return the seconds of a broadcast down a binomial tree over these workers.
 
     Args:
         cluster: Cluster of the workers.
@@ -94,7 +94,7 @@ def broadcast_on(
 
 
 def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> dict[str, float]:
-    """Seconds of an all-reduce on the cluster, by algorithm.
+    """Return the seconds of an all-reduce on the cluster, by algorithm.
 
     ``hierarchical`` is there if every host has as many of the ranks, more than one, and there are several hosts.
 
@@ -154,7 +154,7 @@ def _rounds_beside_s(
 def _round_s(
     round_: _Round, *, cluster: Cluster, hosts: Sequence[int], meets: Mapping[str, int] = MappingProxyType({})
 ) -> float:
-    """Seconds of a round that ``meets`` so many messages of others on the links of these names."""
+    """Return the seconds of a round that ``meets`` so many messages of others on the links of these names."""
     ends = {(hosts[source], hosts[target]) for source, target in round_.pairs}
     users = _users([(round_, hosts)], cluster)
     users.update(meets)
@@ -166,7 +166,7 @@ def _round_s(
 
 
 def _users(rounds: Iterable[tuple[_Round, Sequence[int]]], cluster: Cluster) -> Counter[str]:
-    """Messages on each shared link while these rounds are under way."""
+    """Return the messages on each shared link while these rounds are under way."""
     users: Counter[str] = Counter()
     for round_, hosts in rounds:
         for ends, number in Counter((hosts[source], hosts[target]) for source, target in round_.pairs).items():
@@ -193,7 +193,7 @@ def _tree_down(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
 
 
 def _halving_doubling(num_ranks: int, num_bytes: float) -> Iterator[_Round]:
-    """Neighbours exchange halves, ranks two apart quarters ...: the largest messages go the shortest way."""
+    """Let neighbours exchange halves, ranks two apart quarters ...: the largest messages go the shortest way."""
     depth = num_ranks.bit_length() - 1
     beyond = num_ranks - (1 << depth)
     if beyond:

@@ -32,7 +32,7 @@ class Probe:
     wall_s: float
 
     def oversubscription(self, rack: int) -> float:
-        """Bandwidth of a rack's interfaces over that of its uplink; 1 and less is enough for all."""
+        """Return the bandwidth of a rack's interfaces over that of its uplink; 1 and less is enough for all."""
         best = self.topology.matrix.best_bytes_per_s()
         return sum(best[host] for host in self.topology.members(rack)) / self.topology.uplink_bytes_per_s[rack]
 

@@ -42,7 +42,7 @@ _MOST_EXPONENT = 600.0
 
 
 def cluster_mtbf_s(*, part_mtbf_s: float, num_parts: int) -> float:
-    """Seconds between two failures of any of n parts, each of which fails every M on its own: ``M / n``.
+    """Return the seconds between two failures of any of n parts, each of which fails every M on its own: ``M / n``.
 
     >>> round(cluster_mtbf_s(part_mtbf_s=5 * 365 * 86400, num_parts=1000) / 3600, 1)
     43.8
@@ -60,7 +60,7 @@ def cluster_mtbf_s(*, part_mtbf_s: float, num_parts: int) -> float:
 
 
 def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two states: ``√(2CM)`` (Young 1974), the best for C much shorter than M.
+    """Return the seconds of work between two states: ``√(2CM)`` (Young 1974), the best for C much shorter than M.
 
     >>> round(young_interval_s(checkpoint_s=12 * 60, mtbf_s=18 * 3600) / 60, 3)
     160.997
@@ -77,7 +77,7 @@ def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two states (Daly 2006): the first terms of the best interval's series.
+    """Return the seconds of work between two states (Daly 2006): the first terms of the best interval's series.
 
     ``√(2CM) (1 + √(C/2M)/3 + (C/2M)/9) - C``, and M from ``C = 2M`` on.
 
@@ -97,7 +97,7 @@ def daly_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def best_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two states that make `expected_slowdown` least, exactly.
+    """Return the seconds of work between two states that make `expected_slowdown` least, exactly.
 
     >>> round(best_interval_s(checkpoint_s=5 * 60, mtbf_s=21 * 3600) / 60, 2)
     108.94
@@ -122,7 +122,7 @@ def best_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def expected_slowdown(*, interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """Seconds that a second of work takes on average: ``M e^(R/M) (e^((I+C)/M) - 1) / I`` (Daly 2006).
+    """Return the seconds that a second of work takes on average: ``M e^(R/M) (e^((I+C)/M) - 1) / I`` (Daly 2006).
 
     Infinity where that is above e^600.
 

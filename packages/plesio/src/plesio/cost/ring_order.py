@@ -41,7 +41,7 @@ def ring_messages(order: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def message_times_s(topology: Topology, messages: Sequence[tuple[int, int]], num_bytes: float) -> list[float]:
-    """Seconds of each of these messages, which are sent at the same time."""
+    """Return the seconds of each of these messages, which are sent at the same time."""
     racks, uplinks, matrix = topology.racks, topology.uplink_bytes_per_s, topology.matrix
     leaving, entering = [0] * topology.num_racks, [0] * topology.num_racks
     for source, target in messages:
@@ -60,12 +60,12 @@ def message_times_s(topology: Topology, messages: Sequence[tuple[int, int]], num
 
 
 def grouped_order(topology: Topology) -> tuple[int, ...]:
-    """Rack by rack, and otherwise as given."""
+    """Order the hosts rack by rack, and otherwise as given."""
     return tuple(host for rack in _racks_in_order(topology) for host in rack)
 
 
 def best_order(topology: Topology, num_bytes: float) -> tuple[int, ...]:
-    """Rack by rack, the smallest last; such that the slowest message, and then the sum of all, is least.
+    """Order hosts by rack, the smallest last, such that the slowest message, and then the sum of all, is least.
 
     Few orders are all tried; of many, from the given one on, a better neighbour is taken until there is none.
     """
@@ -101,14 +101,14 @@ def _racks_in_order(topology: Topology) -> list[list[int]]:
 
 
 def _all_orders(racks: list[list[int]]) -> Iterator[list[list[int]]]:
-    """All orders of the racks but the last, and of the hosts in each."""
+    """Return all orders of the racks but the last, and of the hosts in each."""
     for others in permutations(racks[:-1]):
         for orders in product(*(permutations(rack) for rack in (*others, racks[-1]))):
             yield list(map(list, orders))
 
 
 def _neighbours(racks: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Two racks but the last exchanged; or two hosts of a rack exchanged, or turned with all between them."""
+    """Exchange two racks but the last, or two hosts of a rack, or turn two with all between them."""
     for one, other in combinations(range(len(racks) - 1), 2):
         yield [*racks[:one], racks[other], *racks[one + 1 : other], racks[one], *racks[other + 1 :]]
     for number, rack in enumerate(racks):

@@ -30,7 +30,7 @@ class AllReduceTime(Protocol):
     """An all-reduce's time among equal links."""
 
     def __call__(self, num_bytes: float, *, num_ranks: int, link: Link) -> float:
-        """Seconds."""
+        """Return the seconds."""
         ...
 
 
@@ -116,7 +116,7 @@ def select_all_reduce(
 def all_reduce_crossovers(
     *, num_ranks: int, link: Link, algorithms: Sequence[str] = tuple(ALL_REDUCES)
 ) -> tuple[Crossover, ...]:
-    """Which algorithm is the fastest from which size on, up to 1 PiB; sizes are rising, the first is 0.
+    """Return which algorithm is the fastest from which size on, up to 1 PiB; sizes are rising, the first is 0.
 
     For a ring and a tree they cross at ``m* = αB ((n-1) - log₂ n) / (log₂ n - (n-1)/n)`` if n is a power of two. Found
     by looking at eight sizes an octave and halving in between, so an algorithm that is the fastest over less than that

@@ -229,7 +229,7 @@ class Slowdowns:
         _require(0 < self.lasting_s < math.inf, what="lasting", value=self.lasting_s, instead="write more than 0")
 
     def of_rack(self, rack: int, *, seed: int) -> "RackSlowdowns":
-        """When ``rack`` is slow in the run of ``seed``."""
+        """Return when ``rack`` is slow in the run of ``seed``."""
         return RackSlowdowns(self, rack=rack, seed=seed)
 
 
@@ -259,7 +259,7 @@ class RackSlowdowns:
         """Beginning and end of each slowdown, as far as anybody has asked."""
 
     def factor_at(self, at_s: float) -> float:
-        """How many times as long a step takes that begins ``at_s`` seconds after the run began."""
+        """Return how many times as long a step takes that begins ``at_s`` seconds after the run began."""
         changes_s = self._changes_s
         while changes_s[-1] <= at_s:
             slow = len(changes_s) % 2 == 1

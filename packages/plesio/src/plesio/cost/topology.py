@@ -218,7 +218,7 @@ def _distances(matrix: PairMatrix) -> "NDArray[np.float64]":
 
 
 def _with_company(labels: Sequence[int], distances: "NDArray[np.float64]") -> tuple[int, ...]:
-    """Racks of two hosts or more, from 0 on, and who was alone in the nearest of them."""
+    """Return the racks of two hosts or more, from 0 on, and who was alone in the nearest of them."""
     racks = sorted(label for label in set(labels) if labels.count(label) > 1)
     if len(racks) < 2:
         return (0,) * len(labels)

@@ -49,7 +49,7 @@ def alike(topology: Topology) -> bool:
 
 
 def cluster_text(plan: Plan, *, name: str = "probed") -> str:
-    """TOML of the cluster, with its hosts in the planned order.
+    """Write the TOML of the cluster, with its hosts in the planned order.
 
     >>> from plesio.cost.cluster import Cluster
     >>> from plesio.cost.exchange_plan import plan
@@ -135,7 +135,7 @@ def _topology(table: Mapping[str, Any]) -> Topology:
 
 
 def _latencies_s(topology: Topology) -> tuple[float, float]:
-    """Medians of the latencies within racks and between them; either is the other's where there is none."""
+    """Return the medians of the latencies within racks and between them; either is the other's where there is none."""
     inside: list[float] = []
     between: list[float] = []
     for one, other in permutations(range(topology.matrix.num_hosts), 2):

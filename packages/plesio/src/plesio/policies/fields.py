@@ -31,7 +31,7 @@ def require_sent_in_full(owner: str, *, compress: str) -> None:
 
 
 def write_spec(name: str, *, argument: str | None = None, options: Mapping[str, str | None]) -> str:
-    """``NAME[:ARGUMENT][,KEY=VALUE]...``; an option that is None has its default and is left out.
+    """Write ``NAME[:ARGUMENT][,KEY=VALUE]...``; an option that is None has its default and is left out.
 
     >>> write_spec("ssp", argument="4", options={"period": None, "weight": "inverse"})
     'ssp:4,weight=inverse'

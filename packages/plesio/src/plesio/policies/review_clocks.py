@@ -24,7 +24,7 @@ FIRST_CLOCK = FIRST_REVIEW + LEAD
 
 
 def next_review(since: int, *, period: int, delay: int, every: int) -> tuple[int, int]:
-    """Clock of the next review and clock at which its answer holds, under what is in force after ``since``.
+    """Return the clocks of the next review and of its answer, under the policy in force after ``since``.
 
     Args:
         since: Clock from which that is in force.

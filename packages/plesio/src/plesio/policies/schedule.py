@@ -172,7 +172,7 @@ class PeriodicSchedule:
         raise NotImplementedError
 
     def director(self, *, clock: int = 0) -> Director:
-        """Nothing ever changes."""
+        """Direct a run in which nothing ever changes."""
         return Constant(cast(Policy, self))
 
     @property

@@ -50,7 +50,7 @@ def _bound(value: str) -> float:
 
 
 def _bsp(**options: Any) -> Policy:
-    """Backup workers are on the store, which need not be written."""
+    """Parse BSP: backup workers are on the store, which need not be written."""
     return BSP(**({"exchange": "store"} if options.get("backup") else {}) | options)
 
 
@@ -262,7 +262,7 @@ def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
 
 
 def describe(policy: Policy) -> str:
-    """One plain sentence: what the policy makes the workers do.
+    """Describe in one plain sentence how workers train under the policy.
 
     >>> describe(BSP())
     'Every step waits for all workers and applies the mean of their gradients.'

@@ -125,7 +125,7 @@ class Constant:
         return None
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """Never."""
+        """Return no clock: there is never a review."""
         return NEVER, NEVER
 
 
@@ -250,7 +250,7 @@ class SteeredMachine:
         return actions + self._answer() + self._go_on()
 
     def _resume(self, clock: int) -> tuple[Action, ...]:
-        """All go on together under the policy in force; on the way to the store they set out for it anew."""
+        """Let all go on together under the policy in force; on the way to the store they set out for it anew."""
         assert self._inner is None, "the workers of a store do without a group"
         self._stopped = False
         self._reviews.clear()
@@ -333,7 +333,7 @@ class SteeredMachine:
         return (self._steer(course, clock=max(review.clock for review in reviews.values()), stand=False),)
 
     def _steer(self, course: Course, *, clock: int, stand: bool) -> Steer:
-        """How all go on from ``clock``, where they all stand or on the store do not."""
+        """Return the message by which all go on from ``clock``."""
         before, self._policy = self._policy, course.policy
         saves = stand and self._pausing
         if saves:
@@ -376,7 +376,7 @@ class SteeredMachine:
         return (self._steer(course, clock=clock, stand=True),)
 
     def _enter(self, clock: int) -> tuple[Action, ...]:
-        """All stand at ``clock`` on the way to the store: let those in that speak for themselves, or for a rack."""
+        """Let in those that have come to ``clock`` on the way to the store, for themselves or for a rack."""
         self._inner, self._entering = self._policy.start(clock=clock), False
         num_workers = Counter(self._speakers.get(worker, worker) for worker in sorted(self._ready))
         self._ready.clear()

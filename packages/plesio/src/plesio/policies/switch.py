@@ -155,7 +155,7 @@ class _Schedule:
         return Course(policy=self._policy.policies[self._stage], reason=f"the schedule changes at step {ended}")
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """None in a stage on the store, nor in the last one."""
+        """Return no clock in a stage on the store, nor in the last one."""
         if self._policy.policies[self._stage].exchange == "store" or self._ends == NEVER:
             return NEVER, NEVER
         holds = max(self._ends, since + _FIRST_CHANGE)

@@ -64,7 +64,7 @@ class Unweighted(Weighting):
     """Every update counts fully."""
 
     def __call__(self, tau: int) -> float:
-        """1, whatever ``tau``."""
+        """Return 1, whatever ``tau``."""
         return 1.0
 
     @property
@@ -82,7 +82,7 @@ class Inverse(Weighting):
     """
 
     def __call__(self, tau: int) -> float:
-        """``1 / (1 + tau)``."""
+        """Return ``1 / (1 + tau)``."""
         return 1.0 / (1 + tau)
 
     @property
@@ -108,7 +108,7 @@ class Exponential(Weighting):
         check_policy(self, "weighting exp: ")
 
     def __call__(self, tau: int) -> float:
-        """``exp(-rate * tau)``."""
+        """Return ``exp(-rate * tau)``."""
         return math.exp(-self.rate * tau)
 
     @property
@@ -132,7 +132,7 @@ class Cap(Weighting):
         check_policy(self, "weighting cap: ")
 
     def __call__(self, tau: int) -> float:
-        """1 up to ``limit``, else 0."""
+        """Return 1 up to ``limit``, else 0."""
         return 1.0 if tau <= self.limit else 0.0
 
     @property

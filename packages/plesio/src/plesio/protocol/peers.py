@@ -24,7 +24,7 @@ def observer_identity() -> str:
 
 
 def names_of(number: int) -> tuple[bytes, ...]:
-    """All connections that may have this number.
+    """Return all connections that may have this number.
 
     >>> names_of(3)
     (b'worker-3', b'heartbeat-3', b'server-3', b'observer-3')

@@ -27,7 +27,7 @@ class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 def cut(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
-    """Parts of so many samples from the front of ``spans``, and what follows them as the last one.
+    """Cut parts of so many samples from the front of ``spans``; the rest is the last part.
 
     >>> parts = cut([Span(0, 2, 6), Span(1, 0, 9)], [3, 2])
     >>> [[(span.epoch, span.start, span.stop) for span in part] for part in parts]
@@ -121,7 +121,7 @@ class PlanFigures(Record, frozen=True, kw_only=True):
     budget_samples: int
 
     def whole(self) -> Remainder:
-        """All of it, when nothing has been dealt."""
+        """Return all of it, when nothing has been dealt."""
         return Remainder(num_samples=self.num_samples, num_fresh=self.budget_samples)
 
 
@@ -165,7 +165,7 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 def num_rounds(figures: PlanFigures, *, num_workers: int, samples: int | None = None) -> int:
-    """Batches that each of so many equal workers is given of a plan, or of its first ``samples`` samples.
+    """Return the batches that each of so many equal workers gets of a plan, or of its first ``samples`` samples.
 
     >>> plan = PlanFigures(num_samples=100, batch_size=8, budget_samples=250)
     >>> num_rounds(plan, num_workers=3), [num_rounds(plan, num_workers=3, samples=n) for n in (23, 24, 99, 100, 249)]

@@ -46,12 +46,12 @@ def sources_of(positions: Sequence[Position | None]) -> list[int]:
 
 
 def common_clock(positions: Sequence[Position | None]) -> int:
-    """From which clock all go on: the furthest source's."""
+    """Return the clock from which all go on: the furthest source's."""
     return max((one.clock for place in sources_of(positions) if (one := positions[place]) is not None), default=0)
 
 
 def common_plan(positions: Sequence[Position | None]) -> int:
-    """In which loop over the data all go on: nobody goes back to one that it has left."""
+    """Return the loop over the data in which all go on: no worker goes back to one that it has left."""
     return max((one.plan for one in positions if one is not None), default=0)
 
 

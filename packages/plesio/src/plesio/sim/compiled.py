@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> "_Compiled[P, R]":
-    """Machine code of a function, made at its first call and kept on disk where that is possible.
+    """Compile a function at its first call, and keep the machine code on disk where that is possible.
 
     Arithmetic is that of IEEE 754 in the order as written (no ``fastmath``), so results are the interpreter's to the
     bit; the interpreted function is at ``__wrapped__``.

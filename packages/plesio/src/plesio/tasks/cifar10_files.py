@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_cifar10_binary(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
-    """Images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
+    """Read images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
 
     A file is records of one label byte and 3,072 pixel bytes (red, green, blue planes; rows from the top).
 
@@ -54,7 +54,7 @@ def read_cifar10_binary(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
 
 
 def read_cifar10_python(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
-    """Images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
+    """Read images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
 
     Raises:
         DataError: A file cannot be read, is no pickle, asks for anything but plain values and arrays of bytes, or lacks
@@ -100,7 +100,7 @@ class _ByteType:
     """Stands for the type of an array of bytes."""
 
     def __setstate__(self, state: object) -> None:
-        """Nothing of it matters: byte order, alignment and fields that bytes do not have."""
+        """Ignore the state: byte order, alignment and fields, which bytes do not have."""
 
 
 class _PickledArray:
@@ -132,24 +132,24 @@ class _StandIn:
 
 
 def _array(*arguments: object) -> _PickledArray:
-    """Stands for numpy's ``_reconstruct``, which makes the empty array whose state follows."""
+    """Replace numpy's ``_reconstruct``, which makes the empty array whose state follows."""
     return _PickledArray()
 
 
 def _array_type(*arguments: object) -> object:
-    """Stands for ``numpy.ndarray``: an argument of ``_reconstruct``, never called."""
+    """Replace ``numpy.ndarray``: an argument of ``_reconstruct``, never called."""
     raise pickle.UnpicklingError("it makes an array of a given size; refused")
 
 
 def _element_type(name: object, *_: object) -> _ByteType:
-    """Stands for ``numpy.dtype``."""
+    """Replace ``numpy.dtype``."""
     if name not in ("u1", b"u1"):
         raise pickle.UnpicklingError(f"an array in it has the type {name!r}; only bytes (u1) are read")
     return _ByteType()
 
 
 def _encoded(text: object, *_: object) -> bytes:
-    """Stands for ``_codecs.encode``, by which Python 3 writes bytes for Python 2 (always as Latin-1)."""
+    """Replace ``_codecs.encode``, by which Python 3 writes bytes for Python 2 (always as Latin-1)."""
     if not isinstance(text, str):
         raise pickle.UnpicklingError("it encodes something else than a text")
     return text.encode("latin1")

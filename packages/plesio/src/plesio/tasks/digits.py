@@ -83,7 +83,7 @@ class _DigitsCNN(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one; torch's stubs allow for bias=False
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [batch, 10] of images [batch, 1, 8, 8] in [0, 1]."""
+        """Return the logits [batch, 10] of images [batch, 1, 8, 8] in [0, 1]."""
         features = F.gelu(self.norm1(self.conv1((images - PIXEL_MEAN) / PIXEL_STD)))
         features = F.avg_pool2d(F.gelu(self.norm2(self.conv2(features))), 2)
         logits: Tensor = self.output(F.gelu(self.norm3(self.hidden(features.flatten(1)))))
@@ -105,7 +105,7 @@ def _build(seed: int, *, learning_rate: float) -> tuple[nn.Module, torch.optim.O
 
 @functools.cache
 def _split() -> tuple[TensorDataset, TensorDataset]:
-    """(training, held-out): each class is in both in the same proportion."""
+    """Return (training, held-out): each class is in both in the same proportion."""
     require("digits", "The task of handwritten digits")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -122,7 +122,7 @@ class ImageCNN(nn.Module):
         self.output = nn.Linear(64 * 4 * 4, NUM_CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [batch, 10] of images [batch, channels, height, width] of dtype uint8."""
+        """Return the logits [batch, 10] of images [batch, channels, height, width] of dtype uint8."""
         logits: Tensor = self.output(self.features(self.scale(images)))
         return logits
 

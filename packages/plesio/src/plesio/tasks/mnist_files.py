@@ -27,7 +27,7 @@ MAX_BYTES = 2**31
 
 
 def read_mnist(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
-    """Images [number, 1, height, width] of dtype uint8 and labels [number] of dtype int64.
+    """Read images [number, 1, height, width] of dtype uint8 and labels [number] of dtype int64.
 
     Args:
         paths: The file of images and the file of labels.

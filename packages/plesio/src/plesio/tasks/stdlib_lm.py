@@ -120,7 +120,7 @@ class ByteTransformer(nn.Module):
                 nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * depth))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, length, 256] of the byte after each of ``tokens`` [batch, length]."""
+        """Return the logits [batch, length, 256] of the byte after each of ``tokens`` [batch, length]."""
         features = _embedded(tokens, self.byte_embedding, self.position_embedding)
         for block in self.blocks:
             features = block(features)
@@ -244,7 +244,7 @@ def read_corpus(corpus_bytes: int, *, folder: Path | None = None) -> Corpus:
 
 
 def _source_files(folder: Path) -> list[Path]:
-    """Python files below ``folder`` in the order of a hash of their relative path: fixed, and not alphabetical."""
+    """List Python files below ``folder`` by a hash of their relative path: a fixed order, and not alphabetical."""
     found = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT_FOLDERS]  # not even walked: they are large
@@ -253,7 +253,7 @@ def _source_files(folder: Path) -> list[Path]:
 
 
 def _windows(part: Tensor, *, context: int) -> Tensor:
-    """All windows of ``context + 1`` bytes, as a view: the last byte of one is the first of the next."""
+    """Return all windows of ``context + 1`` bytes, as a view: the last byte of one is the first of the next."""
     if len(part) <= context:
         raise TaskError(
             f'task "stdlib_lm": context = {context} is more than the {len(part)} bytes of one of the two parts; '
@@ -267,7 +267,7 @@ def _train_set(*, corpus_bytes: int, context: int) -> TensorDataset:
 
 
 def _shifted(batch: Any) -> tuple[Tensor, Tensor]:
-    """All bytes of the windows but the last, and for each the byte after it."""
+    """Return all bytes of the windows but the last, and for each the byte after it."""
     tokens = batch[0].long()
     return tokens[:, :-1], tokens[:, 1:]
 

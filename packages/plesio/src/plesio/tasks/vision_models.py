@@ -97,7 +97,7 @@ class _DenseLayer(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """All features, the new ones last."""
+        """Return all features, the new ones last."""
         return torch.cat([features, self.body(features)], 1)
 
 
@@ -187,7 +187,7 @@ class _Transformer(nn.Module):
         self.output = nn.Linear(width, NUM_CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [batch, 10] of images [batch, 1, 8, 8]."""
+        """Return the logits [batch, 10] of images [batch, 1, 8, 8]."""
         features = self.patch(images).flatten(2).transpose(1, 2) + self.place
         for block in self.blocks:
             features = block(features)

@@ -51,7 +51,7 @@ def run_command(*command: str) -> None:
 
 @contextlib.contextmanager
 def in_namespace(namespace: str) -> Iterator[None]:
-    """In this context this thread, and whatever it starts or opens, is in a network namespace.
+    """Put this thread, and whatever it starts or opens, into a network namespace.
 
     Raises:
         PlesioError: It cannot be entered.

@@ -168,7 +168,7 @@ class Network:
         run_command("bridge", "-n", self.switches, "link", "set", "dev", self.nics[host].far[1], "state", state)
 
     def rate(self, wire: Wire) -> float:
-        """Bandwidth of one of the links as the kernel has it, in bytes/s."""
+        """Return the bandwidth of one of the links as the kernel has it, in bytes/s."""
         namespace, name = wire.far
         command = ["tc", "-j", "-n", namespace, "qdisc", "show", "dev", name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -108,11 +108,11 @@ class HostsOf:
         return self.record.hosts[0].address
 
     def here(self) -> AbstractContextManager[None]:
-        """In this context this thread is on host 0."""
+        """Put this thread on host 0."""
         return in_namespace(self.record.hosts[0].namespace)
 
     def environment(self, rank: int, *, num_workers: int) -> Mapping[str, str]:
-        """Variables that say where a worker is."""
+        """Return the variables that say where a worker is."""
         each = min(self.record.workers_per_host, num_workers)
         racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.record.by_racks else {}
         return {
@@ -233,7 +233,7 @@ class Testbed:
 
     @classmethod
     def of_racks(cls, sizes: Sequence[int], *, nic_bytes_per_s: float, uplink_bytes_per_s: float | None = None) -> Self:
-        """Racks of so many hosts, over links without latency; their workers have to find out what is a rack.
+        """Make racks of so many hosts, over links without latency; their workers have to find out what is a rack.
 
         One rack has no uplink.
         """

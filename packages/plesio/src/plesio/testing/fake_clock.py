@@ -22,7 +22,7 @@ class FakeClock:
         """Sleeps so far, of more than no time."""
 
     def now_s(self) -> float:
-        """Seconds."""
+        """Return the seconds."""
         return self.at_s
 
     def unix_s(self) -> float:

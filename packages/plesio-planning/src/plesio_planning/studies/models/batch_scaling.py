@@ -118,7 +118,7 @@ class BatchScaling(Answer):
         )
 
     def _reach(self) -> str:
-        """Half a sentence: how far linear scaling goes, by warm-up, from all starts."""
+        """Write half a sentence: how far linear scaling goes, by warm-up, from all starts."""
         words = []
         for warmup in self._warmups():
             limits = sorted(one.linear_limits[warmup] for one in self.problems)

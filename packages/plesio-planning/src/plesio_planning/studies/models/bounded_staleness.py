@@ -101,7 +101,7 @@ class BoundedStaleness(Answer):
         return {"without staleness": first, "added by staleness": self.total - first}
 
     def tables(self) -> Sequence[Table]:
-        """Staleness that is given, and a server that bounds it; a row for each."""
+        """List staleness that is given, and a server that bounds it; a row for each."""
         trials = counted(self.num_trials, "trial")
         title = f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):"
         return [

@@ -111,7 +111,7 @@ class Checkpointing(Answer):
         return {"work": self.work_s, **{name: share * self.work_s for name, share in self.shares.items()}}
 
     def tables(self) -> Sequence[Table]:
-        """Intervals, ways, hosts, generations, and what others have published."""
+        """List intervals, ways, hosts, generations, and what others have published."""
         return [self._intervals(), self._ways(), self._hosts(), self._kept(), published_failures()]
 
     def _intervals(self) -> Table:
@@ -167,7 +167,7 @@ class Checkpointing(Answer):
         return Table(title="Generations of states that are kept:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Overhead by interval; ways; hosts; a run's failures."""
+        """Draw overhead by interval; ways; hosts; a run's failures."""
         return [self._by_interval(), self._by_way(), self._by_host(), self._timeline()]
 
     def _by_interval(self) -> LineChart:

@@ -90,7 +90,7 @@ class RankLinks:
         return algorithm != "hierarchical" or whole_hosts
 
     def all_reduce_s(self, algorithm: str, num_bytes: float, *, num_ranks: int) -> float:
-        """Seconds of an all-reduce."""
+        """Return the seconds of an all-reduce."""
         if algorithm != "hierarchical":
             return ALL_REDUCES[algorithm](num_bytes, num_ranks=num_ranks, link=self.link)
         return hierarchical_all_reduce_s(

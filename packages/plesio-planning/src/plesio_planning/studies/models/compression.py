@@ -224,7 +224,7 @@ class CompressedTraining(Answer):
 
 
 def _spread(number: int) -> list[int]:
-    """Places among ``number``, at most `_MOST_POINTS`, dense at the beginning as a logarithmic axis is."""
+    """Choose places among ``number``, at most `_MOST_POINTS`, dense at the beginning as a logarithmic axis is."""
     steps = range(_MOST_POINTS)
     return sorted({min(number - 1, round(number ** (step / (_MOST_POINTS - 1))) - (step == 0)) for step in steps})
 
@@ -347,7 +347,7 @@ class _Setting:
 
 
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
-    """Latencies of an exchange without a byte."""
+    """Return the latencies of an exchange without a byte."""
     return sum(
         _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)

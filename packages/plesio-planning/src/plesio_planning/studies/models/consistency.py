@@ -87,7 +87,7 @@ class Consistency(Answer):
         return {"computing": computing_s, "waiting and communicating": max(self.total - computing_s, 0.0)}
 
     def tables(self) -> Sequence[Table]:
-        """All contenders here, and what a persistently slow worker does."""
+        """List all contenders here, and the effect of a persistently slow worker."""
         rows = [
             (
                 each.spec,

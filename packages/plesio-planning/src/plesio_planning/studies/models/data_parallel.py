@@ -191,7 +191,7 @@ class DataParallel(Answer):
         return Table(title="What a worker's device and link do:", headers=("", "", "time", "share"), rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Efficiency by gradient size; all-reduces; batches; a few workers' iteration."""
+        """Draw efficiency by gradient size; all-reduces; batches; a few workers' iteration."""
         return [self._efficiency(), self._all_reduces(), self._batches(), self._timeline()]
 
     def _all_reduces(self) -> LineChart:
@@ -245,7 +245,7 @@ class DataParallel(Answer):
         )
 
     def _timeline(self) -> Timeline:
-        """One iteration as it was drawn; where steps do not vary, all workers are alike."""
+        """Draw one iteration; where steps do not vary, all workers are alike."""
         slowest_s = max(self.drawn_s.values())
         hidden_s = self.at.all_reduce_s - self.at.exposed_s
         begins_s, ends_s = slowest_s - hidden_s, slowest_s + self.at.exposed_s
@@ -361,11 +361,11 @@ class _Job:
     overlap: float
 
     def times(self, factor: float) -> "_Job":
-        """With so many times as large a batch."""
+        """Return the job with so many times as large a batch."""
         return replace(self, forward_s=factor * self.forward_s, backward_s=factor * self.backward_s)
 
     def all_reduce_s(self, num_workers: int, num_bytes: float) -> float:
-        """Seconds of the all-reduce; inside one host by its own links."""
+        """Return the seconds of the all-reduce; inside one host by its own links."""
         name = self.algorithm if self.links.has(self.algorithm, num_ranks=num_workers) else "ring"
         if num_workers <= self.links.ranks_per_host:
             return ALL_REDUCES[name](num_bytes, num_ranks=num_workers, link=self.links.local)
@@ -396,7 +396,7 @@ class _Job:
         )
 
     def drawn_s(self, num_workers: int, *, random: np.random.Generator) -> dict[int, float]:
-        """Seconds that a few workers compute in one iteration, by worker, the slowest of all among them."""
+        """Return the seconds that a few workers compute in one iteration, by worker, the slowest of all among them."""
         computed_s = self.forward_s + self.backward_s
         if not self.cv:
             return dict.fromkeys(range(min(num_workers, _MOST_ROWS)), computed_s)

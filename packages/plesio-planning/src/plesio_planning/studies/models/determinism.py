@@ -185,7 +185,7 @@ class Determinism(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """How runs part; how orders do."""
+        """Draw how runs part, and how orders do."""
         parting = LineChart(
             slug="parting",
             title=self._parting_title(),

@@ -101,7 +101,7 @@ class UsefulTime(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """Work by number of devices; what the time goes into."""
+        """Draw work by number of devices, and the uses of time."""
         last = max(self.by_devices)
         best = max(self.by_devices[last], key=lambda way: way.share)
         title = f"{last:,} devices: {best.name} does work {percent(best.share)} of the time"

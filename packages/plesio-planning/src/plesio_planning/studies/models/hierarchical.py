@@ -88,7 +88,7 @@ class Hosts:
         return self.num_hosts * self.ranks_per_host
 
     def times_s(self, num_bytes: float) -> dict[str, float]:
-        """Seconds of an all-reduce, by algorithm."""
+        """Return the seconds of an all-reduce, by algorithm."""
         between, inside = self.link, self.local
         rings = replace(between, bytes_per_s=self.nics_per_host * self.bytes_per_s)
         return {
@@ -101,7 +101,7 @@ class Hosts:
         }
 
     def parts_s(self, num_bytes: float) -> dict[str, float]:
-        """Seconds of the hierarchical all-reduce's three parts."""
+        """Return the seconds of the hierarchical all-reduce's three parts."""
         inside = self.local
         return {
             "reduce-scatter in hosts": reduce_scatter_s(num_bytes, num_ranks=self.ranks_per_host, link=inside),
@@ -114,13 +114,13 @@ class Hosts:
         }
 
     def groups(self) -> tuple[int, ...]:
-        """Sizes of a group that are a part of a host or whole hosts, rising, from 1 to all ranks."""
+        """Return the sizes of a group that are a part of a host or whole hosts, rising, from 1 to all ranks."""
         parts = [size for size in range(1, self.ranks_per_host) if self.ranks_per_host % size == 0]
         wholes = [size * self.ranks_per_host for size in range(1, self.num_hosts + 1) if self.num_hosts % size == 0]
         return (*parts, *wholes)
 
     def grouped_s(self, num_bytes: float, *, group: int) -> float:
-        """Seconds of the all-reduce in two levels, the first of which has groups of this size."""
+        """Return the seconds of the all-reduce in two levels, the first of which has groups of this size."""
         inside = group <= self.ranks_per_host
         # in groups of several hosts every rank of a host is in another ring of the second level
         nics = min(self.nics_per_host, group) if inside else group * self.nics_per_host / self.ranks_per_host
@@ -197,7 +197,7 @@ class Hierarchical(Answer):
         return self.parts_s
 
     def tables(self) -> Sequence[Table]:
-        """Tables by NICs, hosts, and groups, and from which size on it pays."""
+        """Make the tables by NICs, hosts, and groups, and from which size on it pays."""
         groups = [
             (str(group), format_seconds(duration_s), format_seconds(self.small_by_group[group]))
             for group, duration_s in self.by_group.items()
@@ -215,7 +215,7 @@ class Hierarchical(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """Charts by hosts, NICs, groups and sizes."""
+        """Draw the charts by hosts, NICs, groups and sizes."""
         return [self._hosts_chart(), self._nics_chart(), self._groups_chart(), self._sizes_chart()]
 
     def _hosts_chart(self) -> LineChart:
@@ -369,7 +369,7 @@ def hierarchical(
 
 
 def _powers(first: int, last: int, also: int) -> list[int]:
-    """Powers of two from ``first`` to ``last``, the last, and one more."""
+    """Return powers of two from ``first`` to ``last``, the last, and one more."""
     powers = (1 << power for power in range(last.bit_length()))
     return sorted({*(power for power in powers if first <= power <= last), last, also})
 

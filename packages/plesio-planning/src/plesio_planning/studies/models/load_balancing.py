@@ -126,7 +126,7 @@ class LoadBalancing(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Gains; ways to share; bounds; weights."""
+        """List gains; ways to share; bounds; weights."""
         weights = Table(
             title="Variance of the gradient of a batch in such shares, under the caps:",
             headers=("mean of the workers' mean gradients", "variance"),
@@ -174,7 +174,7 @@ class LoadBalancing(Answer):
         return Table(title="Waiting less instead, workers of constant speed:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Step times; gains; who is the slowest; loss with a bound."""
+        """Draw step times; gains; who is the slowest; loss with a bound."""
         return [self._steps_chart(), self._gains_chart(), self._slowest_chart(), self._loss_chart()]
 
     def _steps_chart(self) -> LineChart:
@@ -272,7 +272,7 @@ def load_balancing(
     num_clusters: Annotated[int, Within(1, 100_000)] = 20_000,
     seed: int = 0,
 ) -> LoadBalancing:
-    """Step times with equal, proportional and rebalanced shares, and with a bound instead.
+    """Compute step times with equal, proportional and rebalanced shares, and with a bound instead.
 
     >>> answer = load_balancing(num_clusters=4000, num_steps=60)
     >>> round(answer.gain.ratio, 1), answer.gain.ratio_error < 0.01
@@ -394,14 +394,14 @@ def _normal_cdf(z: Speeds) -> Speeds:
 
 
 def _gain(distribution: str, clusters: Speeds) -> Gain:
-    """Rows of ``clusters`` are drawn clusters."""
+    """Compute the gain over drawn clusters, the rows of ``clusters``."""
     ratios = clusters.mean(axis=1) / clusters.min(axis=1)
     error = 1.96 * float(ratios.std()) / math.sqrt(len(ratios))
     return Gain(distribution=distribution, num_workers=clusters.shape[1], ratio=float(ratios.mean()), ratio_error=error)
 
 
 def _gains(rng: np.random.Generator, num_clusters: int) -> tuple[Gain, ...]:
-    """Lognormal speeds, as many workers and as different as on the picture."""
+    """Compute the gains of lognormal speeds, with as many workers and spreads as in the picture."""
     found = []
     for count in _COUNTS:
         z = rng.standard_normal((num_clusters, count))
@@ -417,7 +417,7 @@ def _needed_steps() -> int:
 
 
 def _in_step_s(speeds: Speeds, *, batch: int, sample_s: float) -> dict[str, float]:
-    """Mean seconds of a step by ways to share, waiting for all; ``speeds`` are (workers, steps)."""
+    """Return the mean seconds of a step by ways to share, waiting for all; ``speeds`` are (workers, steps)."""
     total = batch * speeds.shape[0]
     pace = speeds.mean(axis=1)
     shares = {"equal": np.full(len(pace), float(batch)), "proportional": total * pace / pace.sum()}

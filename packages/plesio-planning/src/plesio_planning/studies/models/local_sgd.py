@@ -154,7 +154,7 @@ class LocalSgd(Answer):
         return {"computing": computing_s, "communicating": self.total - computing_s}
 
     def tables(self) -> Sequence[Table]:
-        """Tables by K, and the best K by Tm / Tc."""
+        """Make the tables by K, and the best K by Tm / Tc."""
         floors = [
             (str(point.period), f"{point.floor:.2e}", f"{point.simulated_floor:.2e}", f"{point.equal_floor:.2e}")
             for point in self.points
@@ -292,7 +292,7 @@ def _point(
     num_trials: int,
     random: np.random.Generator,
 ) -> PeriodPoint:
-    """Floors at one step for all, and the way to the target at the best."""
+    """Find the floor at one step for all, and the way to the target at the best."""
     equal = _with_equal_hessians(unlike)
     step, iterations = best_rounds(unlike, period=period, target=target)
     losses = unlike.simulate(
@@ -319,7 +319,7 @@ def _point(
 
 
 def _times_by_ratio(iterations: Mapping[int, float], *, ratios: Set[float]) -> dict[float, dict[int, float]]:
-    """Seconds until the target by Tm / Tc and by K, where a step takes a second."""
+    """Return the seconds until the target by Tm / Tc and by K, where a step takes a second."""
     return {
         ratio: {period: number * (1 + ratio / period) for period, number in iterations.items()}
         for ratio in sorted(ratios - {0.0})
@@ -349,7 +349,7 @@ def _check_floor_step(floor_step: float, *, hessian_spread: float) -> None:
 
 
 def _iterations_of(points: Sequence[PeriodPoint], *, target: float) -> dict[int, float]:
-    """By period; one of them at least must get to the target."""
+    """Return the iterations by period; one of them at least must get to the target."""
     if all(math.isinf(point.iterations) for point in points):
         raise ArgumentError(
             f"no period of `periods` gets to a `target` of {target:g}; write a larger `target` or less `noise`"

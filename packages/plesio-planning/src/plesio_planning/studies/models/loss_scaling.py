@@ -93,7 +93,7 @@ class Range:
         return math.exp(self.log_mean - self.deviation * _STANDARD.inv_cdf(share))
 
     def draw(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """So many gradients."""
+        """Draw so many gradients."""
         z = rng.standard_normal(number)
         return self.deviation * z if self.log_mean is None else np.exp(self.log_mean + self.deviation * z)
 
@@ -203,7 +203,7 @@ class LossScaling(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Shares by scale; rules of the scale; convergence by handling; what to do about overflows."""
+        """List shares by scale; rules of the scale; convergence by handling; what to do about overflows."""
         return [self._shares_table(), self._scales_table(), self._convergence_table(), self._rules_table()]
 
     def _scales_table(self) -> Table:
@@ -259,7 +259,7 @@ class LossScaling(Answer):
         return Table(title=f"A quadratic after {steps:,} steps of the same length:", headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
-        """Shares by scale; convergence; the scales of the run."""
+        """Draw shares by scale; convergence; the scales of the run."""
         return [self._shares_chart(), self._convergence_chart(), self._scale_chart()]
 
     def _shares_chart(self) -> LineChart:
@@ -344,7 +344,7 @@ def loss_scaling(
     step_s: Annotated[float, DURATION_OR_0] = 0.1,
     seed: int = 0,
 ) -> LossScaling:
-    """Overflow and underflow by scale; a run with a dynamic scale; convergence by how gradients are handled.
+    """Compute overflow and underflow by scale, a run with a dynamic scale, and convergence by handling of gradients.
 
     >>> answer = loss_scaling(num_steps=10_000)
     >>> [round(answer.at(power).overflow, 3) for power in (26, 28, 30)], answer.usable[-1]

@@ -102,7 +102,7 @@ class MixtureOfExperts(Answer):
         return {"dispatch": self.at.capped_s, "combine": self.at.capped_s}
 
     def tables(self) -> Sequence[Table]:
-        """Tables by skew, of balancing, and the published one."""
+        """Make the tables by skew, of balancing, and the published one."""
         return [self._skews(), self._balancing(), self._published()]
 
     def _skews(self) -> Table:

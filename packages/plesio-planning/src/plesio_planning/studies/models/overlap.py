@@ -125,7 +125,7 @@ class Overlap(Answer):
         )
 
     def _beyond_one_limit(self) -> str:
-        """Half a sentence: whether buckets of different sizes are faster."""
+        """Write half a sentence: whether buckets of different sizes are faster."""
         if self.optimum.end_s >= (1 - _SAME) * self.total:
             return "buckets of different sizes are no faster"
         return (

@@ -85,7 +85,7 @@ class ParameterServer(Answer):
         return {"push": self.model.push_s, "pull": self.model.pull_s}
 
     def tables(self) -> Sequence[Table]:
-        """Tables by servers, workers, latency and density, and updates per second."""
+        """Make the tables by servers, workers, latency and density, and updates per second."""
         tables = [
             _table("By number of servers:", "servers", self.by_servers, lambda one: str(one.num_servers)),
             _table("By number of workers:", "workers", self.by_workers, lambda one: str(one.num_workers)),
@@ -298,7 +298,7 @@ def parameter_server(
 
 
 def _powers(most: int) -> list[int]:
-    """Powers of two below ``most``, and ``most``."""
+    """Return powers of two below ``most``, and ``most``."""
     return [*(1 << power for power in range((most - 1).bit_length())), most]
 
 
@@ -316,6 +316,6 @@ def _break_even_density(model: ServerModel) -> float:
 
 
 def _break_even_barrier(model: ServerModel) -> float:
-    """``N/(bc + ring) = updates/s`` of the asynchronous server, solved for b."""
+    """Return ``N/(bc + ring) = updates/s`` of the asynchronous server, solved for b."""
     factor = (model.num_workers / model.asynchronous_per_s - model.ring_s) / model.compute_s
     return max(factor, 1.0)

@@ -154,7 +154,7 @@ class Pipeline(Answer):
         return {**self.computing_s, "bubble": self.at.iteration_s - math.fsum(self.computing_s.values())}
 
     def tables(self) -> Sequence[Table]:
-        """Schedules, the frontier, recomputation, unequal stages."""
+        """List schedules, the frontier, recomputation, unequal stages."""
         return [self._schedules(), self._frontier_table(), self._recomputation(), self._unequal()]
 
     def _schedules(self) -> Table:
@@ -342,7 +342,7 @@ def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
 
 
 def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_layers: int) -> None:
-    """Pieces of a device are whole layers; where interleaving is not what is asked for, it is only left out."""
+    """Check that a device's pieces are whole layers; otherwise leave interleaving out, unless it is asked for."""
     if schedule == "zbv" and num_layers % (2 * num_stages):
         raise ArgumentError(
             f"`num_layers` is {num_layers}, and zbv has 2 stages on each of the {num_stages} of `pp`; write a "

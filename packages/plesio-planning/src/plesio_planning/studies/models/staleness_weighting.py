@@ -161,7 +161,7 @@ class StalenessWeighting(Answer):
         return {"with 1/(1+τ) at 1/L": inverse, "saved by it": self.total - inverse}
 
     def tables(self) -> Sequence[Table]:
-        """Untuned, and with the best steps."""
+        """List runs untuned, and with the best steps."""
         tuned = [
             (
                 each.staleness,
@@ -190,7 +190,7 @@ class StalenessWeighting(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """How it goes untuned; what is saved by distribution; iterations by step; the distributions."""
+        """Draw the untuned runs, the savings by distribution, iterations by step, and the distributions."""
         return [self._curves(), self._saved(), self._steps(), self._distributions()]
 
     def _curves(self) -> LineChart:
@@ -352,7 +352,7 @@ def _enough(condition_number: float, *, num_stalenesses: int, target: float) -> 
 
 
 def _others(mean: int, *, most: int, random: np.random.Generator) -> dict[str, NDArray[np.int64]]:
-    """Staleness that is distributed in other ways, with the same mean where it can be chosen."""
+    """Distribute staleness in other ways, with the same mean where it can be chosen."""
     sigma2 = math.log1p(_CV**2)
     step_s = random.lognormal(-sigma2 / 2, math.sqrt(sigma2), (_NUM_WORKERS, most // _NUM_WORKERS + 1))
     step_s[-1] *= _SLOWDOWN
@@ -435,7 +435,7 @@ def _tuned(
 
 
 def _saved_share(iterations: float, *, of: float) -> float:
-    """All of what never arrives is saved by what does, and nothing by what does not either."""
+    """Return the share that is saved: 1 if only the other never arrives, and 0 if neither does."""
     if math.isinf(of):
         return 0.0 if math.isinf(iterations) else 1.0
     return 1 - iterations / of

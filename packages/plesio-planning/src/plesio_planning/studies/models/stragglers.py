@@ -143,7 +143,7 @@ class Stragglers(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Tables by workers and variation, of backups, quantiles, and the composed trace."""
+        """Make the tables by workers and variation, of backups, quantiles, and the composed trace."""
         cells = {(point.num_workers, point.cv): point.cost for point in self.grid}
         return [
             Table(
@@ -177,7 +177,7 @@ class Stragglers(Answer):
         ]
 
     def charts(self) -> Sequence[Chart]:
-        """Efficiency by tail and by workers, ways out, distribution, and the composed trace."""
+        """Draw efficiency by tail and by workers, ways out, distribution, and the composed trace."""
         return [
             *self.tails.charts(),
             self._workers(),
@@ -360,7 +360,7 @@ def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) ->
 
 
 def _any_of(number: int, share: float) -> float:
-    """Probability that at least one of ``number`` does what each does with probability ``share``."""
+    """Return the probability that at least one of ``number`` does what each does with probability ``share``."""
     return 1.0 if share == 1 else -math.expm1(number * math.log1p(-share))
 
 

@@ -134,7 +134,7 @@ class TensorParallel(Answer):
         }
 
     def tables(self) -> Sequence[Table]:
-        """Tables by number of devices, and by cut."""
+        """Make the tables by number of devices, and by cut."""
         names = self.cuts[self.square]
         cuts = [
             (str(devices), *(format_bytes(by[name].both) if name in by else "–" for name in names))
@@ -266,7 +266,7 @@ class _Layers:
         return self.sequence * self.batch
 
     def cuts(self, num_devices: int, *, tokens: int) -> dict[str, CutBytes]:
-        """Bytes of a device and layer, by cut."""
+        """Return the bytes of a device and layer, by cut."""
         return cut_bytes(num_devices=num_devices, tokens=tokens, hidden=self.hidden, element_bytes=self.element_bytes)
 
     def point(self, num_devices: int, *, network: _Network) -> TensorPoint:
@@ -310,7 +310,7 @@ def tensor_parallel(
     bytes_per_s: Annotated[float, BANDWIDTH] = 25e9,
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
 ) -> TensorParallel:
-    """Bytes and times of an iteration by number of devices and by cut.
+    """Return the bytes and times of an iteration by number of devices and by cut.
 
     >>> answer = tensor_parallel()
     >>> round(answer.at.sent_bytes / 1e9, 1), round(answer.at.communicating_s, 3), round(100 * answer.at.share, 1)

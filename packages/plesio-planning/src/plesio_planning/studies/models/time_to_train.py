@@ -233,7 +233,7 @@ def time_to_train(
     num_runs: Annotated[int, Within(2, 100_000)] = 4000,
     seed: int = 0,
 ) -> TimeToTrain:
-    """Days of a run with failures and states, their parts, their spread, and what they depend on.
+    """Compute the days of a run with failures and states, their parts, their spread, and their causes.
 
     >>> answer = time_to_train()
     >>> round(answer.ideal_s / 86400), round(answer.total / 86400), answer.state_bytes / 1e12
@@ -334,7 +334,7 @@ def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
 
 
 def _interval(simulated: Runs, *, mfu_error: float, confidence: float, seed: int) -> tuple[float, float]:
-    """Quantiles of simulated runs, each of which has an error of its utilisation, too, lognormal around none."""
+    """Return quantiles of simulated runs, each of which has an error of its utilisation, too, lognormal around none."""
     random = np.random.default_rng(seed + 1)
     ends_s = simulated.elapsed_s * np.exp(mfu_error * random.standard_normal(len(simulated.elapsed_s)))
     low_s, high_s = np.quantile(ends_s, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()

@@ -33,13 +33,13 @@ class HalfPrecision(Lossy):
         return self.form
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``16 n``."""
+        """Return ``16 n``."""
         return 16 * num_elements(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
-        """``1 - u²`` with the unit roundoff u, of numbers in the form's range."""
+        """Return ``1 - u²`` with the unit roundoff u, of numbers in the form's range."""
         return float(1 - _ROUNDOFF[self.form] ** 2)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """One all-reduce."""
+        """Return one all-reduce."""
         return (Collective("all_reduce", 2 * (num_elements(shapes) + self.feedback)),)

@@ -38,7 +38,7 @@ class PowerSgd(Lossy):
         return f"powersgd:{self.rank}"
 
     def factors(self, shape: Sequence[int]) -> tuple[int, int, int] | None:
-        """Rows, columns and rank of what a tensor is factored into; None if it is sent in full.
+        """Return the rows, columns and rank of a tensor's factors; None if it is sent in full.
 
         >>> PowerSgd(rank=2).factors((32, 16, 3, 3)), PowerSgd(rank=2).factors((32,))
         ((32, 144, 2), None)
@@ -50,7 +50,7 @@ class PowerSgd(Lossy):
         return (rows, columns, rank) if rank * (rows + columns) < rows * columns else None
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``32 R(n + m)`` of each matrix that is factored, 32 of each other number."""
+        """Return ``32 R(n + m)`` of each matrix that is factored, 32 of each other number."""
         return FLOAT_BITS * sum(self._num_sent(shapes))
 
     def contraction(self, shapes: Shapes) -> float:
@@ -68,7 +68,7 @@ class PowerSgd(Lossy):
         return tuple(Collective("all_reduce", FLOAT_BYTES * size) for size in sizes)
 
     def _num_sent(self, shapes: Shapes) -> tuple[int, int]:
-        """Numbers in every P and in what is sent in full, and in every Q."""
+        """Return the numbers in every P and in what is sent in full, and in every Q."""
         first = second = 0
         for shape in _shapes(shapes):
             factors = self.factors(shape)

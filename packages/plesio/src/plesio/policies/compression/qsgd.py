@@ -54,17 +54,17 @@ class Qsgd(Lossy):
         return _BUCKETS[self.bits]
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``bits n``, and 32 for each bucket's scale."""
+        """Return ``bits n``, and 32 for each bucket's scale."""
         number = num_elements(shapes)
         return self.bits * number + FLOAT_BITS * -(-number // self.bucket)
 
     def contraction(self, shapes: Shapes) -> float:
-        """``1 - min(d/4s², √d/s)``: 0.35 with 4 bits, 0.99 with 8."""
+        """Return ``1 - min(d/4s², √d/s)``: 0.35 with 4 bits, 0.99 with 8."""
         size = min(self.bucket, num_elements(shapes))
         return 1 - min(size / (4 * self.num_levels**2), math.sqrt(size) / self.num_levels)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """Every rank sums up an n-th, which is rounded once more: what is sent does not grow with the ranks.
+        """Let every rank sum up an n-th, which is rounded once more: the bytes sent do not grow with the ranks.
 
         Levels of different scales cannot be added up on the way, and gathering all ranks' would be n/2 times as much.
         """

@@ -29,7 +29,7 @@ __all__ = ["RandomK", "TopK", "elias_fano_low_bits", "place_bits"]
 
 
 def elias_fano_low_bits(num_places: int, *, among: int) -> int:
-    """``⌊log2(n/k)⌋``: how many bits of each place Elias-Fano's code writes as they are."""
+    """Return ``⌊log2(n/k)⌋``: how many bits of each place Elias-Fano's code writes as they are."""
     return (among // num_places).bit_length() - 1
 
 
@@ -54,7 +54,7 @@ class _Sparse(Lossy, ABC):
         return f"{self.name}:{write_number(self.density)}"
 
     def num_kept(self, shapes: Shapes) -> int:
-        """``k = ⌈ρn⌉``, with ρ as it is written: 0.07 of 100 are 7."""
+        """Return ``k = ⌈ρn⌉``, with ρ as it is written: 0.07 of 100 are 7."""
         return math.ceil(Fraction(repr(float(self.density))) * num_elements(shapes))
 
 
@@ -77,16 +77,16 @@ class TopK(_Sparse):
     name: ClassVar[str] = "topk"
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``32 k`` and `place_bits`."""
+        """Return ``32 k`` and `place_bits`."""
         kept = self.num_kept(shapes)
         return FLOAT_BITS * kept + place_bits(kept, among=num_elements(shapes))
 
     def contraction(self, shapes: Shapes) -> float:
-        """``k / n``: the largest are, in the mean, no smaller than the others."""
+        """Return ``k / n``: the largest are, in the mean, no smaller than the others."""
         return self.num_kept(shapes) / num_elements(shapes)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """One all-gather: ranks choose different places."""
+        """Return one all-gather: ranks choose different places."""
         num_bytes = -(-self.payload_bits(shapes) // 8) + self.feedback
         return (Collective("all_gather", num_ranks * num_bytes),)
 
@@ -112,13 +112,13 @@ class RandomK(_Sparse):
     name: ClassVar[str] = "randk"
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``32 k``."""
+        """Return ``32 k``."""
         return FLOAT_BITS * self.num_kept(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
-        """One by the size of the largest block, about ``k / n``; meant for feedback, where nothing is multiplied."""
+        """Return one over the size of the largest block, about ``k / n``; meant for feedback, without a factor."""
         return 1 / -(-num_elements(shapes) // self.num_kept(shapes))
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """One all-reduce."""
+        """Return one all-reduce."""
         return (Collective("all_reduce", FLOAT_BYTES * (self.num_kept(shapes) + self.feedback)),)

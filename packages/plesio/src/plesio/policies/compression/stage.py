@@ -43,13 +43,13 @@ class Collective:
     num_bytes: int
 
     def sent_bytes(self, *, num_ranks: int) -> int:
-        """Bytes that each rank of a ring sends: ``2(n-1)/n S``, or ``(n-1)/n S`` without sums."""
+        """Return the bytes that each rank of a ring sends: ``2(n-1)/n S``, or ``(n-1)/n S`` without sums."""
         passes = 2 if self.operation == "all_reduce" else 1
         return round(passes * (num_ranks - 1) / num_ranks * self.num_bytes)
 
 
 def num_elements(shapes: Shapes) -> int:
-    """How many numbers tensors of these shapes have together.
+    """Return how many numbers tensors of these shapes have together.
 
     >>> num_elements([(4, 3), (4,)])
     16
@@ -80,7 +80,7 @@ class Compression(ABC):
 
     @abstractmethod
     def payload_bits(self, shapes: Shapes) -> int:
-        """Bits that one rank contributes to an exchange; places and scales are among them.
+        """Return the bits that one rank contributes to an exchange; places and scales are among them.
 
         It is packed into ``⌈bits / 8⌉`` bytes. With feedback the exchange carries one number or byte more, by which a
         rank asks for a flush; `collectives` has that as well.
@@ -88,14 +88,14 @@ class Compression(ABC):
 
     @abstractmethod
     def contraction(self, shapes: Shapes) -> float:
-        """δ, the share of ``‖x‖²`` that is sent of any x at least; in the mean, if the codec is random."""
+        """Return δ, the least share of ``‖x‖²`` that is sent of any x; in the mean, if the codec is random."""
 
     @abstractmethod
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
         """Return the collectives of one exchange, in their order."""
 
     def sent_bytes(self, shapes: Shapes, *, num_ranks: int) -> int:
-        """Bytes that each rank sends in one exchange, all collectives being rings.
+        """Return the bytes that each rank sends in one exchange, all collectives being rings.
 
         >>> from plesio.policies.compression import parse_compression
         >>> specs = [parse_compression(text) for text in ("none", "fp16", "topk:0.01", "qsgd:8")]
@@ -130,15 +130,15 @@ class NoCompression(Compression):
         return False
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """``32 n``."""
+        """Return ``32 n``."""
         return FLOAT_BITS * num_elements(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
-        """1: all of it."""
+        """Return 1: everything is sent."""
         return 1.0
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """One all-reduce."""
+        """Return one all-reduce."""
         return (Collective("all_reduce", FLOAT_BYTES * num_elements(shapes)),)
 
 

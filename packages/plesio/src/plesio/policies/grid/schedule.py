@@ -161,7 +161,7 @@ class StageMachine:
         return StageMachine(setting, stage=self._stage, state=replace(self.state(), mixing=()))
 
     def state(self) -> StageState:
-        """All that the machine knows."""
+        """Return all that the machine knows."""
         return StageState(
             given=self._given,
             returned=self._returned,
@@ -186,7 +186,7 @@ class StageMachine:
         return actions
 
     def end(self) -> list[Action]:
-        """There are no more: go back with all that are under way."""
+        """Go back with all that are under way, since no more micro-batches come."""
         actions = self._drain()
         if self._gathered:
             actions += self._update()
