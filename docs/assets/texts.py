@@ -11,12 +11,13 @@ from typing import Any
 
 _TEXTS = Path(__file__).parents[2] / "packages" / "plesio-planning" / "src" / "plesio_planning" / "texts"
 _OWN = Path(__file__).parent
+_NOTEBOOK = re.compile(r"\[([^\]]+)\]\((?:\.\./)*log\.md(?:#[\w-]+)?\)")
 _MARK = re.compile(r"^<!-- texts: (\w+) (\w+) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace each mark by its table."""
-    return _MARK.sub(lambda mark: _table(mark[1], mark[2]), markdown)
+    """Replace each mark by its table, and a link to the notebook, which the site leaves out, by its words."""
+    return _MARK.sub(lambda mark: _table(mark[1], mark[2]), _NOTEBOOK.sub(r"\1", markdown))
 
 
 def _table(file: str, part: str) -> str:
