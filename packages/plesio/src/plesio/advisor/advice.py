@@ -46,7 +46,7 @@ class Question:
         metric_name: Quantity that is timed: a metric, or ``training loss``.
         metric_goal: Whether more of it is better.
         target: Its value to reach; None is a level of bsp's own curve.
-        must_reach: Whether a target that nobody comes to is an error: it was asked for in so many words.
+        must_reach: Whether a target that no run reaches is an error: it was asked for in so many words.
         tolerance: Points of the final metric that may be given up.
         failures: How workers fail; None if they do not.
         price_per_hour: Price of a worker's hour; None is not asked for.

@@ -3,7 +3,7 @@
 Chance between two evaluations should not decide which strategy is first, so the points are smoothed by samples: a local
 linear fit at each, with tricube weights (Cleveland 1979); a straight line is reproduced exactly. The smoothed curve's
 way to a level is interpolated between two points. Weights reach a twelfth of the run to each side at first, and then a
-sixth of the samples at which the level is reached: how long a run went on after that has then no say.
+sixth of the samples at which the level is reached: the length of a run after that does not matter then.
 """
 
 import math

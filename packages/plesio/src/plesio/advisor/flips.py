@@ -121,7 +121,7 @@ def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: Fa
         at: Place of the question.
         rows: Facts about the candidates.
         chosen: The one that was chosen.
-        failures: How workers fail; as often as never where nobody said.
+        failures: How workers fail; never, by default.
     """
     # the price of adaptive is a bound, so it is asked about only where it was chosen
     # a run that failed or was too late has shown nothing about learning

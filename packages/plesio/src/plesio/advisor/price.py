@@ -89,7 +89,7 @@ def price(spec: str, at: Situation) -> Price:
 
 
 def usual_servers(at: Situation) -> int:
-    """Return the servers that a session has if it is told nothing: one a host, and fewer for a small model."""
+    """Return the servers that a session has by default: one a host, and fewer for a small model."""
     return int(min(at.num_hosts, max(1, at.num_bytes // LEAST_SERVED_BYTES)))
 
 

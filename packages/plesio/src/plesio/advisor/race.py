@@ -1,7 +1,7 @@
 """Which candidate is run next and for how long: a race within a budget of seconds.
 
 1. `bsp` is run first, as long as its share of the budget allows. It says how many samples the level takes that all are
-   timed to: the target, or where nobody names one (or the budget does not reach it) a level of bsp's own curve.
+   timed to: the target, or if none is given (or the budget does not reach it) a level of bsp's own curve.
 2. *Scouts*: one candidate of each kind of slack is run with the same seed, however well its price promises. Then the
    one with the least predicted time, again and again: its price times the samples that its family is known to need
    (1 + c · slack, with c from what was run). A run has `ROOM` times bsp's samples, and fewer where the budget is short.
@@ -10,7 +10,7 @@
 3. *Rounds*, as in successive halving (Jamieson & Talwalkar 2016): those that may be the best are run with one more
    seed each, with bsp. A round takes `ROUND_SHARE` of the budget that is left, so it has as many of them as that
    allows, the best ones. A candidate that falls behind the best by more than the scatter of seeds explains is left out.
-   When nobody else is left, or all are surely as good, the rest of the budget goes to candidates again.
+   When no other candidate is left, or all are surely as good, the rest of the budget goes to candidates again.
 4. *Check*: the winner is run as long as bsp was, and its final metric held against bsp's.
 5. *What is left* of the budget goes to candidates that their price left out, the cheapest first: prices may be wrong.
    Then contenders get more seeds, and a new winner is checked.
@@ -78,7 +78,7 @@ class Race:
         rehearsal: Does the runs.
         budget: Seconds of this machine.
         target: The metric to reach, as a value on curves; None is a level of bsp's own.
-        must_reach: Whether a target that nobody comes to is an error.
+        must_reach: Whether a target that no run reaches is an error.
         tolerance: Most that the winner's final metric may fall short of bsp's, as `shortfall` has it.
         shortfall: ``shortfall(bsp, other)`` of two values on curves, in the user's points.
         on_run: Told of each run that begins: the policy and the seed.

@@ -160,7 +160,7 @@ class Goal:
 
     Attributes:
         level: On the curves, where larger is better.
-        target: The metric that somebody asked for, if the level is that.
+        target: The metric that was asked for, if the level is that.
         samples: That bsp takes to the level.
         complete: Whether bsp was run as long as its schedule is.
     """

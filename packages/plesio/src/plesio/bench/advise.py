@@ -1,8 +1,7 @@
 """Rehearsals of `plesio advise`: a user's task or script under one policy after another, in the virtual world.
 
-Nothing here decides: `plesio.advisor` says what is run and what follows from it. A rehearsal knows how to run
-one thing; what cannot be known without training (sizes, a step's time here) a probe has found, in
-`plesio.bench.advise_probe`.
+Nothing here decides: `plesio.advisor` says what is run and what follows from it. A rehearsal runs one thing; what
+cannot be known without training (sizes, a step's time here) a probe has found, in `plesio.bench.advise_probe`.
 """
 
 import math
@@ -235,7 +234,7 @@ class ScriptRehearsal:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Cuts a run off, and knows how far it came."""
+    """Cuts a run off, and records how far it came."""
 
     within_s: float
     budget_s: float

@@ -41,7 +41,7 @@ def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> 
         plan: Comparisons to run.
         out: Folder.
         resume: Keep the finished runs that are there.
-        progress: Hears of all runs as if they were one comparison.
+        progress: Progress of all runs, as if they were one comparison.
 
     Raises:
         ConfigError: A task cannot be trained.

@@ -67,7 +67,7 @@ def run_comparison(
         out: Folder for ``results.json`` and, under ``runs/``, each run's traces.
         resume: Keep the finished runs that ``out/results.json`` has, timed to the recipe's target, and do only the
             others.
-        progress: Hears how it goes.
+        progress: Takes the progress.
         world: World of the workers.
         calibration: Measurements of the machine, for the virtual world; None is a typical one.
         on_testbed: Whether the virtual world's cluster is a testbed on that machine, whose cores its hosts share.

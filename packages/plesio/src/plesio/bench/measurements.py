@@ -1,8 +1,8 @@
 """The measurements of `plesio calibrate`, in the processes in which they are taken.
 
 Each measurement is a function of a `Bench`: the task, as this worker has it, and its membership in a job. Durations
-are taken one by one, so that whoever asked can take medians; between two the worker pauses, as it does between the
-exchanges of a training, so that nobody profits from caches that are never cold.
+are taken one by one, so that medians can be taken; between two the worker pauses, as it does between the
+exchanges of a training, so that no measurement profits from caches that are never cold.
 """
 
 import inspect

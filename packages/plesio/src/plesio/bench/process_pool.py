@@ -42,8 +42,8 @@ class ProcessPool:
     Args:
         count: How many.
         main: Called in each as ``main(*arguments, environment, commands)`` with torchrun's variables and a pipe. It
-            says ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it is
-            sent None.
+            sends ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it
+            is sent None.
         arguments: Arguments of ``main``; pickled.
         preload: Modules that all will need beside that of ``main``.
         site: Site of the processes.

@@ -45,7 +45,7 @@ class Snapshot:
 
 
 class ProgressSink(Protocol):
-    """Hears of a comparison's runs: each is kept, or it is started, advances, and is finished or failed.
+    """Takes the events of a comparison's runs: each is kept, or it is started, advances, and is finished or failed.
 
     Calls come from the thread that called `run_comparison`, one run at a time.
     """

@@ -50,7 +50,7 @@ def simulate_script(
         seed: Seed of the workers' random streams, their step times and what befalls them.
         trace: Folder for traces and results.
         calibration: Measurements with batches like the script's; None is a typical machine.
-        on_progress: Hears how it goes.
+        on_progress: Takes the progress.
         on_join: Told of the model and the optimizer of each session.
         around: Makes a context that the first worker runs the script in.
         stop: Asked a few times a second whether to interrupt it.

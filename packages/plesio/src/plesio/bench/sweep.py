@@ -43,7 +43,7 @@ def run_sweep(
         out: Folder; the comparison at "1 Gbit/s" is in ``out/1-Gbit-s``.
         resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
             resumed with another target.
-        progress: Hears of all runs as if they were one comparison.
+        progress: Progress of all runs, as if they were one comparison.
         world: The virtual one, or a testbed.
         calibration: Measurements of the machine, for the virtual world; None is a typical one.
 

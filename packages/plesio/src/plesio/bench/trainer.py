@@ -58,7 +58,7 @@ def train(
         assignment: Which run.
         job: The worker's membership; None for one alone.
         began_s: When the run began, on the job's clock; None is when the worker's first step begins.
-        pacer: Makes steps take their time where the recipe does not say how long they take.
+        pacer: Makes steps take their time if the recipe does not give their duration.
     """
     if is_grid(assignment.policy):
         return train_in_grid(recipe, task, assignment, job=job, began_s=began_s, pacer=pacer)

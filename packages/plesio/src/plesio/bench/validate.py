@@ -1,7 +1,7 @@
 """`plesio validate`: the same runs in the process world and in the virtual world, and how far they are apart.
 
 On this machine: policies x step times x workloads, with one slow worker of four. On a testbed: policies x bandwidths x
-latencies, with four equal workers on hosts of their own. The virtual world knows the calibration of this machine, the
+latencies, with four equal workers on hosts of their own. The virtual world gets the calibration of this machine, the
 recipe with its cluster, and nothing of the runs that it predicts.
 """
 
@@ -168,9 +168,9 @@ def validate(
     Args:
         settings: The `matrix`.
         out: Folder of the calibrations, and of each comparison in both worlds.
-        progress: Hears of the runs.
+        progress: Takes the progress of the runs.
         world: World of the measurements.
-        on_measured: Hears of the calibrations.
+        on_measured: Takes the progress of the calibrations.
 
     Raises:
         PlesioError: A run failed.

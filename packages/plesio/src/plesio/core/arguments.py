@@ -199,7 +199,7 @@ def _members(protocol: type) -> tuple[str, ...]:
 
 
 def _words(hint: Any) -> str:
-    """Say what to write where this type is taken."""
+    """Describe what to write where this type is taken."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         plain = _words(parts[0])

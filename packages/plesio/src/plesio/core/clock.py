@@ -1,4 +1,4 @@
-"""Time as an argument: whoever needs the time is given a clock, so that a test or a virtual world can give another."""
+"""Time as an argument: code that needs the time gets a clock, which a test or a virtual world can replace."""
 
 import time
 from typing import Protocol
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
         Args:
             deadline_s: When what is computed meanwhile is to be over.
-            share: How much of a training step that is; a virtual clock knows what a step costs at least.
+            share: How much of a training step that is; a virtual clock charges at least the least cost of a step.
         """
         ...
 

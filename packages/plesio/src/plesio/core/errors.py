@@ -32,7 +32,7 @@ class ConfigError(PlesioError):
 
 
 class ArgumentError(ConfigError):
-    """An argument that a function has no answer for; it knows which of its words are parameters.
+    """An argument that a function has no answer for; it marks which of its words are parameters.
 
     Parameters are written in backquotes, alone or with the value to write for them. The text of the error is in the
     words of Python; `worded` says the same to somebody who wrote options.

@@ -1,11 +1,11 @@
 """Logging: loggers by module under ``plesio``, and in each line who speaks and at which clock.
 
-Nothing but warnings is said by default. The environment variable ``PLESIO_LOG`` says more (``debug``, ``info``) or less
+Only warnings are logged by default. The environment variable ``PLESIO_LOG`` logs more (``debug``, ``info``) or less
 (``error``), on standard error; a program that has set up logging itself keeps what it has set up.
 
     plesio 12.031 worker 3 clock 17 plesio.runtime.worker.exchange.staged: local_sgd:8,delay=4 in place of bsp
 
-The time is in seconds since the process imported this module. Who speaks is kept by thread, so workers of the virtual
+The time is in seconds since the process imported this module. The speaker is kept by thread, so workers of the virtual
 world, which are threads, are told apart.
 """
 
@@ -46,7 +46,7 @@ def at_clock(clock: int) -> None:
 
 
 class _Lines(logging.Formatter):
-    """A warning is for whoever runs the program; what was asked for by level says where it comes from, too."""
+    """A warning is for the user of the program; what was asked for by level says where it comes from, too."""
 
     def __init__(self, *, whole: bool) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ __all__ = ["OnlyWith"]
 class OnlyWith:
     """The condition of an input's effect: ``shape: Annotated[float, OnlyWith("distribution", "pareto")]``.
 
-    Who gives it with another value of that input is told so, because it would change nothing.
+    With another value of that input it is refused, because it would change nothing.
 
     Attributes:
         other: The input that decides.

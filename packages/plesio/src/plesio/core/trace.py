@@ -241,7 +241,7 @@ def _records(path: Path, lines: list[tuple[int, str]], *, num_lines: int) -> Ite
 def split_blocked(blocked_s: Mapping[int, float]) -> dict[int, tuple[float, float]]:
     """Take one collective apart: {worker: time blocked} to {worker: (waited, communicated)}, seconds.
 
-    The worker that arrives last waits for nobody, so the shortest time blocked is the communication itself and the rest
+    The worker that arrives last does not wait, so the shortest time blocked is the communication itself and the rest
     is waiting. This needs no common clock.
 
     >>> split_blocked({0: 0.040, 1: 0.010})

@@ -2,8 +2,8 @@
 
 Every worker has a lifetime from the moment it is there, exponentially distributed or Weibull's. Hosts of large systems
 fail with a Weibull shape of 0.7 to 0.8, more often soon after they began than later (Schroeder & Gibson 2006); a shape
-of 1 is the exponential distribution, where age has no say. A worker that is replaced comes back as a new one with the
-next free rank, which can fail as well: with replacements the faults of a run have no end, so they come one by one.
+of 1 is the exponential distribution, where age does not matter. A worker that is replaced comes back as a new one with
+the next free rank, which can fail as well: with replacements the faults of a run have no end, so they come one by one.
 """
 
 import heapq

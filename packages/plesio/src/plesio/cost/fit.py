@@ -7,8 +7,8 @@ again. This is the non-negative least-squares solution (Lawson & Hanson 1974, ch
 
 Confidence intervals are those of the line without that constraint (Student's t, n-2 degrees of freedom), cut off at 0
 and, where a 0 moved the other coefficient out of its interval, widened up to it. So they hold the true value as often
-as they say also when it is 0, if errors are independent and of the same relative size at all points. The scatter
-around the line is all they know of: not that times are no line, which `LineFit.residuals` show.
+as they say also when it is 0, if errors are independent and of the same relative size at all points. They cover only
+the scatter around the line: not that times are no line, which `LineFit.residuals` show.
 """
 
 import math

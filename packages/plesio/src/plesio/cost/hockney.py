@@ -4,8 +4,8 @@ A message of S bytes takes α + S/B: *latency* α, paid once a message, and *ban
 duplex and a rank has one port: at any time it sends one message and receives one (Thakur, Rabenseifner & Gropp
 2005). Adding numbers up costs nothing; where it does, it is part of the measured B.
 
-It follows for every algorithm: with 0 bytes the latencies remain, as in a barrier, and one rank has nobody to talk to
-and is done in no time.
+It follows for every algorithm: with 0 bytes the latencies remain, as in a barrier, and one rank has no partner and is
+done in no time.
 """
 
 import math
@@ -27,7 +27,7 @@ def check_message(num_bytes: float) -> None:
 
 
 def check_ranks(num_ranks: int) -> None:
-    """Make sure that there is somebody.
+    """Make sure that there is a rank.
 
     Raises:
         ConfigError: Fewer than 1 rank.

@@ -3,7 +3,7 @@
 A header says how the test was started and which ranks took part, a line of column names follows, then a row for each
 size, measured out of place and in place, and two lines that sum up. Columns are found by their names: older versions
 have no ``root``, and ``error`` for ``#wrong``. Lines of NCCL's own log between them are passed over; any other line
-that cannot be read is an error, for a row that is passed over would be missed by nobody.
+that cannot be read is an error, because a row that is passed over would go unnoticed.
 
 Sizes are those of the whole tensor, as everywhere in `plesio.cost`; 1 GB/s is 1e9 bytes per second. Bandwidths are
 printed with two decimals of a GB/s, so those of small messages are best computed from the times.

@@ -4,7 +4,7 @@ The formulas of `plesio.cost.all_reduce` need one latency and one bandwidth. A c
 them. So each algorithm is written as *rounds*, sets of equal messages sent at the same time. A round takes as long as
 its slowest message: the latencies on its path (twice with Gloo, `Cluster.message_latencies`), and its bytes over the
 least bandwidth it gets on it, where the messages of a round that meet on a shared link share it equally. On a cluster
-of equal links that nobody shares it is the formula, exactly.
+of equal links that are not shared it is the formula, exactly.
 
 A round ends for all ranks at once: one slow link in a ring is waited for in every round. Real ranks overlap a little,
 so this is an upper bound. The double tree is missing, as it is no sequence of rounds of equal messages.

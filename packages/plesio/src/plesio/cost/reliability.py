@@ -36,7 +36,7 @@ __all__ = [
 MOST_SLOWDOWN = 100.0
 """Seconds that a second of work may take; a run that takes longer is no plan."""
 _UNCOUNTABLE = 1e9
-"""A slowdown from here on is only said to be more: its digits tell nobody anything."""
+"""A slowdown from here on is only said to be more: its digits mean nothing."""
 _MOST_EXPONENT = 600.0
 """Far enough below the 709 at which no float holds e^x."""
 

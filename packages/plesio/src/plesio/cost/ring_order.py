@@ -23,7 +23,7 @@ MOST_ORDERS = 50_000
 def ring_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float:
     """Seconds of a ring all-reduce of the hosts in this order: 2(n-1) rounds, each as long as its slowest message.
 
-    On equal ways that nobody shares it is `plesio.cost.all_reduce.ring_all_reduce_s`.
+    On equal ways that are not shared it is `plesio.cost.all_reduce.ring_all_reduce_s`.
 
     Raises:
         ConfigError: The order has not every host once, or the size is negative.

@@ -13,8 +13,8 @@ which the last hosts of a rack were joined and the one at which racks would be. 
 between racks are at least `RACK_FACTOR` slower than those within (or its cube in latency); otherwise all hosts
 are one rack. Noise has no such gap: the averages over a cluster's pairs rise gradually.
 
-A host that is alone in its rack cannot be told from one with a slow interface, and need not be, for nobody shares its
-way out: it counts to the rack it is nearest to.
+A host that is alone in its rack cannot be told from one with a slow interface, and need not be, because no other host
+shares its way out: it counts to the rack it is nearest to.
 
 Between racks, messages share an *uplink*. Its bandwidth is measured with all pairs at once; else it is taken to be
 what a pair had at best. The consequences for an exchange are in `plesio.cost.exchange_plan`.

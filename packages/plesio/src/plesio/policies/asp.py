@@ -1,4 +1,4 @@
-"""Asynchronous parallel: nobody waits for anybody.
+"""Asynchronous parallel: no worker waits for another.
 
 Dean et al. 2012, "Large Scale Distributed Deep Networks" (Downpour SGD). A worker sends its update, pulls what
 the store holds, and goes on. Throughput is the sum of the workers' own, whatever the slowest does; the price is

@@ -1,8 +1,8 @@
 """The machine of SSP with a bound above zero, and of ASP: every update is applied as it arrives.
 
-Theory of operation. The machine hears a worker's clock only when an update of it arrives; the *floor* is the smallest
-clock heard of among the live workers. Everyone may run until clock floor + s + 1: a step that begins at clock k needs
-k <= floor + s.
+Theory of operation. The machine learns a worker's clock only when an update of it arrives; the *floor* is the smallest
+known clock among the live workers. Everyone may run until clock floor + s + 1: a step that begins at clock k needs k <=
+floor + s.
 
     floor                              floor + s     floor + s + 1
       | slowest worker's last arrival      | last step that may begin
@@ -11,7 +11,7 @@ k <= floor + s.
 Invariants:
 
 - The floor never falls: workers are admitted at the floor, and a worker's clock only grows. So credit never shrinks.
-- A worker's true clock is at least the one it was last heard at, so the true lead is at most s when a step begins.
+- A worker's true clock is at least the last reported one, so the true lead is at most s when a step begins.
 - The slowest worker sends at the next multiple of the period p, at most p clocks above the floor, and p <= s + 1, so it
   always has the credit to get there: no schedule stops everyone.
 - A worker that leaves no longer holds the floor.

@@ -2,7 +2,7 @@
 
 Chen et al. 2016, "Revisiting Distributed Synchronous SGD" (section 3.2). N live workers begin a step from one version
 of the parameters; the first N - b gradients that arrive are averaged, make the next version, and let their workers go
-on. A worker that is not there yet goes on computing: nobody can be called back out of a backward pass. When its
+on. A worker that is not there yet goes on computing: no worker can be called back out of a backward pass. When its
 gradient arrives it is *late*, for there is a newer version than the one it was computed from. It is refused, its
 samples go to others, and the worker begins again from the parameters as they are now.
 
@@ -16,8 +16,8 @@ Invariants:
 
 - What is applied was computed from the version before it: its staleness is 0, and the step is the synchronous one of
   the workers that made it.
-- The open round waits while more than b live workers have not contributed to it; so it never waits for nobody, and
-  what a departed worker had contributed counts. It waits for one gradient at least, however large b is.
+- The open round waits while more than b live workers have not contributed to it; so a round always waits for some
+  worker, and a departed worker's contribution counts. It waits for one gradient at least, however large b is.
 - A worker contributes at most once to a round, and is not let go before the round completes.
 
 A worker's clock counts the steps it has made, the dropped ones too. So clocks of slow workers fall behind, and no bound
@@ -100,7 +100,7 @@ class BackupMachine(RoundMachine):
         return len(self._clocks.keys() - self._contributed)
 
     def _complete_round(self) -> tuple[Action, ...]:
-        """Complete the open round, if somebody has contributed and no more than the backup workers are due."""
+        """Complete the open round, if a worker has contributed and no more than the backup workers are due."""
         if not self._contributed or self._num_due > self._backup:
             return ()
         actions: list[Action] = []

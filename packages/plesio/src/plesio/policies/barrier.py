@@ -14,7 +14,7 @@ Invariants:
 - One number, the clock c of the last completed exchange, fixes everyone's credit: c + H + d. It only grows.
 - A live worker's clock is at least c, so the lead is at most (c + H + d - 1) - c = H + d - 1 when a step begins.
 - A round waits for live workers only. A departed worker's contribution stays in the round and counts.
-- A round is never left open when nobody is to be waited for.
+- A round is never left open when there is no worker to wait for.
 
 A newcomer is admitted at c, the start of the open round, and owes it an update like everyone else, so a join delays the
 others by at most one round and no worker is ever averaged over a part of one. The one exception: a worker that left
@@ -97,7 +97,7 @@ class BarrierMachine(RoundMachine):
         return self._completed + self._period + self._delay
 
     def _complete_rounds(self) -> tuple[Action, ...]:
-        """Complete rounds as long as one is open that nobody has to be waited for."""
+        """Complete rounds as long as an open one waits for no worker."""
         actions: list[Action] = []
         while self._contributed and self._live <= self._contributed.keys():
             actions += self._complete_round()

@@ -130,7 +130,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         gradients: The gradient's squared norm, and then its sketch, for each sampled step in order.
         exchanges: For each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
-        progress: Share of all samples that are done; below 0 where nobody knows how many there will be. On the store
+        progress: Share of all samples that are done; below 0 if their number is unknown. On the store
             what it would be if all had trained on as many as this worker.
         can_push: Whether the store's servers could step for this worker: they are there, and run its optimizer.
         rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
@@ -234,7 +234,7 @@ Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Pause | Resumed
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):
-    """The worker takes part from ``clock`` on: where the slowest live worker was last heard, or the last one stood.
+    """The worker takes part from ``clock`` on: the last reported clock of the slowest live worker, or of the last one.
 
     It then begins from the current version of the shared parameters.
     """

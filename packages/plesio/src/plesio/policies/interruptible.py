@@ -1,6 +1,6 @@
 """A policy in whose run all workers can be made to stand still together, for a checkpoint.
 
-A static policy never changes, so nobody would ever ask its workers to stop. Here it is the only stage of a run that
+A static policy never changes, so its workers would never be asked to stop. Here it is the only stage of a run that
 could change (`plesio.policies.steered`): on a collective the workers send empty reports every few steps, so that an
 answer can name a clock at which all of them stand; on the store a `Pause` ends the stage, and the same begins again.
 A schedule (`plesio.policies.switch`) has such reviews beside those at its changes. The adaptive policy needs none of

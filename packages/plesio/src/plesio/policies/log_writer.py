@@ -4,8 +4,8 @@
     events.jsonl.gz    the entries after these, compressed; long runs alone have it
 
 A machine can only be replayed from its beginning, so nothing is taken out of the front when the limit is reached. From
-there on the entries that say how a run went on are written (reviews, changes, who came and went), and what each update
-was answered is left out: the line ``{"left_out": "updates"}`` says where. `plesio.policies.read_log` reads both files.
+there on the entries that say how a run went on are written (reviews, changes, who came and went), and the answers to
+updates are left out: the line ``{"left_out": "updates"}`` says where. `plesio.policies.read_log` reads both files.
 """
 
 import json

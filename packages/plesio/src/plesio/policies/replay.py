@@ -1,4 +1,4 @@
-"""A policy's run as a log: what it heard, what it answered, and whether it would answer the same again.
+"""A policy's run as a log: its events, its answers, and whether it would answer the same again.
 
 A machine is a function of its events, so the log of a run in one world can be checked in another process, another world
 or a later version. The file is JSON lines: a header, then one line for each event with the actions it drew.
@@ -113,7 +113,7 @@ class Recorder:
         policy: Whose machine.
         clock: Clock at which it is started.
         entries: Destination of its log; None keeps it, for `log`.
-        keeps_events: Remembers what it has heard, for `events`.
+        keeps_events: Whether to keep the events, for `events`.
 
     >>> from plesio.policies import BSP, Joined
     >>> recorder = Recorder(BSP())
@@ -157,7 +157,7 @@ class Recorder:
                 self._last_steer = action
 
     def hear_again(self, events: Iterable[Event], *, clock: int) -> None:
-        """Start the machine at ``clock``, and hear what a run that is resumed has heard: it is then what it was."""
+        """Start the machine at ``clock``, and replay the events of a run that is resumed: it is then what it was."""
         self.began = clock
         self.machine = self._policy.start(clock=clock)
         self._entries.begin(clock)

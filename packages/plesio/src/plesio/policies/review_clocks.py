@@ -4,14 +4,14 @@ A worker reports after the step that ends at the *review's* clock, goes on, and 
 ends at the clock from which it *holds*. Both are named by the answer before, so all ranks know them without asking, and
 all change at the same clock: a collective that one of them starts, all start.
 
-The answer must be there when it is wanted, or somebody waits. It can be given once the slowest worker has reported:
+The answer must be there when it is wanted, or workers wait. It can be given once the slowest worker has reported:
 
     setting period H, delay d         review                   holds
     no delay                          two steps before         after an averaging: everybody has been in it
     delay d                           at an averaging's start  when it is merged: it is complete, so all have reported
     delay 1                           a step before that       the same: an answer takes two steps
 
-So a review makes nobody wait for anybody that the setting in force does not make wait already.
+So a review causes no wait beyond those of the setting in force.
 """
 
 from plesio.policies.steered import LEAD

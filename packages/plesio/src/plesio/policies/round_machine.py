@@ -22,7 +22,7 @@ __all__ = ["RoundMachine"]
 
 
 class RoundMachine:
-    """Lets workers in and out; what a round is, a subclass says."""
+    """Lets workers in and out; a subclass defines a round."""
 
     __slots__ = ("_resting", "_returning")
 

@@ -1,7 +1,7 @@
 """When a worker exchanges and merges: rules it follows on its own, as functions of its clock.
 
-Because nothing else enters, every rank answers alike without a message, and a rank that starts a collective knows that
-the others start the same one.
+Because nothing else enters, every rank answers alike without a message, and a rank that starts a collective can rely on
+the others to start the same one.
 
     period 4, delay 2      clock  1  2  3  4  5  6  7  8  9  10
     contributes after                      x           x
@@ -143,7 +143,7 @@ class PeriodicSchedule:
 
     @property
     def first_review(self) -> tuple[int, int]:
-        """Never: nobody reports."""
+        """Never: no worker reports."""
         return UNLIMITED, UNLIMITED
 
     @property
@@ -168,7 +168,7 @@ class PeriodicSchedule:
 
     @property
     def spec(self) -> str:
-        """The shortest text that says it."""
+        """The shortest text of the policy."""
         raise NotImplementedError
 
     def director(self, *, clock: int = 0) -> Director:

@@ -2,19 +2,19 @@
 
 Cipar et al. 2013, "Solving the straggler problem with bounded staleness"; Ho et al. 2013, "More Effective Distributed
 ML via a Stale Synchronous Parallel Parameter Server". A worker whose clock is c may begin its next step when every live
-worker has been heard at clock c - s or later. One slow worker then holds up the others only once they have used up the
+worker has reported clock c - s or later. One slow worker then holds up the others only once they have used up the
 bound, and what they read is never arbitrarily old.
 
 *Reads.* A worker trains on cached parameters, which it refreshes at every exchange, after p steps (the period).
 When it begins a step at clock c, its parameters hold every update of every live worker up to clock c - s - p at least
 (refused ones apart). Proof: they were pulled at an exchange at clock e > c - p, and it began step e only when everyone
-had been heard at clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
+had reported clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
 
 *Sends.* A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
 period), so a slow link carries less. That has a price under momentum: the gradients of p steps are applied as one
-step of p times the length, which stands less of a learning rate (docs/log.md, section 43). A worker that has stopped
+step of p times the length, which bears less of a learning rate (docs/log.md, section 43). A worker that has stopped
 at the bound needs news from one that sends every p steps, hence p <= s + 1: beyond, all could stop with unsent steps
-and nobody would ever be heard of again.
+and none would ever report again.
 
 A bound of 0 is BSP on the store, by the same machine; an infinite one is ASP.
 """

@@ -8,15 +8,15 @@ A `Director` says what comes next; this machine sees to it that a change happens
 On a collective all workers have the same clock, so a change is named ahead: reviews are answered by a `Steer` that
 holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a
 `Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
-the furthest worker's clock, and all go on from that one. So nobody waits longer than for the others' steps under way.
-If every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: else it would
-reach a slow worker before a step that a fast one has made, and that round would be a mean of some.
+the furthest worker's clock, and all go on from that one. So no worker waits longer than for the others' steps under
+way. If every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: else it
+would reach a slow worker before a step that a fast one has made, and that round would be a mean of some.
 
 Invariants:
 
 - While a stage on the store is at work, the static policy's own machine decides on every update; its clocks begin where
   the stage does, and its versions at 0.
-- A worker that stands still has left the inner machine (it rests), so nobody waits for it.
+- A worker that stands still has left the inner machine (it rests), so no worker waits for it.
 - Where racks share the store, the inner machine knows of a rack only who speaks for it, which stands still for all of
   it; all review.
 - Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is

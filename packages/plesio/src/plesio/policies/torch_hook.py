@@ -53,7 +53,7 @@ class TorchHook:
 
     @property
     def spec(self) -> str:
-        """The shortest text that says it."""
+        """The shortest text of the hook."""
         if self.form != "powersgd":
             return self.form
         rank = "" if self.rank == 1 else f":{self.rank}"

@@ -20,7 +20,7 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
     """Base of every message; a type's ``tag`` is its kind, and no two types of a channel share one."""
 
     urgent: ClassVar[bool] = False
-    """It goes to the worker's heartbeat thread, which hears it in the middle of a step, and its answers."""
+    """It goes to the worker's heartbeat thread, which receives it in the middle of a step, and its answers."""
 
     def body(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

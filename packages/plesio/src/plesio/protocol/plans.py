@@ -1,7 +1,7 @@
 """Plans and what is dealt out of them: blocks, and what is left when a plan changes hands between rounds and leases.
 
 A plan is a number of samples: a part of an epoch, or several epochs. Rounds take them in the order of the epochs.
-Leases leave gaps, where a block was taken and not finished; these come first, then what nobody was given.
+Leases leave gaps, where a block was taken and not finished; these come first, then the samples that were not dealt.
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ class Entry(Record, frozen=True, kw_only=True):
             the end of the job.
         peer: Whose message or connection.
         serial: The message's number among the peer's, on its channel.
-        heard: Up to which number the peer has heard the server there.
+        heard: Number up to which the peer has received the server's messages.
         kind: The message's.
         generation: The same.
         header: Header of a bulk message: worker, clock, base version, request.

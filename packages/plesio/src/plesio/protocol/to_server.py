@@ -109,7 +109,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
 
 
 class BooksPage(Message, frozen=True, kw_only=True, tag=35):
-    """A part of the books of the run that is resumed, in their order; worker 0 says it when it has joined."""
+    """A part of the books of the run that is resumed, in their order; worker 0 sends it when it has joined."""
 
     text: str
 
@@ -182,7 +182,7 @@ class Leave(Message, frozen=True, kw_only=True, tag=14):
     """The worker's training is over. Answered with `MayLeave`; for the worker that evaluates, when all have left.
 
     Attributes:
-        samples: Samples of all workers that have been trained on in collectives, as this one knows.
+        samples: Samples of all workers that have been trained on in collectives, by this one's count.
     """
 
     samples: int = 0
@@ -269,7 +269,7 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
 
 
 class Cut(Message, frozen=True, kw_only=True, tag=40):
-    """This worker stands, and is ready to form a group. Answered with `Regroup`, when all of them have said so.
+    """This worker has stopped, and is ready to form a group. Answered with `Regroup`, when all of them have said so.
 
     Attributes:
         position: Its position; None if it has no state to give: it joins.
@@ -302,7 +302,7 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=41):
     Attributes:
         samples: Samples of all workers that have been trained on.
         own: Number of these that are members'.
-        dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
+        dropped: Samples that a lost worker had not handed in and that will not be trained on any more.
     """
 
     samples: int

@@ -56,7 +56,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=3):
 
 
 class Alive(Message, frozen=True, kw_only=True, tag=5):
-    """A sign of life was heard; silence for longer than ``lease_s`` seconds counts as a loss."""
+    """A sign of life has arrived; silence for longer than ``lease_s`` seconds counts as a loss."""
 
     urgent: ClassVar[bool] = True
 
@@ -86,7 +86,7 @@ class Regrouping(Message, frozen=True, kw_only=True, tag=42):
 
 
 class Hold(Message, frozen=True, kw_only=True, tag=44):
-    """Somebody waits to join: begin no further step before `Stop` is there. Answered with `Holding`.
+    """A worker waits to join: begin no further step before `Stop` is there. Answered with `Holding`.
 
     Attributes:
         generation: Generation of the group that is to be formed.
@@ -102,7 +102,7 @@ class Stop(Message, frozen=True, kw_only=True, tag=45):
 
     Attributes:
         generation: That of the `Hold`.
-        clock: The step; one that nobody comes to if all go on as they were.
+        clock: The step; one that no worker reaches if all go on as they were.
     """
 
     generation: int

@@ -29,7 +29,7 @@ def compiled(function: Callable[P, R]) -> "_Compiled[P, R]":
     (10, 10)
 
     Args:
-        function: Function to compile. Calls nothing but what numba knows and other compiled functions of its module.
+        function: Function to compile. Calls nothing but numba's functions and other compiled functions of its module.
     """
     return _Compiled(function)
 

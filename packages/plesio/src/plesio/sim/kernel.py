@@ -5,7 +5,7 @@ Theory of operation. An event is a call to be made at a moment of virtual time. 
     (time_s, priority, number)      number: how many events had been scheduled before this one
 
 by time, then by priority (smaller first), then in the order in which they were scheduled. Nothing else, such as the
-hash of an object or the machine's time, has a say in it, so a simulation is a function of its inputs.
+hash of an object or the machine's time, matters, so a simulation is a function of its inputs.
 
 Invariants:
 

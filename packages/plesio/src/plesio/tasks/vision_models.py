@@ -113,7 +113,7 @@ def _densenet(width: int) -> nn.Module:
 
 
 class _SqueezeExcite(nn.Module):
-    """Scales each channel by what its mean over the image says."""
+    """Scales each channel by a function of its mean over the image."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

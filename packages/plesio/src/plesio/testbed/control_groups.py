@@ -101,7 +101,7 @@ def group_names(prefix: str) -> set[str]:
 
 
 def remove_groups(prefix: str) -> None:
-    """Remove the groups whose names begin so and which nobody is in any more."""
+    """Remove the empty groups whose names begin so."""
     for folder in _groups(prefix):
         with contextlib.suppress(OSError):  # somebody is in it, or it has gone by itself
             folder.rmdir()

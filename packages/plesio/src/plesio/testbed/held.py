@@ -91,7 +91,7 @@ def hold(wish: Wish) -> TestbedRecord:
 
 
 def let_go(record: TestbedRecord) -> None:
-    """Have whoever holds a testbed remove it.
+    """Have the holder of a testbed remove it.
 
     Raises:
         PlesioError: It is still there.

@@ -77,7 +77,7 @@ Action = Forward | Backward | Update | BeginMixing | EndMixing
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """All that a machine knows, for a checkpoint."""
+    """The whole state of a machine, for a checkpoint."""
 
     given: int = 0
     returned: int = 0
@@ -161,7 +161,7 @@ class StageMachine:
         return StageMachine(setting, stage=self._stage, state=replace(self.state(), mixing=()))
 
     def state(self) -> StageState:
-        """Return all that the machine knows."""
+        """Return the machine's whole state."""
         return StageState(
             given=self._given,
             returned=self._returned,

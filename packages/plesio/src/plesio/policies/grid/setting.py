@@ -82,7 +82,7 @@ class GridSetting:
     Attributes:
         groups: S, replicas of the network.
         stages: K, parts that it is cut into.
-        schedule: ``decoupled`` (nobody waits for a pass of the whole network), or one with which it is compared:
+        schedule: ``decoupled`` (no stage waits for a pass of the whole network), or one with which it is compared:
             ``gpipe`` and ``1f1b`` (synchronous: an update after every ``micro_batches``) and ``2bw`` (one update late,
             Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training").
         delay: Lead of ``decoupled``: micro-batches that a stage is ahead for each stage behind it, so that stage k's
