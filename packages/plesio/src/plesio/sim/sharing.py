@@ -2,7 +2,7 @@
 
 Theory of operation. With n jobs on c cores each runs at the rate ``r(n) = min(1, c/n)``: no job uses more than one
 core, and what there is, is divided evenly (egalitarian processor sharing, Kleinrock 1967; for several cores Cohen
-1979). All rates are equal, and so is the work that any two jobs receive while both are there. *Service* is that work, as
+1979). All rates are equal, and so is the work that any two jobs get while both are there. *Service* is that work, as
 of a job which was there since the host was last idle:
 
     d service / dt = r(n)          a job that finds service v and brings work x ends when service is v + x
