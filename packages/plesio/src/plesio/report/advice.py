@@ -38,7 +38,7 @@ _LEGEND = (
 
 
 def render_advice(advice: Advice) -> RenderableType:
-    """The sentences, the ranking and the code."""
+    """Render the sentences, the ranking and the code."""
     parts: list[RenderableType] = [Text(line) for line in sentences_of(advice)]
     parts += [Text(), terminal_table(_ranking(advice, most=SHOWN)), Text()]
     parts += [Text(line) for line in _code(advice).splitlines()]
@@ -137,7 +137,7 @@ def _progress_chart(advice: Advice) -> LineChart:
 
 
 def _short(spec: str) -> str:
-    """A policy's text as there is room for it in a legend.
+    """Shorten a policy's text for a legend.
 
     >>> _short("local_sgd:8,delay=4,inner_rate=0.25,momentum=0.5")
     'local_sgd:8,delay=4 in two rates'

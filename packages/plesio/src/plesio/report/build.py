@@ -30,7 +30,7 @@ RESULTS_NAME = "results.json"
 
 
 def read_comparison(directory: Path) -> Comparison:
-    """The comparison in ``directory/results.json``.
+    """Read the comparison in ``directory/results.json``.
 
     Raises:
         DataError: The file is missing, holds no runs or is garbled, or its runs cannot be compared.

@@ -27,7 +27,7 @@ Looks = Mapping[str, Look]
 
 
 def comparison_charts(comparison: Comparison, *, windows: Sequence[Window] = ()) -> list[Chart]:
-    """The charts that this comparison has data for, in the order of the page."""
+    """Draw the charts that this comparison has data for, in the order of the page."""
     looks = policy_looks(comparison)
     made: tuple[Chart | None, ...] = (
         _times_chart(comparison, looks),
@@ -44,7 +44,7 @@ def comparison_charts(comparison: Comparison, *, windows: Sequence[Window] = ())
 
 
 def policy_looks(comparison: Comparison) -> dict[str, Look]:
-    """A look for each policy; the baseline is grey."""
+    """Choose a look for each policy; the baseline is grey."""
     return looks_of((summary.policy for summary in comparison.policies), quiet=comparison.baseline)
 
 
@@ -116,7 +116,7 @@ def _seed_dots(
     rows: Mapping[str, str] | None = None,
     middle: Callable[[Sequence[float]], float] = statistics.mean,
 ) -> LineChart:
-    """A row a policy, a dot a seed, a bar at the middle; a row may stay empty, and ``rows`` may name it otherwise."""
+    """Draw a row a policy, a dot a seed, a bar at the middle; a row may stay empty, and ``rows`` may rename it."""
     series: list[Series] = []
     for row, (policy, spread) in enumerate(spreads.items()):
         if spread is None:
@@ -228,7 +228,7 @@ def _worker_times_chart(comparison: Comparison) -> Panels | None:
 
 
 def timeline_chart(windows: Sequence[Window]) -> Panels | None:
-    """A few steps of each policy's first run, all to one scale; None without traces."""
+    """Draw a few steps of each policy's first run, all to one scale; None without traces."""
     if not windows:
         return None
     length_ms = 1e3 * max(window.ends_s - window.begins_s for window in windows)
@@ -244,7 +244,7 @@ def timeline_chart(windows: Sequence[Window]) -> Panels | None:
 
 
 def _timeline(window: Window, axis: Axis) -> Timeline:
-    """The spans of a window, cut to it."""
+    """Draw the spans of a window, cut to it."""
     workers = sorted({span.worker for span in window.spans})
     bars = []
     for activity in _ACTIVITY_COLOURS:

@@ -18,7 +18,7 @@ class Curve:
 
     @classmethod
     def of(cls, points: Iterable[tuple[float, float]]) -> "Curve":
-        """The points whose y is finite, sorted by x: a diverged loss has no place on an axis.
+        """Sort the points whose y is finite by x: a diverged loss has no place on an axis.
 
         >>> Curve.of([(2, 0.5), (1, 0.7), (3, float("nan"))])
         Curve(x=(1, 2), y=(0.7, 0.5))
@@ -27,7 +27,7 @@ class Curve:
         return cls(x=tuple(x for x, _ in finite), y=tuple(y for _, y in finite))
 
     def at(self, x: float) -> float:
-        """The value at ``x``, on the straight line between the neighbouring points."""
+        """Return the value at ``x``, on the straight line between the neighbouring points."""
         return float(np.interp(x, self.x, self.y))
 
 
@@ -71,7 +71,7 @@ def mean_on_shared_range(curves: Sequence[Curve], *, num_points: int, window: in
 
 
 def late_range(curves: Sequence[Curve], *, goal: str) -> tuple[float, float]:
-    """The range of a metric's values that leaves out the steep start: from the values a fifth of the way on."""
+    """Return the range of a metric's values without the steep start: from the values a fifth of the way on."""
     late = [curve.at(curve.x[0] + 0.2 * (curve.x[-1] - curve.x[0])) for curve in curves]
     everything = [y for curve in curves for y in curve.y]
     low, high = (min(late), max(everything)) if goal == "max" else (min(everything), max(late))

@@ -40,7 +40,7 @@ _SIZES = ((0.2, "negligible"), (0.5, "small"), (0.8, "medium"))
 
 
 def brown_forsythe(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The p value of "both spread alike"; None where a side is too small, or neither varies.
+    """Return the p value of "both spread alike"; None where a side is too small, or neither varies.
 
     >>> round(brown_forsythe([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 5.0, 9.0, 13.0, 17.0]), 4)
     0.0479
@@ -54,7 +54,7 @@ def brown_forsythe(one: Sequence[float], other: Sequence[float]) -> float | None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted for being so many, in the order given (Holm 1979).
+    """Adjust p values for being so many, in the order given (Holm 1979).
 
     The smallest of m is multiplied by m, the next by m - 1 and so on; none is less than one before it, or above 1.
 
@@ -71,9 +71,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def hedges_g(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The mean of ``one`` minus that of ``other``, over their common standard deviation, corrected for few values.
+    """Return the mean of ``one`` minus that of ``other``, over their common standard deviation, bias-corrected.
 
-    None where a side has one value, or nothing varies.
+    The correction is for few values. None where a side has one value, or nothing varies.
 
     >>> round(hedges_g([3.0, 4.0, 5.0], [1.0, 2.0, 3.0]), 3)
     1.6
@@ -138,7 +138,7 @@ class Judgement:
 
 
 def judge_difference(policy: Spread, *, baseline: Spread) -> Judgement:
-    """A difference of means.
+    """Judge a difference of means.
 
     >>> judge_difference(Spread.of({0: 2.0, 1: 4.0}), baseline=Spread.of({0: 1.0, 1: 2.0})).p_value
     """
@@ -146,13 +146,13 @@ def judge_difference(policy: Spread, *, baseline: Spread) -> Judgement:
 
 
 def judge_ratio(policy: Spread, *, baseline: Spread) -> Judgement | None:
-    """A ratio of means over seeds; None where a value is not positive."""
+    """Judge a ratio of means over seeds; None where a value is not positive."""
     ratio = ratio_of(policy, denominator=baseline)
     return None if ratio is None else _judgement(ratio, policy, baseline)
 
 
 def judge_spread(policy: Spread, *, baseline: Spread) -> Judgement | None:
-    """A ratio of standard deviations over seeds; None where one of them is 0 or unknown."""
+    """Judge a ratio of standard deviations over seeds; None where one of them is 0 or unknown."""
     if not policy.std or not baseline.std:
         return None
     return Judgement(
@@ -180,7 +180,7 @@ def _judgement(found: Difference | Ratio, policy: Spread, baseline: Spread) -> J
 
 
 def adjusted(family: Sequence[Judgement | None]) -> list[Judgement | None]:
-    """The judgements with p values adjusted for being so many; those without one do not count.
+    """Adjust the judgements' p values for being so many; those without one do not count.
 
     >>> tested = [Judgement(value=1.0, p_value=p_value, num_seeds=3) for p_value in (0.01, 0.04)]
     >>> [one and one.p_adjusted for one in adjusted([tested[0], None, tested[1]])]

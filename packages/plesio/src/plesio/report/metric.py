@@ -39,7 +39,7 @@ class Metric:
         return difference > 0 if self.goal == "max" else difference < 0
 
     def text(self, value: float) -> str:
-        """A value for people.
+        """Write a value for people.
 
         >>> Metric(name="accuracy", goal="max").text(0.98123), Metric(name="perplexity", goal="min").text(12.3456)
         ('98.1 %', '12.35')
@@ -59,7 +59,7 @@ class Metric:
         return f"{spread.mean:.4g} ± {spread.std:.2g}"
 
     def number(self, difference: float) -> str:
-        """A signed difference, without its unit.
+        """Write a signed difference, without its unit.
 
         >>> Metric(name="accuracy", goal="max").number(-0.0021)
         '-0.2'
@@ -70,7 +70,7 @@ class Metric:
         return f"{rounded:+.1f}"
 
     def difference_text(self, difference: float) -> str:
-        """A signed difference for people: percentage points for an accuracy.
+        """Write a signed difference for people: percentage points for an accuracy.
 
         >>> Metric(name="accuracy", goal="max").difference_text(0.0041)
         '+0.4 points'

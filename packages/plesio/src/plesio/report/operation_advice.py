@@ -31,11 +31,11 @@ _SLOW_PACE = 0.5
 
 
 def operation_advice(operation: Operation, *, beside: Sequence[Operation] = ()) -> list[str]:
-    """A sentence or two for each rule that the run breaks; none where it breaks none.
+    """Write a sentence or two for each rule that the run breaks; none where it breaks none.
 
     Args:
         operation: The run.
-        beside: Others on the same network, which show how quick it can be.
+        beside: Other runs on the same network, which show how quick it can be.
     """
     found = [
         _communication(operation),

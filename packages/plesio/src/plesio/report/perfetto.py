@@ -46,7 +46,7 @@ def write_perfetto(run_folder: Path) -> Path:
 
 
 def trace_events(traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """The ``traceEvents`` of one run's traces: metadata first, then spans, events and counters, worker by worker.
+    """Return the ``traceEvents`` of one run's traces: metadata first, then spans, events and counters, by worker.
 
     Raises:
         DataError: A header names no worker or no origin, or two traces are of the same worker.

@@ -29,7 +29,7 @@ _WAYS = {
 
 
 def render_probe(probe: Probe, plan: Plan) -> RenderableType:
-    """The pairs, the racks, the predicted times, and each rank's host."""
+    """Render the pairs, the racks, the predicted times, and each rank's host."""
     hosts = probe.topology.matrix.hosts
     parts: list[RenderableType] = []
     if len(hosts) <= MOST_COLUMNS:

@@ -49,7 +49,7 @@ class RunUtilisation:
         return any(field in record.fields for samples in self.samples.values() for _, record in samples)
 
     def values(self, worker: int, *fields: str) -> list[float]:
-        """The sum of these fields at each sample of a worker; NaN where one is missing."""
+        """Sum these fields at each sample of a worker; NaN where one is missing."""
         return [
             float(sum(record.fields.get(field, float("nan")) for field in fields)) for _, record in self.samples[worker]
         ]
@@ -75,7 +75,7 @@ def utilisation_of(run: RunTraces) -> RunUtilisation | None:
 
 
 def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisation]) -> list[Chart]:
-    """The charts that there is data for, in the order of the page."""
+    """Draw the charts that there is data for, in the order of the page."""
     made: tuple[Chart | None, ...] = (
         _memory_chart(
             comparison,
@@ -173,7 +173,7 @@ def memory_bars(
 def _bytes_over_time(
     utilisations: Sequence[RunUtilisation], *, slug: str, title: str, what: str, unit_of: str, fields: Sequence[str]
 ) -> Panels | None:
-    """The same with a unit that suits the values."""
+    """Draw bytes over time with a unit that suits the values."""
     values = [value for run in utilisations for worker in run.samples for value in run.values(worker, *fields)]
     unit, scale = byte_unit(max(values, default=0.0))
     return _over_time(
@@ -191,7 +191,7 @@ def _over_time(
     scale: float,
     fields: Sequence[str],
 ) -> Panels | None:
-    """A panel a policy, a line a worker; None where nobody has the fields."""
+    """Draw a panel a policy, a line a worker; None if no run has the fields."""
     drawn = [run for run in utilisations if run.has(fields[0])]
     if not drawn:
         return None

@@ -25,7 +25,7 @@ __all__ = [
 
 
 def ratio_text(value: float) -> str:
-    """A ratio for people.
+    """Write a ratio for people.
 
     >>> ratio_text(1.018), ratio_text(0.0312), ratio_text(23.4)
     ('1.02x', '0.031x', '23x')
@@ -34,7 +34,7 @@ def ratio_text(value: float) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """A p value for people.
+    """Write a p value for people.
 
     >>> p_text(0.4123), p_text(0.0314), p_text(0.00001)
     ('p = 0.41', 'p = 0.031', 'p < 0.001')
@@ -45,7 +45,7 @@ def p_text(p_value: float) -> str:
 
 
 def seeds_text(num_seeds: int) -> str:
-    """A number of seeds.
+    """Write a number of seeds.
 
     >>> seeds_text(1), seeds_text(3)
     ('1 seed', '3 seeds')
@@ -54,7 +54,7 @@ def seeds_text(num_seeds: int) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share of 1 in percent.
+    """Write a share of 1 in percent.
 
     >>> share_text(0.461)
     '46 %'
@@ -95,7 +95,7 @@ def _stages(summary: PolicySummary) -> list[str]:
 
 
 def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
-    """A sentence for each thing about the runs that their figures alone would hide."""
+    """Write a sentence for each trouble of the runs that their figures alone would hide."""
     lines = []
     for status in ("failed", "interrupted"):
         seeds = [str(seed) for seed, how, _ in summary.unfinished if how == status]
@@ -192,7 +192,7 @@ def _target_clause(summary: PolicySummary, contrast: Contrast, *, comparison: Co
 
 
 def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparison) -> str:
-    """The advice that follows, for as far as the seeds carry it."""
+    """Write the advice that follows, for as far as the seeds carry it."""
     speed, metric, baseline = contrast.speed, contrast.metric, comparison.baseline
     if speed is None or metric is None:
         return "There is not enough to judge it by."

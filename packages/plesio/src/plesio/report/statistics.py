@@ -47,7 +47,7 @@ class Spread:
         return cls(mean=float(values.mean()), std=std, by_seed=tuple(sorted(by_seed.items())))
 
     def scaled(self, scale: float) -> "Spread":
-        """The same figure in another unit.
+        """Return the same figure in another unit.
 
         >>> Spread.of({0: 0.5}).scaled(100).by_seed
         ((0, 50.0),)
@@ -142,7 +142,7 @@ def difference_of(policy: Spread, *, baseline: Spread) -> Difference:
 
 
 def ratio_of(numerator: Spread | None, *, denominator: Spread | None) -> Ratio | None:
-    """The geometric mean ratio over seeds; None where a side is missing or has a value that is not positive."""
+    """Return the geometric mean ratio over seeds; None where a side is missing or has a value that is not positive."""
     if numerator is None or denominator is None or min(*numerator.values, *denominator.values) <= 0:
         return None
     difference = difference_of(_logarithms(numerator), baseline=_logarithms(denominator))
@@ -161,12 +161,12 @@ def _logarithms(spread: Spread) -> Spread:
 
 
 def _paired_error(differences: np.ndarray) -> tuple[float, float]:
-    """Standard error of the mean difference, and its degrees of freedom."""
+    """Return the standard error of the mean difference, and its degrees of freedom."""
     return float(differences.std(ddof=1)) / math.sqrt(len(differences)), len(differences) - 1
 
 
 def _welch_error(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Standard error of the difference of means, with the Welch-Satterthwaite degrees of freedom."""
+    """Return the standard error of the difference of means, with the Welch-Satterthwaite degrees of freedom."""
     parts = [float(side.var(ddof=1)) / len(side) for side in (ours, theirs)]
     if sum(parts) == 0:
         return 0.0, 1.0

@@ -24,7 +24,7 @@ _LOSS_WINDOW = 9
 
 
 def training_s(run: RunResult) -> float:
-    """The run's training time in its own world's seconds."""
+    """Return the run's training time in its own world's seconds."""
     return run.wall_s if run.virtual_s is None else run.virtual_s
 
 
@@ -118,13 +118,13 @@ def _held_against(baseline: PolicySummary, summary: PolicySummary) -> PolicySumm
 
 
 def _if_all_reached(summary: PolicySummary) -> Spread | None:
-    """Times to target, unless a seed is missing: the mean of those that made it would flatter the policy."""
+    """Return the times to target, unless a seed is missing: the mean of the others would flatter the policy."""
     target = summary.to_target
     return target.reached if target is not None and target.num_reached == target.num_runs else None
 
 
 def final_metrics(finished: Iterable[RunResult]) -> Spread | None:
-    """Final metrics by seed; None where no run has one that is finite."""
+    """Return the final metrics by seed; None where no run has one that is finite."""
     return _per_seed(finished, lambda run: run.final_metric)
 
 
@@ -142,7 +142,7 @@ def _target_times(finished: Sequence[RunResult]) -> TargetTimes | None:
 
 
 def _share(runs: Iterable[RunResult], name: str) -> float | None:
-    """The part of all workers' accounted time that went into ``name``; None where nothing was accounted for."""
+    """Return the part of all workers' accounted time that went into ``name``; None where nothing was accounted for."""
     times = [times for run in runs for times in run.workers]
     total_s = sum(worker.compute_s + worker.wait_s + worker.communicate_s for worker in times)
     return sum(getattr(worker, name) for worker in times) / total_s if total_s > 0 else None

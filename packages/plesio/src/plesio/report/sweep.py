@@ -52,7 +52,7 @@ class Sweep:
 
 
 def summarise_sweep(runs: Mapping[str, Sequence[RunResult]], *, network: str) -> Sweep:
-    """The figures of runs by bandwidth ("1 Gbit/s"), from the smallest on.
+    """Summarise runs by bandwidth ("1 Gbit/s"), from the smallest on.
 
     Raises:
         DataError: The runs of a bandwidth cannot be compared.
@@ -100,7 +100,7 @@ def _best(bandwidth: str, sweep: Sweep) -> str:
 
 
 def _where_bandwidth_matters(sweep: Sweep) -> str | None:
-    """The bandwidth from which on more of it shortens no policy's time by more than 10 %."""
+    """Find the bandwidth from which on more of it shortens no policy's time by more than 10 %."""
     times = {bandwidth: _times_s(comparison) for bandwidth, comparison in sweep.comparisons.items()}
     *narrower, widest = times
     last = times[widest]
@@ -184,7 +184,7 @@ def _cell(point: charts.SweepPoint | None, quantity: charts.Quantity) -> str:
 
 
 def _time_text(time_s: float) -> str:
-    """A time as one of a column's: with as many digits as the others, usually."""
+    """Write a time as one of a column's: with as many digits as the others, usually."""
     return f"{time_s:.2f} s" if 1 <= time_s < 60 else format_seconds(time_s)
 
 
@@ -198,7 +198,7 @@ def _troubles(sweep: Sweep) -> list[str]:
 
 
 def render_sweep(sweep: Sweep) -> RenderableType:
-    """The tables, what they say, and which runs are missing from them."""
+    """Render the tables, the findings, and which runs are missing from them."""
     parts: list[RenderableType] = []
     for one in _tables(sweep).values():
         parts += [Text(f"{one.title}:"), plain_table(one), Text()]
@@ -207,7 +207,7 @@ def render_sweep(sweep: Sweep) -> RenderableType:
 
 
 def sweep_charts_of(sweep: Sweep) -> list[LineChart]:
-    """The charts that there are bounds and bandwidths enough for."""
+    """Draw the charts that there are bounds and bandwidths enough for."""
     swept, goal = sweep.comparisons, sweep.goal
     made, over_bandwidth, over_bound = [], len(swept) > 1, len(charts.bound_policies(swept)) > 1
     if over_bound:

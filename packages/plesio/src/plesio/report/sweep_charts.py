@@ -112,7 +112,7 @@ THROUGHPUT = Quantity(
 
 
 def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPoint | None:
-    """The policy's point in this comparison; None if it was not run there."""
+    """Return the policy's point in this comparison; None if it was not run there."""
     found = comparison.find(policy)
     return None if found is None else quantity.point_of(found)
 
@@ -132,7 +132,7 @@ def _bounded(specs: Iterable[str]) -> dict[str, SSP]:
 
 
 def bound_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> LineChart:
-    """A line per bandwidth, over the bounds."""
+    """Draw a line per bandwidth, over the bounds."""
     labels = _bound_labels(bound_policies(comparisons))
     colours = dict(zip(comparisons, _from_warm_to_cold(len(comparisons)), strict=True))
     lines = []
@@ -154,7 +154,7 @@ def bound_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *, sl
 
 
 def bandwidth_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> LineChart:
-    """A line per policy, over the bandwidths; there are two at least."""
+    """Draw a line per policy, over the bandwidths; there are two at least."""
     policies = dict.fromkeys(summary.policy for one in comparisons.values() for summary in one.policies)
     looks = looks_of(policies, quiet=next(iter(comparisons.values())).baseline)
     places = {bandwidth: 8 * parse_bandwidth(bandwidth) for bandwidth in comparisons}
@@ -177,7 +177,7 @@ def _dot_shift(number: int) -> float:
 
 
 def _bound_labels(specs: Sequence[str]) -> dict[str, str]:
-    """The bound, and below it the period where periods differ; all of the spec where that is not enough."""
+    """Label each bound, and below it the period where periods differ; with all of the spec where that is not enough."""
     found = _bounded(specs)
     if len({policy.period for policy in found.values()}) > 1:
         labels = {spec: f"{policy.bound}\np = {policy.period}" for spec, policy in found.items()}
@@ -227,7 +227,7 @@ class _Line:
         return {x: point for x, point in self.points.items() if point is not None}
 
     def series(self, unit: str) -> Iterator[Series]:
-        """The line, its seeds, and its points by how many seeds they are of; the filled ones stand in the legend."""
+        """Yield the line, its seeds, and its points by how many seeds they are of; the filled ones are in the legend."""
         found, series = self.found, partial(Series, name=self.name, look=self.look)
         dots = [(self.dots_at[x], value, seed) for x, point in found.items() for seed, value in point.by_seed]
         if len(dots) > len(found):
@@ -253,7 +253,7 @@ class _Line:
 def _chart(
     lines: Sequence[_Line], quantity: Quantity, axis: Axis, *, slug: str, title: str, more: str = ""
 ) -> LineChart:
-    """The chart of all lines, its legend, and a caption that says what the marks mean, those that there are."""
+    """Draw all lines, a legend, and a caption on the meaning of the marks, those that there are."""
     points = [point for line in lines for point in line.found.values()]
     incomplete = [point for point in points if point.by_seed and not point.complete]
     never = [point for point in points if not point.by_seed and point.at_least]

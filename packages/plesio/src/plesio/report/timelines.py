@@ -58,7 +58,7 @@ def window_of(run: RunTraces) -> Window | None:
 
 
 def _middle(spans: Sequence[Span]) -> tuple[float, float]:
-    """`STEPS` steps of the slowest worker around the middle of the run."""
+    """Return the time of `STEPS` steps of the slowest worker around the middle of the run."""
     first_s, last_s = min(span.at_s for span in spans), max(span.at_s + span.duration_s for span in spans)
     began: dict[int, dict[int, float]] = {}
     for span in spans:

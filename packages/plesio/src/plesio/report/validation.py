@@ -86,7 +86,7 @@ def summary_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def _number(value: float) -> str:
-    """A number as text, without powers of ten.
+    """Write a number as text, without powers of ten.
 
     >>> _number(59_612_345.0), _number(0.47634), _number(2.8e-17)
     ('59,612,345', '0.4763', '0')

@@ -225,7 +225,7 @@ def speed_up_chart(found: Characterisation) -> Panels | None:
 
 
 def accuracy_chart(found: Characterisation) -> Panels | None:
-    """The metric over training time with the most workers, a panel a model and a line a policy."""
+    """Draw the metric over training time with the most workers, a panel a model and a line a policy."""
     looks = _looks(found)
     panels = []
     for comparison, title in _with_most_workers(found):

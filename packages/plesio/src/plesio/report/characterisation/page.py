@@ -140,7 +140,7 @@ def _of_same_steps(found: Characterisation) -> Iterator[str]:
 
 
 def _of_regained(found: Characterisation) -> Iterator[str]:
-    """The source's main claim, with a test for each model."""
+    """Yield the source's main claim, with a test for each model."""
     tested = {model: one for model, one in regained(found).items() if one.p_adjusted is not None}
     if not tested:
         return
@@ -227,7 +227,7 @@ def _own_charts(found: Characterisation) -> list[Chart | None]:
 
 
 def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
-    """The source's figures in their order, with their numbers before the findings."""
+    """Number the source's figures in their order, which come before the findings."""
     for number, chart in sorted(charts.items(), key=lambda item: int(item[0].split()[0])):
         yield replace(chart, title=f"Figure{'s' if ' ' in number else ''} {number}: {chart.title}")
 
@@ -270,7 +270,7 @@ def _as_csv(one: Table) -> str:
 
 
 def _as_json(found: Characterisation) -> dict[str, Any]:
-    """The claims; all else is in the comparisons' own `results.json`."""
+    """Return the claims as JSON values; all else is in the comparisons' own `results.json`."""
     return {
         "claims": [
             {

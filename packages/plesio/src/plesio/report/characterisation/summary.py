@@ -85,7 +85,7 @@ class Characterisation:
         return next((self.settings[one] for one in plain if one in self.settings), None)
 
     def summary(self, strategy: str, *, model: str, workers: int) -> PolicySummary | None:
-        """A strategy of the paper in that setting; None if it was not run or no run finished."""
+        """Return a strategy of the paper in that setting; None if it was not run or no run finished."""
         comparison = self.measured(model=model, workers=workers)
         if comparison is None:
             return None
@@ -102,7 +102,7 @@ class Characterisation:
         return list(dict.fromkeys(combination.model for combination in self.settings))
 
     def unfinished(self) -> Iterator[str]:
-        """A line for each run that did not finish."""
+        """Yield a line for each run that did not finish."""
         for combination, comparison in self.settings.items():
             for summary in comparison.policies:
                 for seed, status, error in summary.unfinished:
@@ -184,7 +184,7 @@ def makes_steps_of_bsp(policy: str, *, workers: int) -> bool:
 
 
 def _by_family(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims with p values adjusted within each of the three families."""
+    """Adjust the claims' p values within each of the three families."""
     families = (adjusted([getattr(claim, name) for claim in claims]) for name in ("speed", "metric", "spread"))
     return [
         replace(claim, speed=speed, metric=metric, spread=spread)

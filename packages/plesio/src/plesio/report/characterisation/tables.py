@@ -41,7 +41,7 @@ def _by_workers(found: Characterisation, layout: PaperLayout) -> Table:
 
 
 def _ratio_rows(found: Characterisation, strategies: Sequence[str], models: Sequence[str]) -> Iterator[list[str]]:
-    """The second strategy's time over the first one's: what can be compared although machines cannot."""
+    """Yield the second strategy's time over the first one's: ratios compare although machines do not."""
     first, second = strategies
     for model in models:
         ours: list[str] = []

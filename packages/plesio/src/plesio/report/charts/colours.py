@@ -36,7 +36,7 @@ _AS_FAR_FROM_BOTH = 0.179
 
 
 def looks_of(names: Iterable[str], *, quiet: str | None = None) -> dict[str, Look]:
-    """A look for each name, all different for up to 42; that of ``quiet`` is grey, for the others are seen against it.
+    """Choose a look for each name, all different for up to 42; ``quiet`` is grey, as the others' background.
 
     >>> looks_of(["bsp", "asp", "ssp:4"], quiet="bsp")["ssp:4"]
     Look(colour='#e69f00', shape=1)
@@ -48,7 +48,7 @@ def looks_of(names: Iterable[str], *, quiet: str | None = None) -> dict[str, Loo
 
 
 def series_looks(series: Sequence[Series]) -> list[Look]:
-    """The look of each series: its own, or the next one that is free, which those of a group or of one name share.
+    """Choose the look of each series: its own, or the next one that is free, shared by a group or by one name.
 
     >>> model, run = (Series(name=name, group="ring", x=(), y=()) for name in ("modelled", "measured"))
     >>> [look.shape for look in series_looks([model, Series(name="tree", x=(), y=()), run])]
@@ -59,7 +59,7 @@ def series_looks(series: Sequence[Series]) -> list[Look]:
 
 
 def amount_colour(share: float) -> str:
-    """The colour of `AMOUNTS` nearest to this share of the way from little to much."""
+    """Return the colour of `AMOUNTS` nearest to this share of the way from little to much."""
     return AMOUNTS[round(share * (len(AMOUNTS) - 1))] if share == share else "#ffffff"
 
 
@@ -75,5 +75,5 @@ def ink_on(colour: str) -> str:
 
 
 def _linear(value: float) -> float:
-    """An sRGB value from 0 to 1 as an amount of light."""
+    """Convert an sRGB value from 0 to 1 to an amount of light."""
     return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)

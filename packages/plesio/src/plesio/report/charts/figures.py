@@ -78,7 +78,7 @@ class _Sheet:
 
 
 def draw_figure(chart: Chart) -> go.Figure:
-    """The chart as a figure of a page; title and caption are the page's own text."""
+    """Draw the chart as a figure of a page; title and caption are the page's own text."""
     charts, columns = (chart.charts, chart.columns) if isinstance(chart, Panels) else ([chart], 1)
     in_panels, shared = isinstance(chart, Panels), columns == 1
     num_rows = math.ceil(len(charts) / columns)
@@ -205,7 +205,7 @@ def _add_band(sheet: _Sheet, series: Series, look: Look, *, signs: bool) -> None
 
 
 def _scatter(chart: LineChart, series: Series, look: Look, is_marked: bool) -> dict[str, Any]:
-    """A line, or points."""
+    """Draw a line, or points."""
     is_points, is_thin = series.style in ("points", "strokes"), series.weight == "thin"
     shape = "line-ns" if series.style == "strokes" else _SHAPES[look.shape]
     lines = "lines+markers" if is_marked else "lines"
@@ -332,7 +332,7 @@ def _(chart: Timeline, sheet: _Sheet) -> None:
 
 
 def _finish_rows(sheet: _Sheet, rows: Sequence[str], axis: Axis) -> None:
-    """The axes of a chart whose rows are bars."""
+    """Set the axes of a chart whose rows are bars."""
     places = list(range(len(rows)))
     sheet.figure.update_xaxes(_axis(axis), **sheet.cell)
     sheet.figure.update_yaxes(

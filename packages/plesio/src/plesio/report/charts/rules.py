@@ -56,7 +56,7 @@ def goes_right(chart: LineChart, x: float) -> bool:
 
 
 def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
-    """The row above the chart for the words of each mark, from 0: the lowest in which they touch no others.
+    """Choose the row above the chart for the words of each mark, from 0: the lowest in which they touch no others.
 
     Args:
         chart: A chart with marks.
@@ -85,7 +85,7 @@ def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
 
 
 def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
-    """The labels by their place, thinned to at most so many at equal distances; the last is kept where possible.
+    """Thin the labels to at most so many at equal distances, by their place; the last is kept where possible.
 
     >>> thinned(["1", "2", "5", "10", "20"], most=3)
     {0: '1', 2: '5', 4: '20'}
@@ -98,11 +98,11 @@ def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
 
 
 def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str], bool]:
-    """The labels below columns by their place, and whether they are tilted.
+    """Return the labels below columns by their place, and whether they are tilted.
 
     Args:
         labels: The labels from left to right.
-        letters: Letters that there is room for. A few labels that need more are tilted, for they may be names;
+        letters: Number of letters for which there is room. A few labels that need more are tilted, for they may be names;
             many are sizes, of which some do.
 
     >>> column_labels(["ring", "tree"], letters=20)
@@ -162,7 +162,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """A value beside an axis.
+    """Write a value beside an axis.
 
     >>> tick_text(10_000), tick_text(0.0001), tick_text(1e-12), tick_text(3e6)
     ('10,000', '0.0001', '10⁻¹²', '3·10⁶')
@@ -175,7 +175,7 @@ def tick_text(value: float) -> str:
 
 
 def marked_lines(series: Sequence[Series]) -> list[Series]:
-    """The lines that have markers: there are others that they could be taken for, and no points of their name."""
+    """Return the lines with markers: those that could be taken for others, and have no points of their name."""
     of_points = {one.name for one in series if one.style == "points"}
     lines = [one for one in series if one.style in ("line", "dashed") and one.weight != "thin"]
     return [one for one in lines if one.name not in of_points] if len(lines) > 1 else []
@@ -189,7 +189,7 @@ def rows_of(chart: Chart) -> list[str]:
 
 
 def on_two_lines(name: str) -> str:
-    """A name beside an axis; a long one is broken after the comma nearest to its middle.
+    """Break a long name beside an axis after the comma nearest to its middle.
 
     >>> on_two_lines("ssp:4"), on_two_lines("local_sgd:8,delay=4,exchange=store").splitlines()
     ('ssp:4', ['local_sgd:8,delay=4,', 'exchange=store'])
@@ -227,7 +227,7 @@ def cell_amounts(chart: HeatMap) -> list[list[float]]:
 
 
 def cell_inks(chart: HeatMap) -> list[list[str]]:
-    """The colour of what stands in each cell, row by row.
+    """Choose the colour of the text in each cell, row by row.
 
     >>> from plesio.core.charts import Axis
     >>> none = Axis(title="")

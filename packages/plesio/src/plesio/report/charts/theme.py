@@ -8,7 +8,7 @@ __all__ = ["lay_out", "with_alpha"]
 
 
 def with_alpha(colour: str, alpha: float) -> str:
-    """A ``#rrggbb`` colour made see-through.
+    """Make a ``#rrggbb`` colour see-through.
 
     >>> with_alpha("#0072b2", 0.3)
     'rgba(0,114,178,0.3)'

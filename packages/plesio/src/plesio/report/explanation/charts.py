@@ -37,7 +37,7 @@ _DOTS = "A dot is a change: point at it to read why."
 
 
 def explanation_charts(explanation: Explanation) -> list[Chart]:
-    """The charts that this run has data for, in the order of the page."""
+    """Draw the charts that this run has data for, in the order of the page."""
     made = (
         _slack_chart(explanation),
         _step_chart(explanation),
@@ -214,7 +214,7 @@ def _rung(slack: float) -> float:
 
 
 def _over_steps(explanation: Explanation, **chart: Any) -> LineChart:
-    """A chart over all steps of the run, with a line at each change."""
+    """Make a chart over all steps of the run, with a line at each change."""
     who = "the furthest" if any(chapter.steps_made for chapter in explanation.chapters) else "each"
     return LineChart(
         x=Axis(title=f"steps finished by {who} worker", view=(0, explanation.num_steps)),
@@ -224,7 +224,7 @@ def _over_steps(explanation: Explanation, **chart: Any) -> LineChart:
 
 
 def _corners(edges: Sequence[tuple[int, int]], values: Sequence[float]) -> tuple[list[int], list[float]]:
-    """The corners of a line that is level between each two edges and rises and falls at them."""
+    """Return the corners of a line that is level between each two edges and rises and falls at them."""
     return [edge for pair in edges for edge in pair], [value for value in values for _ in range(2)]
 
 
@@ -243,7 +243,7 @@ def _steps(
 
 
 def _change_marks(explanation: Explanation) -> Iterator[Series]:
-    """A dot at each change; a cross where the workers went back to an earlier state."""
+    """Yield a dot at each change; a cross where the workers went back to an earlier state."""
     for chapter in explanation.changes:
         if chapter.change is not None:
             yield Series(
@@ -295,7 +295,7 @@ def _steps_by_policy(explanation: Explanation) -> Iterator[str]:
 
 
 def metric_chart(explanation: Explanation) -> LineChart | None:
-    """The metric over training time; None where the run has fewer than two finite evaluations."""
+    """Draw the metric over training time; None where the run has fewer than two finite evaluations."""
     metric = metric_of(explanation)
     outcomes = [("bsp", explanation.bsp, Look(QUIET)), ("this run", explanation.outcome, Look(COLOURS[0]))]
     drawn = [(name, one, look) for name, one, look in outcomes if one is not None and len(one.metrics.x) > 1]

@@ -109,7 +109,7 @@ def explanation_of(
 
 
 def _last_clock(run: RunResult, log: EventLog) -> int:
-    """Steps of each worker, by the run's totals; where workers came or went, the clock of its last recorded loss."""
+    """Return the steps of each worker by the run's totals, or, if workers came or went, the last recorded loss's clock."""
     clocks = [point.clock for point in run.losses]
     if clocks and any(isinstance(entry.event, Resumed) for entry in log.entries):
         return max(clocks)

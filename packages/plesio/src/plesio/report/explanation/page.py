@@ -31,11 +31,11 @@ def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) 
 
 
 def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] | None = None) -> str:
-    """The page as one HTML document.
+    """Render the page as one HTML document.
 
     Args:
-        explanation: What it tells.
-        advice: What to do about how the run went; None where it has no traces.
+        explanation: The page's content.
+        advice: Sentences of advice on the run; None where it has no traces.
     """
     changes = Items(items=[Item(text=text) for text in explanation_sentences(explanation)], ordered=True)
     advised = () if advice is None else advice or (NOTHING_TO_ADVISE,)
@@ -94,7 +94,7 @@ def _inputs_text(inputs: Mapping[str, float]) -> str:
 
 
 def _row(chapter: Chapter) -> dict[str, str]:
-    """A chapter's cells by column; all chapters of a run have the same columns."""
+    """Return a chapter's cells by column; all chapters of a run have the same columns."""
     row = {
         "steps": f"{chapter.begin + 1} to {chapter.end}",
         "from": format_seconds(chapter.begin_s),

@@ -24,7 +24,7 @@ def decision_sentences(run: RunResult) -> list[str] | None:
 
 
 def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | None:
-    """The changes, each with the latest review that left it in force; None if the decisions are of another kind."""
+    """Pair each change with the latest review that left it in force; None if the decisions are of another kind."""
     changes: list[tuple[Change, Review | None]] = []
     shares: tuple[float, ...] = ()
     times = TrainingClock(run, num_steps=run.steps // max(1, run.num_workers))
@@ -43,7 +43,7 @@ def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | Non
 
 
 def _review(decision: Mapping[str, Any]) -> Review:
-    """The latest review that left a decision in force; where there was none, the one that made it."""
+    """Return the latest review that left a decision in force; where there was none, the one that made it."""
     latest = decision.get("latest", decision)
     return Review(
         clock=int(latest["clock"]),

@@ -57,11 +57,11 @@ class ChangingRuns:
         raise DataError(f"{self.directory} has no run {' '.join(asked)}; it has {_listing(self.runs)}")
 
     def explanation(self, place: int, *, bsp_directory: Path | None = None) -> Explanation:
-        """The explanation of one run, held against bsp on the same task with as many workers and the same seed.
+        """Explain one run, held against bsp on the same task with as many workers and the same seed.
 
         Args:
-            place: Which run.
-            bsp_directory: Where the run under bsp is; None is wherever these runs are, if it is there.
+            place: The run's place in `runs`.
+            bsp_directory: Folder of the run under bsp; None is the folder of these runs, if it is there.
 
         Raises:
             DataError: Its events were not recorded or cannot be read, or ``bsp_directory`` has no such run.
@@ -100,7 +100,7 @@ class ChangingRuns:
         return len(ours & {one.seed for one in self.known if _is_bsp_of(one, run)})
 
     def _over_seeds(self, run: RunResult) -> Difference | None:
-        """The difference that `plesio compare` tests."""
+        """Return the difference that `plesio compare` tests."""
         ours = final_metrics(one for one in self.known if one.policy == run.policy and one.status == "finished")
         theirs = final_metrics(one for one in self.known if _is_bsp_of(one, run))
         return None if ours is None or theirs is None else difference_of(ours, baseline=theirs)
@@ -117,7 +117,7 @@ class ChangingRuns:
 
 
 def find_changing_runs(directory: Path) -> ChangingRuns:
-    """The runs in a trace folder or a comparison's folder whose policy adapts or switches.
+    """Find the runs in a trace folder or a comparison's folder whose policy adapts or switches.
 
     Raises:
         DataError: There are no results, or none of such a run.
@@ -145,7 +145,7 @@ def find_changing_runs(directory: Path) -> ChangingRuns:
 
 
 def _comparison_of(directory: Path) -> Path | None:
-    """The folder itself if it is a comparison's, or the one of which it is a run's."""
+    """Return the folder itself if it is a comparison's, or the comparison's folder that it is a run of."""
     if (directory / _RUNS).is_dir():
         return directory
     above = directory.resolve().parent

@@ -31,7 +31,7 @@ _NO_FURTHER = re.compile(r": back to bsp( and to the last good state)?$")
 
 
 def heading_text(explanation: Explanation) -> str:
-    """The run, and how much happened in it."""
+    """Name the run, and the number of its changes."""
     num_changes = counted(len(explanation.changes), "change")
     where = "" if explanation.world == "process" else f" in the {explanation.world} world"
     workers = counted(explanation.num_workers, "worker")
@@ -61,13 +61,13 @@ def closing_sentences(explanation: Explanation) -> list[str]:
 
 
 def change_text(change: Change) -> str:
-    """A change, when it was and why, without what came of it; without the full stop."""
+    """Describe a change, its time and its reason, without its effect; without the full stop."""
     when = f"After {counted(change.clock, 'step')} ({format_seconds(change.at_s)})"
     return f"{when} {listed(list(_deeds(change)))}, {listed(list(_grounds(change)))}"
 
 
 def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
-    """That a run went through under one policy, and why.
+    """State that a run went through under one policy, and why.
 
     Args:
         num_steps: Steps of each worker.
@@ -90,7 +90,7 @@ def upheld_text(latest: Review | None, *, reason: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A worker's share, of two digits at least.
+    """Write a worker's share, with two digits at least.
 
     >>> percent(0.301), percent(0.097)
     ('30 %', '9.7 %')
@@ -243,5 +243,5 @@ def _step_time_text(saved_s: float) -> str:
 
 
 def _clause(reason: str) -> str:
-    """The policy's reason within a sentence; what it led to has been said already."""
+    """Turn the policy's reason into a clause; its consequence has been stated already."""
     return re.sub(r"\b1 steps\b", "1 step", _NO_FURTHER.sub("", reason.rstrip(".")))

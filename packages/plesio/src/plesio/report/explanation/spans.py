@@ -73,7 +73,7 @@ class TrainingClock:
 
 
 def slack_of(spec: str) -> int:
-    """Steps that a worker under this policy goes on without hearing of the others'; in low rank as `Setting` has it.
+    """Return the steps that a worker goes on without news of the others; in low rank as `Setting` has it.
 
     >>> [slack_of(spec) for spec in ("bsp", "local_sgd:8,delay=4", "ssp:7,period=1", "bsp,compress=powersgd:4")]
     [0, 11, 1, 1]
@@ -95,7 +95,7 @@ def components_of(policy: Adaptive) -> tuple[str, ...]:
 
 
 def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
-    """The reviews and what they were answered, in order."""
+    """Return the reviews and their answers, in order."""
     answers: list[ReviewRound] = []
     open_reviews: dict[int, Reviewed] = {}
     for entry in log.entries:
@@ -115,13 +115,13 @@ def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
 def read_spans(
     answers: Sequence[ReviewRound], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
 ) -> tuple[PolicySpan, ...]:
-    """The spans of a run of ``num_steps`` steps.
+    """Return the spans of a run of ``num_steps`` steps.
 
     Args:
-        answers: As `read_answers` gives them.
+        answers: Reviews and answers from `read_answers`.
         policy: The run's.
         num_steps: Steps of each worker.
-        at_s: Training time at a clock, for spans of which no review tells.
+        at_s: Training time at a clock, for spans without a review.
     """
     steers = [answer.steer for answer in answers if answer.steer is not None]
     steps = _Steps(answers)
@@ -240,7 +240,7 @@ def _paces(reviews: Sequence[Reviewed]) -> dict[int, tuple[float, ...]]:
 
 
 def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
-    """This answer, or the first after it that knew what an exchange takes; this one if none did."""
+    """Return this answer, or the first after it that had an exchange's time; this one if none did."""
     if answer is None:
         return None
     later = (one for one in steers if one.clock >= answer.clock and one.inputs)
@@ -248,7 +248,7 @@ def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
 
 
 def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:
-    """The slack that each component allowed, and which of them kept a setting away that would have been faster."""
+    """Return the slack that each component allowed, and which of them kept a faster setting away."""
     if answer is None or not answer.inputs:
         return {}, None
     inputs = dict(answer.inputs)

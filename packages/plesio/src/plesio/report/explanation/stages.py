@@ -34,7 +34,7 @@ class StoreSteps:
             since = max([since, *(action.clock for action in entry.actions if isinstance(action, Steer))])
 
     def by_worker(self, begin: int, end: int) -> dict[int, int]:
-        """Steps of each worker under what came into force from clock ``begin`` on and before ``end``."""
+        """Count each worker's steps under what came into force from clock ``begin`` on and before ``end``."""
         steps: Counter[int] = Counter()
         for since, arrived in self._arrivals:
             if begin <= since < end:

@@ -76,7 +76,7 @@ def _is_worse(side: _Side) -> bool:
 
 
 def _lead(time: _Side, quality: _Side) -> str:
-    """The verdict in a few words; none where the two do not go together."""
+    """Put the verdict in a few words; none where the two do not go together."""
     if quality is None:
         return "Whether it learned as well as bsp is not known"
     sides = (time, quality)

@@ -72,7 +72,7 @@ def heard_from_all(
     Args:
         part: The checkpoint's folder.
         ranks: The workers.
-        patience_s: Seconds to wait for the next note, counted anew whenever this number changes.
+        patience_s: Seconds to wait for the missing notes, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
 
     Raises:
