@@ -54,7 +54,7 @@ def brown_forsythe(one: Sequence[float], other: Sequence[float]) -> float | None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for being so many, in the order given (Holm 1979).
+    """Adjust p values for their number, in the order given (Holm 1979).
 
     The smallest of m is multiplied by m, the next by m - 1 and so on; none is less than one before it, or above 1.
 
@@ -180,7 +180,7 @@ def _judgement(found: Difference | Ratio, policy: Spread, baseline: Spread) -> J
 
 
 def adjusted(family: Sequence[Judgement | None]) -> list[Judgement | None]:
-    """Adjust the judgements' p values for being so many; those without one do not count.
+    """Adjust the judgements' p values for their number; judgements without one do not count.
 
     >>> tested = [Judgement(value=1.0, p_value=p_value, num_seeds=3) for p_value in (0.01, 0.04)]
     >>> [one and one.p_adjusted for one in adjusted([tested[0], None, tested[1]])]

@@ -227,7 +227,7 @@ class _Line:
         return {x: point for x, point in self.points.items() if point is not None}
 
     def series(self, unit: str) -> Iterator[Series]:
-        """Yield the line, its seeds, and its points by how many seeds they are of; the filled ones are in the legend."""
+        """Yield the line, its seeds, and its points by how many seeds they are of, the filled ones with a legend."""
         found, series = self.found, partial(Series, name=self.name, look=self.look)
         dots = [(self.dots_at[x], value, seed) for x, point in found.items() for seed, value in point.by_seed]
         if len(dots) > len(found):

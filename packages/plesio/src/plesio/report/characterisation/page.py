@@ -227,7 +227,7 @@ def _own_charts(found: Characterisation) -> list[Chart | None]:
 
 
 def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
-    """Number the source's figures in their order, which come before the findings."""
+    """Yield the source's figures in their order, with the number in front of each title."""
     for number, chart in sorted(charts.items(), key=lambda item: int(item[0].split()[0])):
         yield replace(chart, title=f"Figure{'s' if ' ' in number else ''} {number}: {chart.title}")
 

@@ -109,7 +109,7 @@ def explanation_of(
 
 
 def _last_clock(run: RunResult, log: EventLog) -> int:
-    """Return the steps of each worker by the run's totals, or, if workers came or went, the last recorded loss's clock."""
+    """Return each worker's steps by the run's totals, or the last recorded loss's clock if workers came or went."""
     clocks = [point.clock for point in run.losses]
     if clocks and any(isinstance(entry.event, Resumed) for entry in log.entries):
         return max(clocks)
