@@ -102,8 +102,8 @@ def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str
 
     Args:
         labels: The labels from left to right.
-        letters: Letters for which there is room. A few labels that need more are tilted, for they may be names; many are
-            sizes, of which some do.
+        letters: Letters for which there is room. A few labels that need more are tilted, for they may be names; many
+            are sizes, of which some do.
 
     >>> column_labels(["ring", "tree"], letters=20)
     ({0: 'ring', 1: 'tree'}, False)
