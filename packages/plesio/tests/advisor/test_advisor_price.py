@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from plesio.advisor.candidates import candidates
-from plesio.advisor.curve import Curve
+from plesio.advisor.curve import ProgressCurve
 from plesio.advisor.failures import FailureModel
 from plesio.advisor.memory import memory_need
 from plesio.advisor.price import price
@@ -70,8 +70,8 @@ def test_how_long_a_run_went_on_has_no_say_in_when_it_came_to_a_level():
     samples = np.arange(1, 401) * 100.0
     noise = 0.01 * np.sin(37 * samples)
     points = 1 - np.exp(-samples / 3000) + noise
-    curve = Curve(samples, samples / 1000, points)
-    short = Curve(samples[:100], samples[:100] / 1000, points[:100])
+    curve = ProgressCurve(samples, samples / 1000, points)
+    short = ProgressCurve(samples[:100], samples[:100] / 1000, points[:100])
     true = -3000 * np.log(0.3)
     assert curve.samples_to(0.7) == pytest.approx(true, rel=0.03)
     assert short.samples_to(0.7) == pytest.approx(curve.samples_to(0.7), rel=0.01)

@@ -11,7 +11,7 @@ from plesio.bench.validate import Workload, matrix, validate
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.predictions import Prediction
 from plesio.core.results import Environment, RunResult, Staleness, WorkerTimes
-from plesio.cost.calibration import Calibration, Curve
+from plesio.cost.calibration import Calibration, SizeCurve
 
 QUADRATIC = Workload(task="quadratic", batch_size=16)
 
@@ -35,7 +35,7 @@ class Silence:
 
 
 def calibration(*_: Any, **__: Any) -> Calibration:
-    curve = Curve.of({1: 0.001, 10: 0.002, 100: 0.003})
+    curve = SizeCurve.of({1: 0.001, 10: 0.002, 100: 0.003})
     return Calibration(
         task="quadratic",
         batch_size=16,

@@ -12,7 +12,7 @@ import pytest
 from plesio.cli.commands import invoke
 from plesio.core.results import RunResult, read_results, write_results
 from plesio.policies import EventLog, Reviewed, Steer, parse_policy, write_log
-from plesio.policies.replay import Entry
+from plesio.policies.replay import LogEntry
 
 
 def a_run(policy: str, seed: int, *, wall_s: float = 0.6) -> RunResult:
@@ -30,7 +30,7 @@ def record(folder: Path, run: RunResult) -> None:
         inputs=(("system.bsp_step_s", 0.04), ("system.step_s", 0.02), ("system.least_step_s", 0.02)),
     )  # fmt: skip
     policy = parse_policy(run.policy)
-    entries = (Entry(event=review, actions=(answer,)),) if policy.adapts else ()
+    entries = (LogEntry(event=review, actions=(answer,)),) if policy.adapts else ()
     folder.mkdir(parents=True)
     write_log(folder / "events.jsonl", EventLog(policy=policy, entries=entries))
     write_results(folder / "results.json", [run])

@@ -8,18 +8,18 @@ import pytest
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import Environment
-from plesio.cost.calibration import Calibration, Curve
+from plesio.cost.calibration import Calibration, SizeCurve
 
 SIZES = (4_000.0, 40_000.0, 400_000.0, 4_000_000.0)
 NUM_PARAMETERS = 100_000
 """0.4 MB."""
 
 
-def line(intercept: float, slope: float, sizes: tuple[float, ...] = SIZES) -> Curve:
-    return Curve.of({size: intercept + slope * size for size in sizes})
+def line(intercept: float, slope: float, sizes: tuple[float, ...] = SIZES) -> SizeCurve:
+    return SizeCurve.of({size: intercept + slope * size for size in sizes})
 
 
-def calibration(*, exchange: Curve | None = None) -> Calibration:
+def calibration(*, exchange: SizeCurve | None = None) -> Calibration:
     return Calibration(
         task="digits",
         batch_size=32,

@@ -8,7 +8,7 @@ from msgspec import structs
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import EventLog, Resumed, parse_policy
-from plesio.policies.replay import Entry
+from plesio.policies.replay import LogEntry
 from plesio.report.explanation import (
     Explanation,
     closing_sentences,
@@ -246,7 +246,7 @@ def test_a_run_that_a_worker_joined_is_explained(clock: int, adaptive_run: MakeR
     """A new group goes on under what was in force, without a review; an answer that it overtook never held."""
     known = system(0.040, step_s=0.020, least_s=0.020)
     first = (reviewed(19, EVEN, [0.030] * 19), steer(21, "local_sgd:2", before="bsp", inputs=known))
-    resumed = Entry(
+    resumed = LogEntry(
         event=Resumed(clock=clock),
         actions=(steer(clock, "local_sgd:2", before="local_sgd:2", reason="the workers go on in a new group"),),
     )

@@ -19,7 +19,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Reviewed, Steer, parse_policy, read_log
 from plesio.policies.events import Event
-from plesio.policies.replay import Entry
+from plesio.policies.replay import LogEntry
 from plesio.protocol.figures import RunInfo
 from plesio.report.charts import draw_figure
 from plesio.report.explanation import (
@@ -44,12 +44,12 @@ POLICY = "switch:bsp/asp@10/local_sgd:4@30"
 
 def log_of(*entries: Event | Steer, policy: str = POLICY) -> EventLog:
     """Events, and answers: each to the event before it."""
-    found: list[Entry] = []
+    found: list[LogEntry] = []
     for one in entries:
         if isinstance(one, Steer):
-            found[-1] = Entry(event=found[-1].event, actions=(one,))
+            found[-1] = LogEntry(event=found[-1].event, actions=(one,))
         else:
-            found.append(Entry(event=one, actions=()))
+            found.append(LogEntry(event=one, actions=()))
     return EventLog(policy=parse_policy(policy), entries=tuple(found))
 
 

@@ -8,7 +8,7 @@ from plesio.policies.adaptive.config.bound import BoundTunerConfig
 from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.config.system import SystemConfig
-from plesio.policies.replay import Entry
+from plesio.policies.replay import LogEntry
 
 NUM_WORKERS = 4
 EVEN = [0.010] * NUM_WORKERS
@@ -57,7 +57,7 @@ def log_of(*rounds: tuple[list[Reviewed], Steer | None], policy: Adaptive = POLI
     for reviews, answer in rounds:
         for review in reviews:
             actions: tuple[Action, ...] = (answer,) if review is reviews[-1] and answer is not None else ()
-            entries.append(Entry(event=review, actions=actions))
+            entries.append(LogEntry(event=review, actions=actions))
     return EventLog(policy=policy, entries=tuple(entries))
 
 

@@ -12,7 +12,7 @@ from plesio.advisor.flips import Flip, flips_of
 from plesio.advisor.memory import MemoryNeed, memory_need
 from plesio.advisor.price import Price, price
 from plesio.advisor.race import Race
-from plesio.advisor.runs import Budget, Entry, Raced, Rehearsal, scatter_of
+from plesio.advisor.runs import Budget, Raced, RacingCandidate, Rehearsal, scatter_of
 from plesio.advisor.setting import Situation
 from plesio.core.arguments import check_fields, checked
 from plesio.core.errors import ConfigError
@@ -233,7 +233,7 @@ def advise(
         )
     # bsp runs even if it does not fit: all others are compared with it
     entries = [
-        Entry(candidate=one, price=prices[one.spec])
+        RacingCandidate(candidate=one, price=prices[one.spec])
         for one in all_of_them
         if one.runs and (fits[one.spec] or one.spec == BASELINE)
     ]
@@ -275,7 +275,7 @@ def advise(
 def _row(
     question: Question,
     candidate: Candidate,
-    entry: Entry | None,
+    entry: RacingCandidate | None,
     *,
     raced: Raced,
     price: Price,
@@ -325,7 +325,7 @@ def _row(
     )
 
 
-def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]:
+def _time(entry: RacingCandidate, base: RacingCandidate, level: float) -> tuple[float, float, float]:
     """Return the seconds to the level over bsp's seeds, and the ends of a 95 % interval for the ratio to bsp.
 
     The ratio to bsp is of the seeds that both were run with, and bsp's own time of all its seeds.
@@ -343,7 +343,7 @@ def _time(entry: Entry, base: Entry, level: float) -> tuple[float, float, float]
     return time_s, *_ends(time_s, ratios)
 
 
-def _doubt(entry: Entry | None, raced: Raced) -> float:
+def _doubt(entry: RacingCandidate | None, raced: Raced) -> float:
     """Return one standard error of the ratio to bsp, by the scatter that all candidates show together."""
     base, level = raced.entries[0], raced.goal.level
     num_ratios = 0 if entry is None else len(entry.log_ratios(base, level))

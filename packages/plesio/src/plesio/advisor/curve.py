@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plesio.core.results import RunResult
 
-__all__ = ["Curve", "curve_of"]
+__all__ = ["ProgressCurve", "curve_of"]
 
 HALF_WIDTH = 1 / 12
 """Half of the smoothing window, as a share of the whole run's samples."""
@@ -28,7 +28,7 @@ MOST_LOSSES = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ProgressCurve:
     """A run's progress; a larger value is always better.
 
     Attributes:
@@ -36,7 +36,7 @@ class Curve:
         seconds: Seconds of training.
         points: The metric or the training loss, negative where less is better.
 
-    >>> line = Curve([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])
+    >>> line = ProgressCurve([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])
     >>> line.samples_to(0.25), line.seconds_to(0.25), line.samples_to(0.9)
     (25.0, 2.5, inf)
     """
@@ -100,7 +100,7 @@ class Curve:
         return max(self.values)
 
 
-def curve_of(run: RunResult, *, by_loss: bool) -> Curve | None:
+def curve_of(run: RunResult, *, by_loss: bool) -> ProgressCurve | None:
     """Make the run's curve from its evaluations or its training loss; None where there are too few points.
 
     Args:
@@ -113,12 +113,12 @@ def curve_of(run: RunResult, *, by_loss: bool) -> Curve | None:
     points = [point for point in run.evaluations if math.isfinite(point.metric) and point.samples > 0]
     if len(points) < FEWEST:
         return None
-    return Curve(
+    return ProgressCurve(
         [point.samples for point in points], [point.at_s for point in points], [sign * point.metric for point in points]
     )
 
 
-def _of_losses(run: RunResult) -> Curve | None:
+def _of_losses(run: RunResult) -> ProgressCurve | None:
     points = [point for point in run.losses if math.isfinite(point.loss) and point.at_s > 0]
     if len(points) < FEWEST or not run.samples:
         return None
@@ -132,7 +132,7 @@ def _of_losses(run: RunResult) -> Curve | None:
     values = [-sum(point.loss for point in group) / len(group) for group in groups]
     if len(keep) < FEWEST:
         return None
-    return Curve(*([series[place] for place in keep] for series in (samples, seconds, values)))
+    return ProgressCurve(*([series[place] for place in keep] for series in (samples, seconds, values)))
 
 
 def _fit(places: NDArray[np.float64], values: NDArray[np.float64], half_width: float) -> list[float]:

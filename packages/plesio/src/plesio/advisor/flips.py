@@ -21,7 +21,7 @@ from plesio.advisor.memory import memory_need
 from plesio.advisor.price import Price, price
 from plesio.advisor.setting import Situation, paces
 
-__all__ = ["GANG", "Flip", "Line", "flips_of"]
+__all__ = ["GANG", "CandidateLine", "Flip", "flips_of"]
 
 GANG = "bsp, gang start"
 BANDWIDTHS = tuple(float(10**power) for power in np.linspace(-2, 2, 17))
@@ -73,7 +73,7 @@ class Ranked(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CandidateLine:
     """A candidate's seconds to the goal along the axis; NaN where it does not fit."""
 
     spec: str
@@ -97,7 +97,7 @@ class Flip:
     unit: str
     values: tuple[float, ...]
     here: float
-    lines: tuple[Line, ...]
+    lines: tuple[CandidateLine, ...]
     winners: tuple[str, ...]
 
     @property
@@ -249,5 +249,5 @@ def _flip(
         winners.append(best)
     shown = dict.fromkeys([chosen, BASELINE, *always, *winners])
     shown.pop("", None)
-    lines = [Line(spec=spec, times_s=tuple(times[spec])) for spec in list(shown)[:MOST_LINES] if spec in times]
+    lines = [CandidateLine(spec=spec, times_s=tuple(times[spec])) for spec in list(shown)[:MOST_LINES] if spec in times]
     return Flip(axis=axis, unit=unit, values=tuple(values), here=here, lines=tuple(lines), winners=tuple(winners))

@@ -23,7 +23,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from plesio.advisor.candidates import ADAPTIVE, BASELINE
-from plesio.advisor.runs import Budget, Entry, Goal, Raced, Rehearsal, Run, scatter_of
+from plesio.advisor.runs import Budget, Goal, Raced, RacingCandidate, Rehearsal, Run, scatter_of
 from plesio.core.errors import ConfigError
 
 __all__ = ["Race"]
@@ -86,7 +86,7 @@ class Race:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[RacingCandidate],
         *,
         rehearsal: Rehearsal,
         budget: Budget,
@@ -199,7 +199,7 @@ class Race:
             num_runs += 1
         return num_runs
 
-    def _hope(self, goal: Goal) -> Entry | None:
+    def _hope(self, goal: Goal) -> RacingCandidate | None:
         """Pick the too short run that would be the first at the level; None unless bsp alone has reached it."""
         others = [entry for entry in self._entries if entry.runs and entry is not self._baseline]
         if math.isinf(goal.samples) or any(self._is_timed(entry, goal) for entry in others):
@@ -211,7 +211,7 @@ class Race:
         ]
         return min(sooner, key=lambda entry: self._expected_s(entry, goal), default=None)
 
-    def _next(self, goal: Goal, *, gain: float, dearest: float) -> Entry | None:
+    def _next(self, goal: Goal, *, gain: float, dearest: float) -> RacingCandidate | None:
         """Pick a scout, or the most promising entry that has not reached the level; None if no other could win."""
         if not self._disputed(goal):
             return next((entry for entry in self._entries if entry.spec == ADAPTIVE and not entry.runs), None)
@@ -228,7 +228,7 @@ class Race:
                 hopeful.append((not scouting, expected_s, entry))
         return min(hopeful, key=lambda one: one[:2])[2] if hopeful else None
 
-    def _is_open(self, entry: Entry, goal: Goal) -> bool:
+    def _is_open(self, entry: RacingCandidate, goal: Goal) -> bool:
         """Return True if the entry has not been run, or could be run longer and reach the level."""
         run = entry.runs.get(0)
         if run is None:
@@ -237,7 +237,7 @@ class Race:
             return False
         return self._allowed(entry, goal) >= FEWEST_MORE * run.samples
 
-    def _expected_s(self, entry: Entry, goal: Goal) -> float:
+    def _expected_s(self, entry: RacingCandidate, goal: Goal) -> float:
         """Return the seconds to the level, by its price and by what it or its family needs more samples than bsp."""
         if 0 in entry.runs:
             return self._expected_samples(entry, goal) * self._seconds_per_sample(entry)
@@ -245,7 +245,7 @@ class Race:
         samples = self._reference(goal) * (1 + self._cost_of_slack(entry, goal) * slack)
         return samples * self._seconds_per_sample(entry)
 
-    def _expected_samples(self, entry: Entry, goal: Goal) -> float:
+    def _expected_samples(self, entry: RacingCandidate, goal: Goal) -> float:
         """Return the samples to the level of one that was run: extrapolated by bsp's curve if it did not reach it."""
         samples, run, base = entry.samples(goal.level), entry.runs[0], self._baseline.runs[0]
         if math.isfinite(samples):
@@ -259,7 +259,7 @@ class Race:
     def _reference(self, goal: Goal) -> float:
         return goal.samples if math.isfinite(goal.samples) else self._rehearsal.most_samples
 
-    def _cost_of_slack(self, entry: Entry, goal: Goal) -> float:
+    def _cost_of_slack(self, entry: RacingCandidate, goal: Goal) -> float:
         """Estimate the samples more per step of slack: the mean of the family's runs, or of its like, or a guess."""
         family = entry.candidate.family
         found: dict[str, list[float]] = {}
@@ -273,7 +273,7 @@ class Race:
         costs = found.get(family) or found.get(family.split()[-1])
         return statistics.fmean(costs) if costs else GUESSES.get(family, 0.0)
 
-    def _seconds_per_sample(self, entry: Entry) -> float:
+    def _seconds_per_sample(self, entry: RacingCandidate) -> float:
         """Return the price of a sample, corrected by bsp's error; for a candidate that was run, the measured one."""
         run = entry.runs.get(0)
         if run is not None and run.samples and run.virtual_s:
@@ -281,7 +281,7 @@ class Race:
         base = self._baseline.runs[0]
         return base.virtual_s / base.samples * entry.price.step_s / self._baseline.price.step_s
 
-    def _allowed(self, entry: Entry, goal: Goal) -> float:
+    def _allowed(self, entry: RacingCandidate, goal: Goal) -> float:
         """Allow more samples than the entry is expected to need, and none beyond the time in which it could win."""
         most, reference = self._rehearsal.most_samples, self._reference(goal)
         limit_s = self._limit_s(goal)
@@ -345,10 +345,10 @@ class Race:
                 entry.runs.pop(seed, None)
         return True
 
-    def _is_timed(self, entry: Entry, goal: Goal) -> bool:
+    def _is_timed(self, entry: RacingCandidate, goal: Goal) -> bool:
         return math.isfinite(entry.mean_s(goal.level))
 
-    def _contenders(self, goal: Goal) -> list[Entry]:
+    def _contenders(self, goal: Goal) -> list[RacingCandidate]:
         """Return the entries that may be the best, the best one first."""
         timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
         if not timed:
@@ -358,18 +358,18 @@ class Race:
         ranked = sorted(timed, key=lambda entry: ahead[entry.spec])
         best = ranked[0]
 
-        def may_be_best(entry: Entry) -> bool:
+        def may_be_best(entry: RacingCandidate) -> bool:
             error = scatter * math.sqrt(2 / min(len(entry.runs), len(best.runs)))
             return ahead[entry.spec] - ahead[best.spec] <= ERRORS * error
 
         return [entry for entry in ranked if may_be_best(entry)]
 
-    def _log_ratio(self, entry: Entry, goal: Goal) -> float:
+    def _log_ratio(self, entry: RacingCandidate, goal: Goal) -> float:
         """Return the log ratio of its time to bsp's, seed by seed."""
         ratios = entry.log_ratios(self._baseline, goal.level)
         return statistics.fmean(ratios) if ratios else math.log(entry.mean_s(goal.level))
 
-    def _decided(self, goal: Goal, contenders: Sequence[Entry]) -> bool:
+    def _decided(self, goal: Goal, contenders: Sequence[RacingCandidate]) -> bool:
         """Check if more seeds would change nothing: no other is near, or those that are near are surely as good."""
         if not contenders:
             return True
@@ -381,7 +381,7 @@ class Race:
         off = [abs(self._log_ratio(entry, goal) - self._log_ratio(best, goal)) for entry in others]
         return max(off, default=0.0) + 2 * scatter / math.sqrt(least) < DECIDED or not others
 
-    def _to_level(self, entry: Entry, goal: Goal, *, seed: int) -> bool:
+    def _to_level(self, entry: RacingCandidate, goal: Goal, *, seed: int) -> bool:
         """Run it until it has come to the level, or a run is over; says whether it has. Seeds need unequal numbers."""
         most, until = self._rehearsal.most_samples, ROOM * entry.samples(goal.level)
         while True:
@@ -417,7 +417,7 @@ class Race:
 
     # --- doing it
 
-    def _do(self, entry: Entry, *, seed: int, until: float, within_s: float) -> Run:
+    def _do(self, entry: RacingCandidate, *, seed: int, until: float, within_s: float) -> Run:
         self._on_run(entry.spec, seed)
         rehearsed = self._rehearsal.run(
             entry.spec,

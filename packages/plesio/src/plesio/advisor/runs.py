@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from plesio.advisor.candidates import Candidate
-from plesio.advisor.curve import Curve, curve_of
+from plesio.advisor.curve import ProgressCurve, curve_of
 from plesio.advisor.price import Price
 from plesio.core.results import RunResult
 
-__all__ = ["Budget", "Entry", "Goal", "Raced", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
+__all__ = ["Budget", "Goal", "Raced", "RacingCandidate", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
 
 USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
 """Guess of the scatter of two candidates' log time ratio with one seed; and the seeds that the guess counts as."""
@@ -31,7 +31,7 @@ class Run:
         shares: The last shares of the batch that the policy dealt, by rank; empty is equal shares.
     """
 
-    curve: Curve | None
+    curve: ProgressCurve | None
     samples: float
     virtual_s: float
     real_s: float
@@ -172,7 +172,7 @@ class Goal:
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry:
+class RacingCandidate:
     """A candidate in the race: its price, and its runs by seed."""
 
     candidate: Candidate
@@ -201,7 +201,7 @@ class Entry:
             return math.inf
         return math.exp(statistics.fmean(map(math.log, seconds)))
 
-    def log_ratios(self, other: "Entry", level: float) -> list[float]:
+    def log_ratios(self, other: "RacingCandidate", level: float) -> list[float]:
         """Return the log ratios of the seconds to the level to another's, over the seeds in which both reached it."""
         own, theirs = self.seconds(level), other.seconds(level)
         return [
@@ -216,7 +216,7 @@ class Entry:
         return next((run.problem for run in self.runs.values() if run.problem), None)
 
 
-def scatter_of(entries: Sequence[Entry], level: float) -> float:
+def scatter_of(entries: Sequence[RacingCandidate], level: float) -> float:
     """Return the scatter of a log ratio to `bsp` over seeds: one figure for all, because each candidate has few.
 
     Args:
@@ -246,7 +246,7 @@ class Raced:
     """
 
     goal: Goal
-    entries: tuple[Entry, ...]
+    entries: tuple[RacingCandidate, ...]
     lost: Mapping[str, float]
     spent_s: float
     hope: tuple[str, float] | None = None

@@ -9,7 +9,7 @@ from plesio.bench.measurements import serve_measurements
 from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
 from plesio.bench.recipe import TaskSection
 from plesio.core.errors import ConfigError, PlesioError
-from plesio.cost.calibration import Calibration, Curve
+from plesio.cost.calibration import Calibration, SizeCurve
 from plesio.runtime.worker.machine import environment
 
 __all__ = ["NUM_MEASUREMENTS", "calibrate"]
@@ -71,7 +71,7 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         for num_bytes in ALL_REDUCE_BYTES:
             all_reduces[num_bytes] = _all_reduce_s(_ask(processes, "all_reduce", num_bytes=num_bytes, repeats=REPEATS))
             on_measured(f"all-reduce of {num_bytes:,} bytes")
-    worker = Curve.of({one["num_bytes"]: one["worker_s"] for one in exchanges})
+    worker = SizeCurve.of({one["num_bytes"]: one["worker_s"] for one in exchanges})
     own = alone[batch_size]["gradient_s"]
     num_cores = len(os.sched_getaffinity(0))
     slowdown = statistics.median(s for one in together for s in one["gradient_s"]) / statistics.median(own)
@@ -82,15 +82,15 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
         num_workers=num_workers,
         num_cores=num_cores,
         cores=min(float(num_cores), num_workers / max(1.0, slowdown)),
-        gradient=Curve.of({size: statistics.median(one["gradient_s"]) for size, one in alone.items()}),
+        gradient=SizeCurve.of({size: statistics.median(one["gradient_s"]) for size, one in alone.items()}),
         gradient_cv=statistics.stdev(own) / statistics.fmean(own),
-        memory=Curve.of({size: one["peak_memory_bytes"] for size, one in alone.items()}),
+        memory=SizeCurve.of({size: one["peak_memory_bytes"] for size, one in alone.items()}),
         step_s=step_s,
-        all_reduce=Curve.of(all_reduces),
+        all_reduce=SizeCurve.of(all_reduces),
         worker=worker,
-        server=Curve.of({one["num_bytes"]: one["server_s"] for one in exchanges}),
+        server=SizeCurve.of({one["num_bytes"]: one["server_s"] for one in exchanges}),
         message_s=max(0.0, spread["worker_s"] - worker.fit.at(spread["num_bytes"])) / (NUM_SERVERS - 1),
-        exchange=Curve.of({one["num_bytes"]: statistics.median(one["wall_s"]) for one in exchanges}),
+        exchange=SizeCurve.of({one["num_bytes"]: statistics.median(one["wall_s"]) for one in exchanges}),
         environment=environment(),
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.launcher import listen, serve_store, worker_environment
-from plesio.runtime.site import THIS_HOST, Entry, Site
+from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.tasks.load import TASKS
 
@@ -171,7 +171,7 @@ class ProcessPool:
         self.close()
 
 
-def _enter(entry: Entry | None, main: Callable[..., None], *arguments: Any) -> None:
+def _enter(entry: HostEntry | None, main: Callable[..., None], *arguments: Any) -> None:
     if entry is not None:
         entry.enter()
     main(*arguments)

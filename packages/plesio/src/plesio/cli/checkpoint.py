@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from plesio.runtime.checkpoints.catalogue import Entry
+    from plesio.runtime.checkpoints.catalogue import CatalogueEntry
 
 __all__ = ["EXAMPLES", "app"]
 
@@ -71,7 +71,7 @@ def show(
             typer.echo(f"{entry.path.name} cannot be used: {entry.fault}")
 
 
-def _table(entries: "Sequence[Entry]", *, now_unix_s: float) -> "Table":
+def _table(entries: "Sequence[CatalogueEntry]", *, now_unix_s: float) -> "Table":
     from rich.table import Table
 
     from plesio.core.units import format_bytes, format_seconds

@@ -32,7 +32,7 @@ from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_li
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link import Link
 
-__all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "Curve"]
+__all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "SizeCurve"]
 
 CALIBRATION_SCHEMA_VERSION = 1
 _MOST_BYTES_PER_S = 1e12
@@ -43,7 +43,7 @@ Where = Literal["here", "apart", "testbed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class SizeCurve:
     """Measured values by size, and the line through them.
 
     Attributes:
@@ -93,15 +93,15 @@ class Calibration:
     num_workers: int
     num_cores: int
     cores: float
-    gradient: Curve
+    gradient: SizeCurve
     gradient_cv: float
-    memory: Curve
+    memory: SizeCurve
     step_s: float
-    all_reduce: Curve
-    worker: Curve
-    server: Curve
+    all_reduce: SizeCurve
+    worker: SizeCurve
+    server: SizeCurve
     message_s: float
-    exchange: Curve
+    exchange: SizeCurve
     environment: Environment
 
     @property

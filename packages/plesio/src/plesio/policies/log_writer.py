@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from plesio.policies.events import Apply, Arrived, Grant, Refuse
 from plesio.policies.policy import Policy
-from plesio.policies.replay import LEFT_OUT, Entry, encode_entry, header_of, rest_of
+from plesio.policies.replay import LEFT_OUT, LogEntry, encode_entry, header_of, rest_of
 
 __all__ = ["LIMIT_BYTES", "PLAIN_BYTES", "LogWriter"]
 
@@ -50,7 +50,7 @@ class LogWriter:
         self._policy = policy
         self._limit_bytes = limit_bytes
         self._on_failure = on_failure
-        self._pending: list[Entry] = []
+        self._pending: list[LogEntry] = []
         self._file: IO[bytes] | None = None
         self._compressor: Any = None
         """The compressor of the second file; None while the first is written."""
@@ -74,7 +74,7 @@ class LogWriter:
         except OSError as error:
             self._fail(error)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Add the next entry."""
         if self._file is None or (self._thins and _is_update(entry)):
             return
@@ -122,9 +122,9 @@ class LogWriter:
         self._on_failure(f"the policy's log stopped, training goes on: {error}")
 
 
-def _is_update(entry: Entry) -> bool:
+def _is_update(entry: LogEntry) -> bool:
     return isinstance(entry.event, Arrived) and all(isinstance(action, _OF_UPDATES) for action in entry.actions)
 
 
-def _line(entry: Entry) -> bytes:
+def _line(entry: LogEntry) -> bytes:
     return json.dumps(encode_entry(entry)).encode() + b"\n"

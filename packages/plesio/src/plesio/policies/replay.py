@@ -24,10 +24,10 @@ from plesio.policies.spec import parse_policy
 __all__ = [
     "LEFT_OUT",
     "LOG_SCHEMA_VERSION",
-    "Difference",
+    "Departure",
     "Entries",
-    "Entry",
     "EventLog",
+    "LogEntry",
     "Recorder",
     "decode_action",
     "decode_event",
@@ -48,7 +48,7 @@ LEFT_OUT = {"left_out": "updates"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LogEntry:
     """One event and the actions that answered it."""
 
     event: Event
@@ -67,13 +67,13 @@ class EventLog:
     """
 
     policy: Policy
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
     clock: int = 0
     num_whole: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Departure:
     """The first departure of a replay from its record; ``index`` counts entries from 0."""
 
     index: int
@@ -89,19 +89,19 @@ class Entries(Protocol):
         """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         ...
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Add the next entry."""
         ...
 
 
-class KeptEntries(list[Entry]):
+class KeptEntries(list[LogEntry]):
     """A log in memory."""
 
     def begin(self, clock: int) -> None:
         """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         self.clear()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Add the next entry."""
         self.append(entry)
 
@@ -149,7 +149,7 @@ class Recorder:
 
     def record(self, event: Event, actions: tuple[Action, ...]) -> None:
         """Enter what the machine has answered where it was asked itself."""
-        self._entries.add(Entry(event=event, actions=actions))
+        self._entries.add(LogEntry(event=event, actions=actions))
         if self._heard is not None:
             self._heard.append(event)
         for action in actions:
@@ -195,7 +195,7 @@ def replay(policy: Policy, events: Iterable[Event]) -> list[tuple[Action, ...]]:
     return [machine.handle(event) for event in events]
 
 
-def verify(log: EventLog) -> Difference | None:
+def verify(log: EventLog) -> Departure | None:
     """Return the first entry that a fresh machine answers otherwise, or None when it answers all as recorded.
 
     In a log with a gap, only the entries before the gap are compared.
@@ -210,7 +210,7 @@ def verify(log: EventLog) -> Difference | None:
         except AssertionError as error:
             raise DataError(f"entry {index + 1} of the log cannot follow those before it: {error}") from error
         if actions != entry.actions:
-            return Difference(index=index, event=entry.event, recorded=entry.actions, replayed=actions)
+            return Departure(index=index, event=entry.event, recorded=entry.actions, replayed=actions)
     return None
 
 
@@ -284,7 +284,7 @@ def read_log(path: Path) -> EventLog:
     except (OSError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"cannot read the event log {path}: {reason_of(error)}") from error
     policy, clock = _decode_header(path, lines[0] if lines else "")
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     num_whole = None
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -320,15 +320,15 @@ def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
         raise DataError(f"{path}, line 1: {error}") from error
 
 
-def encode_entry(entry: Entry) -> dict[str, Any]:
+def encode_entry(entry: LogEntry) -> dict[str, Any]:
     """Encode the entry as a dictionary of JSON values."""
     return {"event": encode_event(entry.event), "actions": [encode_action(action) for action in entry.actions]}
 
 
-def _decode_entry(data: object) -> Entry:
+def _decode_entry(data: object) -> LogEntry:
     if not isinstance(data, dict) or data.keys() != {"event", "actions"} or not isinstance(data["actions"], list):
         raise DataError('an entry is {"event": {...}, "actions": [...]}')
-    return Entry(event=decode_event(data["event"]), actions=tuple(decode_action(item) for item in data["actions"]))
+    return LogEntry(event=decode_event(data["event"]), actions=tuple(decode_action(item) for item in data["actions"]))
 
 
 def _decode(data: object, *, kinds: Any, what: str) -> Any:

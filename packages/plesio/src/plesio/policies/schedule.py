@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, UpdateKind
-from plesio.policies.steered import Constant, Director
+from plesio.policies.steered import ConstantDirector, Director
 from plesio.policies.torch_hook import TorchHook
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class PeriodicSchedule:
 
     def director(self, *, clock: int = 0) -> Director:
         """Direct a run in which nothing ever changes."""
-        return Constant(cast(Policy, self))
+        return ConstantDirector(cast(Policy, self))
 
     @property
     def period(self) -> int:

@@ -54,7 +54,7 @@ from plesio.policies.events import (
 )
 from plesio.policies.policy import Machine, Policy
 
-__all__ = ["LEAD", "NEVER", "Constant", "Course", "Director", "SteeredMachine"]
+__all__ = ["LEAD", "NEVER", "ConstantDirector", "Course", "Director", "SteeredMachine"]
 
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
@@ -107,7 +107,7 @@ class Director(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantDirector:
     """Directs a run in which nothing changes.
 
     Args:

@@ -7,10 +7,10 @@ import msgspec
 from plesio.core.records import Record
 from plesio.protocol.message import Message
 
-__all__ = ["Entry", "EntryHeard"]
+__all__ = ["EntryHeard", "ReplicationEntry"]
 
 
-class Entry(Record, frozen=True, kw_only=True):
+class ReplicationEntry(Record, frozen=True, kw_only=True):
     """One thing that a server acts on; of a bulk message all but the payload.
 
     Attributes:

@@ -50,7 +50,7 @@ from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WIT
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
-from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.heartbeat import HeartbeatSender
 from plesio.runtime.worker.peer_watch import PeerWatch
 from plesio.runtime.worker.rack_choice import RackChoice, Wish, said_by_first
 
@@ -92,7 +92,7 @@ class Job:
         """Members of the group, by rank in the job."""
         self._generation = 0
         """Generation of the group."""
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: HeartbeatSender | None = None
         self._meeting: TCPStore | None = None
         """Store at which the present group's members met, if this worker is the first of them."""
         self._num_groups = self._num_choices = self._run = self._agreed_run = 0
@@ -222,12 +222,12 @@ class Job:
         """Leave the run to the others: the servers that this process started end when no worker needs them."""
         self._servers.let_go_on()
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> HeartbeatSender:
         """Start the thread that shows server 0 that this worker lives."""
         if self._heartbeat is None:
             client = self._servers.control(wanted=lambda: self._heartbeat is None or self._heartbeat.goes_on())
             meeting_place = (self.place.address, self.place.port)
-            self._heartbeat = Heartbeat(client, rank=self.place.rank, meeting_place=meeting_place)
+            self._heartbeat = HeartbeatSender(client, rank=self.place.rank, meeting_place=meeting_place)
         return self._heartbeat
 
     def group(self, device_type: str) -> TorchGroup:

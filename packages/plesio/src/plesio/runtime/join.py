@@ -20,7 +20,7 @@ from plesio.core.records import to_values
 from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
-from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import Resumed
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
@@ -217,10 +217,12 @@ class _Run:
             return None
         return Resumed.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
 
-    def _checkpoints(self, meter: Meter, *, resumed: Resumed | None, rank: int, num_workers: int) -> Checkpoints | None:
+    def _checkpoints(
+        self, meter: Meter, *, resumed: Resumed | None, rank: int, num_workers: int
+    ) -> WorkerCheckpoints | None:
         if self.setting is None:
             return None
-        return Checkpoints.begin(
+        return WorkerCheckpoints.begin(
             self.setting,
             self.replica,
             resumed=resumed,

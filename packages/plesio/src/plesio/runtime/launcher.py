@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.units import format_seconds
 from plesio.policies.grid import GridSetting
-from plesio.runtime.checkpoints.claim import Claim
+from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.site import THIS_HOST, Site
@@ -119,7 +119,7 @@ def launch(
         base = _environment(checkpoints, replicas=replicas, grid=grid)
         return _join(script, args, num_workers=num_workers, address=join, base=base)
     if checkpoints is not None:
-        Claim(checkpoints.folder).check()
+        FolderClaim(checkpoints.folder).check()
     began_unix_s = time.time()
     for number in range(restarts + 1):
         setting, started_unix_s = checkpoints, time.time()

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-__all__ = ["THIS_HOST", "Entry", "Site"]
+__all__ = ["THIS_HOST", "HostEntry", "Site"]
 
 
-class Entry(Protocol):
+class HostEntry(Protocol):
     """The way onto a host; can be pickled."""
 
     def enter(self) -> None:
@@ -32,7 +32,7 @@ class Site(Protocol):
         """Variables that say where a worker is."""
         ...
 
-    def entry(self, rank: int) -> Entry | None:
+    def entry(self, rank: int) -> HostEntry | None:
         """For a worker that is a fork of this process; None if it is where it belongs."""
         ...
 
@@ -52,7 +52,7 @@ class _ThisHost:
     def environment(self, rank: int, *, num_workers: int) -> Mapping[str, str]:
         return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(num_workers), "GROUP_RANK": "0"}
 
-    def entry(self, rank: int) -> Entry | None:
+    def entry(self, rank: int) -> HostEntry | None:
         return None
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:

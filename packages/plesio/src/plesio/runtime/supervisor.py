@@ -36,7 +36,7 @@ from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
 from plesio.core.units import counted
 from plesio.runtime.worker_output import Output, Screen
 
-__all__ = ["GRACE_S", "Ending", "Outcome", "WorkerCommand", "supervise"]
+__all__ = ["GRACE_S", "Outcome", "WorkerCommand", "WorkerEnding", "supervise"]
 
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
@@ -60,7 +60,7 @@ class WorkerCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class WorkerEnding:
     """How a worker ended.
 
     Attributes:
@@ -103,7 +103,7 @@ class Outcome:
 
     status: int
     stopped: bool
-    endings: tuple[Ending, ...]
+    endings: tuple[WorkerEnding, ...]
     joined: frozenset[int] = frozenset()
 
 
@@ -250,7 +250,7 @@ class _Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
         self._live: list[_Worker] = []
-        self._endings: list[Ending] = []
+        self._endings: list[WorkerEnding] = []
         self._stopped_by: int | None = None
         self._next_signals: deque[int] = deque()
         self._next_signal_s = 0.0
@@ -362,7 +362,7 @@ class _Supervisor:
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
         mistake = words.mistake and returncode > 0
-        ending = Ending(rank=worker.rank, returncode=returncode, at_unix_s=time.time(), mistake=mistake)
+        ending = WorkerEnding(rank=worker.rank, returncode=returncode, at_unix_s=time.time(), mistake=mistake)
         self._endings.append(ending)
         self._joined |= {worker.rank} if words.joined else set()
         self._ended(worker.rank)

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from plesio.runtime.launcher import listen, serve_store, worker_environment
-from plesio.runtime.site import THIS_HOST, Entry, Site
+from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
 
 __all__ = ["Ending", "LocalJob"]
@@ -148,7 +148,7 @@ class LocalJob:
 
 
 def _work(
-    entry: Entry | None,
+    entry: HostEntry | None,
     program: Path,
     function: str,
     arguments: Mapping[str, Any],

@@ -11,7 +11,7 @@ from plesio.policies.adaptive.config.progress import ProgressConfig
 from plesio.policies.adaptive.config.system import SystemConfig
 from plesio.policies.adaptive.controller import Controller, Decision
 from plesio.policies.adaptive.readings.reading import Reading
-from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
 from plesio.policies.adaptive.system.monitor import SystemMonitor
 from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
@@ -53,7 +53,7 @@ def monitor(exchange_s: float, *, low_rank_share: float = LOW_RANK_SHARE, compre
     return system
 
 
-def choose(system: SystemMonitor, *, current: Setting = ROUNDED, allowance: Allowance = STRICT) -> Choice:
+def choose(system: SystemMonitor, *, current: Setting = ROUNDED, allowance: Allowance = STRICT) -> SystemChoice:
     return system.choose(allowance=allowance, current=current, shares=())
 
 

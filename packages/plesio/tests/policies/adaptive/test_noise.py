@@ -5,7 +5,7 @@ import pytest
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.config.noise import NoiseConfig
-from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, GradientFigures, Reading
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdvice, GradientFigures, Reading
 from plesio.policies.adaptive.training.noise import NoiseMonitor
 
 
@@ -61,7 +61,7 @@ def test_the_noisiest_of_the_last_figures_counts():
 
 def with_moments(
     noise: float, *, progress: float | None, num_workers: int = 16, num_racks: int = 1, num_steps: int = 640
-) -> Advice:
+) -> ComponentAdvice:
     """Return the advice after a review in a run of so many steps."""
     seen = reading(noise=noise, num_workers=num_workers)
     clock = round(num_steps * (progress or 0.1))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.config.phase import PhaseConfig
-from plesio.policies.adaptive.readings.reading import Advice, GradientFigures, Reading
+from plesio.policies.adaptive.readings.reading import ComponentAdvice, GradientFigures, Reading
 from plesio.policies.adaptive.training.phase import PhaseDetector
 from plesio.policies.adaptive.training.verdict import Direction, Phase
 
@@ -320,7 +320,7 @@ ANYTHING = st.builds(
 def test_any_readings_have_an_answer_and_always_the_same(run: list[Reading], direction: Direction):
     config = PhaseConfig(direction=direction, slack=3)
 
-    def answers() -> list[tuple[Phase, Advice]]:
+    def answers() -> list[tuple[Phase, ComponentAdvice]]:
         detector = PhaseDetector(config)
         return [(detector.phase, detector.observe(reading)) for reading in run]
 

@@ -15,7 +15,7 @@ from plesio.policies.adaptive.config.noise import NoiseConfig
 from plesio.policies.adaptive.config.system import SystemConfig, TopologyConfig
 from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
-from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
 from plesio.policies.adaptive.system.monitor import LOCAL, SystemMonitor
 from plesio.policies.adaptive.system.setting import (
     RACKS_ON_THE_STORE,
@@ -67,7 +67,9 @@ def monitor(*, topology: TopologyConfig | None = None) -> SystemMonitor:
     return SystemMonitor(SystemConfig(), topology=TopologyConfig() if topology is None else topology)
 
 
-def choose(system: SystemMonitor, current: Setting, *, slack: float = math.inf, drift: float = math.inf) -> Choice:
+def choose(
+    system: SystemMonitor, current: Setting, *, slack: float = math.inf, drift: float = math.inf
+) -> SystemChoice:
     return system.choose(allowance=Allowance(slack=slack, staleness=slack, drift=drift), current=current, shares=())
 
 
@@ -271,7 +273,7 @@ def test_an_alarm_leaves_racks_that_round():
 def test_it_rounds_between_racks_for_a_gain_alone(flat_s: float, between_s: float, allowed: float):
     """Over all that it could choose without, whatever links and training are like."""
 
-    def decide(*, compress: bool) -> Choice:
+    def decide(*, compress: bool) -> SystemChoice:
         system = SystemMonitor(SystemConfig(compress=compress), topology=TopologyConfig())
         system.observe(reviews(TWO_OF_EIGHT, blocked_s=flat_s), setting=SYNCHRONOUS)
         seen = reviews(TWO_OF_EIGHT, blocked_s=0.001, clock=24, exchanges=((20.0, between_s),))
@@ -298,7 +300,7 @@ def knows_racks_and_store(*, store: bool = True) -> SystemMonitor:
     return system
 
 
-def stale_alone(system: SystemMonitor, current: Setting) -> Choice:
+def stale_alone(system: SystemMonitor, current: Setting) -> SystemChoice:
     """Its choice where training affords staleness on the store, and no slack of replicas."""
     return system.choose(allowance=Allowance(slack=0, drift=0, staleness=math.inf), current=current, shares=())
 

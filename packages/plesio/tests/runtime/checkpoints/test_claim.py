@@ -12,7 +12,7 @@ import torch
 import plesio
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.runtime.checkpoints import claim as claims
-from plesio.runtime.checkpoints.claim import Claim
+from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, HashedFile
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
@@ -28,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_is_one_job_s_until_it_lets_go(tmp_path: Path):
-    first, second = Claim(tmp_path), Claim(tmp_path)
+    first, second = FolderClaim(tmp_path), FolderClaim(tmp_path)
     first.take()
     with pytest.raises(ConfigError, match=TAKEN):
         second.take()
@@ -41,19 +41,19 @@ def test_a_folder_is_one_job_s_until_it_lets_go(tmp_path: Path):
 
 
 def test_workers_of_a_job_hold_it_beside_each_other_and_longer_than_worker_0(tmp_path: Path):
-    leader, other = Claim(tmp_path), Claim(tmp_path)
+    leader, other = FolderClaim(tmp_path), FolderClaim(tmp_path)
     leader.take()
     leader.confirm(leads=True)
     other.confirm(leads=False)
     leader.close()
     other.confirm(leads=True)
     with pytest.raises(ConfigError, match=TAKEN):
-        Claim(tmp_path).take()
+        FolderClaim(tmp_path).take()
     other.close()
 
 
 def test_who_comes_to_lead_when_another_job_has_the_folder_writes_nothing(tmp_path: Path):
-    leader, other, next_job = Claim(tmp_path), Claim(tmp_path), Claim(tmp_path)
+    leader, other, next_job = FolderClaim(tmp_path), FolderClaim(tmp_path), FolderClaim(tmp_path)
     leader.take()
     other.confirm(leads=False)
     leader.close()
@@ -77,11 +77,11 @@ def test_a_killed_job_s_folder_is_free_at_once_though_its_children_live(tmp_path
         assert job.stdout is not None
         child = int(job.stdout.readline())
         with pytest.raises(ConfigError, match=rf"\(process {job.pid} on host"):
-            Claim(tmp_path).take()
+            FolderClaim(tmp_path).take()
         job.kill()
         job.wait()
         os.kill(child, 0)
-        mine = Claim(tmp_path)
+        mine = FolderClaim(tmp_path)
         mine.take()
         mine.close()
 
@@ -112,7 +112,7 @@ def test_a_join_that_fails_lets_go(tmp_path: Path):
         options = plesio.JoinOptions(job=job)
         with pytest.raises(TransportError, match=r"workers \[1\] have not come") as kept:
             plesio.join(model, optimizer, policy="bsp", checkpoint=tmp_path / "new", options=options)
-        Claim(tmp_path / "new").check()
+        FolderClaim(tmp_path / "new").check()
     assert kept.tb is not None  # with all that the frames refer to
 
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_cleared_is_let_go(tmp_path: Path, monkeypatch: 
     model = torch.nn.Linear(2, 1)
     with pytest.raises(DataError, match="another user's") as kept:
         plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy="bsp", checkpoint=tmp_path)
-    Claim(tmp_path).check()
+    FolderClaim(tmp_path).check()
     assert kept.tb is not None
 
 
@@ -156,5 +156,5 @@ def test_a_link_is_not_followed(tmp_path: Path):
         folder.begin(20)
     (folder.path / ".lock").symlink_to(elsewhere / "lock")
     with pytest.raises(ConfigError, match="cannot be written to"):
-        Claim(folder.path).take()
+        FolderClaim(folder.path).take()
     assert list(elsewhere.iterdir()) == []

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ExchangeError
-from plesio.runtime.parameters.layout import ALIGNMENT, Layout, TensorKind, slices_of
+from plesio.runtime.parameters.layout import ALIGNMENT, SliceLayout, TensorKind, slices_of
 
 DTYPES = (torch.float32, torch.float64, torch.float16)
 
@@ -24,9 +24,9 @@ def test_slices_cover_every_element_once_and_bytes_are_balanced(parts: Parts, nu
     tensors = tensors_of(parts)
     if sum(tensor.numel() for _, tensor, _, _ in tensors) < num_servers:
         with pytest.raises(ExchangeError, match="fewer elements"):
-            Layout.of(tensors, num_servers=num_servers)
+            SliceLayout.of(tensors, num_servers=num_servers)
         return
-    layout = Layout.of(tensors, num_servers=num_servers)
+    layout = SliceLayout.of(tensors, num_servers=num_servers)
     assert len(layout.servers) == num_servers
     for name, tensor, _, _ in tensors:
         spans = sorted((s.start, s.stop) for server in layout.servers for s in server if s.name == name)
@@ -45,7 +45,7 @@ def test_slices_lie_aligned_and_apart_in_a_servers_block(parts: Parts, num_serve
     tensors = tensors_of(parts)
     if sum(tensor.numel() for _, tensor, _, _ in tensors) < num_servers:
         return
-    layout = Layout.of(tensors, num_servers=num_servers)
+    layout = SliceLayout.of(tensors, num_servers=num_servers)
     for number, slices in enumerate(layout.servers):
         block = torch.zeros(layout.block_bytes(number), dtype=torch.uint8)
         for fill, piece in enumerate(slices, start=1):
@@ -60,11 +60,11 @@ def test_slices_lie_aligned_and_apart_in_a_servers_block(parts: Parts, num_serve
 def test_digest_tells_models_and_numbers_of_servers_apart():
     one = [("a", torch.zeros(4, 3), "parameter", 0)]
     digests = {
-        Layout.of(one, num_servers=1).digest(),
-        Layout.of(one, num_servers=2).digest(),
-        Layout.of([("b", torch.zeros(4, 3), "parameter", 0)], num_servers=1).digest(),
-        Layout.of([("a", torch.zeros(4, 3, dtype=torch.float64), "parameter", 0)], num_servers=1).digest(),
-        Layout.of([("a", torch.zeros(4, 3), "parameter", 1)], num_servers=1).digest(),
+        SliceLayout.of(one, num_servers=1).digest(),
+        SliceLayout.of(one, num_servers=2).digest(),
+        SliceLayout.of([("b", torch.zeros(4, 3), "parameter", 0)], num_servers=1).digest(),
+        SliceLayout.of([("a", torch.zeros(4, 3, dtype=torch.float64), "parameter", 0)], num_servers=1).digest(),
+        SliceLayout.of([("a", torch.zeros(4, 3), "parameter", 1)], num_servers=1).digest(),
     }
     assert len(digests) == 5
-    assert Layout.of(one, num_servers=2).digest() == Layout.of(one, num_servers=2).digest()
+    assert SliceLayout.of(one, num_servers=2).digest() == SliceLayout.of(one, num_servers=2).digest()

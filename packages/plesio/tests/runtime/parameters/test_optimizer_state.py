@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import read_state, write_state
 
@@ -31,7 +31,7 @@ def test_an_optimizer_goes_on_from_the_state_that_was_cut_and_put_together(name:
     for seed in (1, 2):
         step(parameters, optimizer, seed=seed)
     named = [(str(number), p.detach(), "parameter", 0) for number, p in enumerate(parameters)]
-    layout = Layout.of(named, num_servers=3)  # type: ignore[arg-type]
+    layout = SliceLayout.of(named, num_servers=3)  # type: ignore[arg-type]
     for slices in layout.servers:
         table, tensors = read_state(optimizer, [(parameters[int(piece.name)], piece) for piece in slices])
         payload = torch.cat([tensor.contiguous().view(torch.uint8) for tensor in tensors] or [torch.empty(0)])

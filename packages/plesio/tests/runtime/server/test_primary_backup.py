@@ -22,10 +22,10 @@ from plesio.protocol.bulk import BulkFromServer, Initial, Initialised, Optimizer
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import decode, encode, kind_of
 from plesio.protocol.peers import worker_identity
-from plesio.protocol.replication import Entry, EntryHeard
+from plesio.protocol.replication import EntryHeard, ReplicationEntry
 from plesio.protocol.to_server import Join
 from plesio.protocol.to_worker import Start
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Refusal, Traffic
 from plesio.runtime.transport.failover import FailoverConnection
@@ -33,7 +33,7 @@ from plesio.runtime.worker.machine import environment
 
 NUM_WORKERS = 2
 NUM_PUSHES = 6
-LAYOUT = Layout.of([("w", torch.zeros(1), "parameter", 0)], num_servers=1)
+LAYOUT = SliceLayout.of([("w", torch.zeros(1), "parameter", 0)], num_servers=1)
 EMPTY = np.empty(0, np.uint8)
 
 
@@ -106,8 +106,8 @@ class World:
         self.backup: BackupServer | None = BackupServer(Endpoint(self, "backup"))
         self.workers = [Worker(self, rank, policy=policy) for rank in range(NUM_WORKERS)]
 
-    def _pass_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
-        values = from_values(to_values(entry), Entry)
+    def _pass_on(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
+        values = from_values(to_values(entry), ReplicationEntry)
         self.send("primary", "backup", "entries", (values, EMPTY if payload is None else payload.copy()))
 
     def send(self, source: Any, target: Any, channel: str, message: Any) -> None:

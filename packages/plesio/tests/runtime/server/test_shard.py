@@ -10,7 +10,7 @@ from torch import nn
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, group_options, optimizer_spec
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.exchange.replica import Replica
@@ -42,7 +42,7 @@ class Servers:
     """Shards, and the packing that workers and servers do around them."""
 
     def __init__(self, replica: Replica, *, count: int, update: str = "gradient") -> None:
-        self.layout = Layout.of(replica.tensors(), num_servers=count)
+        self.layout = SliceLayout.of(replica.tensors(), num_servers=count)
         self.replica = replica
         spec = optimizer_spec(replica.optimizer) if update == "gradient" else None
         state = {name: tensor for name, tensor, _, _ in replica.tensors()}

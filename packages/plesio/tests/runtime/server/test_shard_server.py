@@ -8,13 +8,13 @@ from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrd
 from plesio.protocol.message import Message, decode, kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.to_server import PartArrived
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport import Bulk, Header
 from plesio.testing import FakeClock
 from support.endpoints import KeepingEndpoint
 
-LAYOUT = Layout.of([("w", torch.zeros(4), "parameter", 0)], num_servers=1)
+LAYOUT = SliceLayout.of([("w", torch.zeros(4), "parameter", 0)], num_servers=1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from plesio.protocol.to_server import Heartbeat as Beat
 from plesio.protocol.to_server import Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.transport import Control
-from plesio.runtime.worker.heartbeat import Heartbeat
+from plesio.runtime.worker.heartbeat import HeartbeatSender
 from plesio.runtime.worker.meter import Meter
 
 PATIENCE_S = 20.0
@@ -61,7 +61,7 @@ class Run:
 
     def __init__(self, *, meeting_place: tuple[str, int] = ("127.0.0.1", 1), needs_server: bool = True) -> None:
         self.server, self.called = Server(), queue.Queue[object]()
-        self.heartbeat = Heartbeat(self.server, rank=1, meeting_place=meeting_place)  # type: ignore[arg-type]
+        self.heartbeat = HeartbeatSender(self.server, rank=1, meeting_place=meeting_place)  # type: ignore[arg-type]
         self._needs_server = needs_server
         self.begin()
 

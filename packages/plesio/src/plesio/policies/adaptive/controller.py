@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from plesio.policies.adaptive.config.components import Components
-from plesio.policies.adaptive.readings.reading import Advice, Reading
+from plesio.policies.adaptive.readings.reading import ComponentAdvice, Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
-from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
 from plesio.policies.adaptive.system.monitor import SystemMonitor
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
 from plesio.policies.adaptive.training.bound import BoundTuner
@@ -37,7 +37,7 @@ GOT_ON = 0.02
 
 
 class _Component(Protocol):
-    def observe(self, reading: Reading) -> Advice: ...
+    def observe(self, reading: Reading) -> ComponentAdvice: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class Controller:
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
         )
 
-    def _allowance(self, advices: Iterable[Advice]) -> Allowance:
+    def _allowance(self, advices: Iterable[ComponentAdvice]) -> Allowance:
         """The least that any component allows."""
         advices = list(advices)
         allowance = Allowance(
@@ -212,7 +212,7 @@ class Controller:
         kept = self._kept_losses[0]
         return not loss < kept - GOT_ON * abs(kept)
 
-    def _return_text(self, choice: Choice, *, restore: bool) -> str:
+    def _return_text(self, choice: SystemChoice, *, restore: bool) -> str:
         """What is done about a change that training did not bear."""
         return f"on with {choice.setting.spec}" + (" and from the last good state" if restore else "")
 
@@ -232,7 +232,7 @@ class Controller:
             return "back to bsp" + (" and to the last good state" if restore else "")
         return "back to the last good state" if restore else "the run stays with bsp"
 
-    def _objection(self, choice: Choice, advices: Mapping[str, Advice]) -> str:
+    def _objection(self, choice: SystemChoice, advices: Mapping[str, ComponentAdvice]) -> str:
         """Who keeps training from what the system side wants, as the rest of a sentence; empty where nobody does."""
         wanted, by_racks = self._system.drift(choice.least), choice.least.by_racks
         if not advices or self._system.drift(choice.setting) >= wanted:

@@ -17,14 +17,14 @@ from plesio.runtime.worker.past import Past
 from plesio.runtime.worker.registered import Registered
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["Checkpoints"]
+__all__ = ["WorkerCheckpoints"]
 
 PAGE_CHARACTERS = 2**20
 """Characters of the books in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
+class WorkerCheckpoints:
     """Checkpoints of one worker in one run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Checkpoints:
         rank: int,
         num_workers: int,
         meter: Meter,
-    ) -> "Checkpoints":
+    ) -> "WorkerCheckpoints":
         """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
         Args:

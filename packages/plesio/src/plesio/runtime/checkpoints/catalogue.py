@@ -10,11 +10,11 @@ import msgspec
 from plesio.core.errors import DataError
 from plesio.runtime.checkpoints.folder import MANIFEST, Folder, Manifest, faults, read_manifest
 
-__all__ = ["Entry", "catalogue", "newest"]
+__all__ = ["CatalogueEntry", "catalogue", "newest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """A checkpoint, or what is left of one.
 
     Attributes:
@@ -49,7 +49,7 @@ class Entry:
         return {"path": str(self.path), "fault": self.fault, "num_bytes": self.num_bytes, "manifest": manifest}
 
 
-def catalogue(path: Path) -> list[Entry]:
+def catalogue(path: Path) -> list[CatalogueEntry]:
     """List the checkpoint in this folder, or all of the run whose folder it is: the latest last, then unfinished ones.
 
     Raises:
@@ -60,7 +60,9 @@ def catalogue(path: Path) -> list[Entry]:
     folder = Folder(path)
     entries = [_committed(one) for one in folder.all()]
     unfinished = "never finished, or being written"
-    entries += [Entry(path=one, manifest=None, fault=unfinished, finished=False) for one in folder.unfinished()]
+    entries += [
+        CatalogueEntry(path=one, manifest=None, fault=unfinished, finished=False) for one in folder.unfinished()
+    ]
     if entries:
         return entries
     if not path.is_dir():
@@ -90,12 +92,12 @@ def newest(path: Path) -> tuple[Path, Manifest]:
     return found[0], found[1]
 
 
-def _committed(path: Path) -> Entry:
+def _committed(path: Path) -> CatalogueEntry:
     try:
         manifest = read_manifest(path)
     except DataError as error:
-        return Entry(path=path, manifest=None, fault=str(error))
-    return Entry(path=path, manifest=manifest, fault=_fault_in_lengths(path, manifest))
+        return CatalogueEntry(path=path, manifest=None, fault=str(error))
+    return CatalogueEntry(path=path, manifest=manifest, fault=_fault_in_lengths(path, manifest))
 
 
 def _fault_in_lengths(path: Path, manifest: Manifest) -> str | None:

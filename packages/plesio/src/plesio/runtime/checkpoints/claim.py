@@ -22,7 +22,7 @@ import msgspec
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Claim"]
+__all__ = ["FolderClaim"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.process} on host {self.host}, since {since}"
 
 
-_open: "weakref.WeakSet[Claim]" = weakref.WeakSet()
+_open: "weakref.WeakSet[FolderClaim]" = weakref.WeakSet()
 
 
 def _let_go() -> None:
@@ -56,7 +56,7 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
-class Claim:
+class FolderClaim:
     """A worker's hold on its job's folder; let go when it is closed, when nothing refers to it, or with the process.
 
     Args:
@@ -69,7 +69,7 @@ class Claim:
         self._warn = warn
         self._holder: bytes | None = None
         """The line of this job, as far as it is known."""
-        self._close: weakref.finalize[[int], Claim] | None = None
+        self._close: weakref.finalize[[int], FolderClaim] | None = None
 
     def take(self) -> None:
         """Take the folder for this job; worker 0 does, before anything is written.

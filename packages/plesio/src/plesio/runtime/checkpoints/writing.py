@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from plesio.core.errors import PlesioError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import worker
-from plesio.runtime.checkpoints.claim import Claim
+from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, seal
 from plesio.runtime.checkpoints.said import AWAIT_S, FAILED_AWAIT_S, Said, could_not_be_written, heard_from_all, say
 from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -82,7 +82,7 @@ class Writer:
     folder: Folder
     keep: int
     rank: int
-    claim: Claim
+    claim: FolderClaim
     warn: Callable[[str], None]
     lost: set[int] = field(default_factory=set)
     patience_s: float = AWAIT_S
@@ -92,7 +92,7 @@ class Writer:
     @classmethod
     def of(cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None]) -> "Writer":
         """Make the writer that a user's setting asks for."""
-        claim = Claim(setting.folder, warn=warn)
+        claim = FolderClaim(setting.folder, warn=warn)
         return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn)
 
     def take_folder(self) -> None:

@@ -22,7 +22,7 @@ import torch
 from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import SliceRow
 
-__all__ = ["ALIGNMENT", "Layout", "Slice", "TensorKind", "slices_of", "view_packed", "write_slice"]
+__all__ = ["ALIGNMENT", "Slice", "SliceLayout", "TensorKind", "slices_of", "view_packed", "write_slice"]
 
 ALIGNMENT = 64
 
@@ -76,13 +76,13 @@ def _item_bytes(name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SliceLayout:
     """The slices of every server, in order of offset."""
 
     servers: tuple[tuple[Slice, ...], ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[str, torch.Tensor, TensorKind, int]], *, num_servers: int) -> "Layout":
+    def of(cls, tensors: Sequence[tuple[str, torch.Tensor, TensorKind, int]], *, num_servers: int) -> "SliceLayout":
         """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes.
 
         Raises:
@@ -134,7 +134,7 @@ class Layout:
 
 
 def slices_of(rows: tuple[SliceRow, ...]) -> tuple[Slice, ...]:
-    """Return the slices that `Layout.rows` gave."""
+    """Return the slices that `SliceLayout.rows` gave."""
     return msgspec.convert(rows, type=tuple[Slice, ...])
 
 

@@ -35,7 +35,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import TransportError
 from plesio.protocol.message import encode
 from plesio.protocol.peers import server_identity, worker_of
-from plesio.protocol.replication import Entry, EntryHeard
+from plesio.protocol.replication import EntryHeard, ReplicationEntry
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.replicated_connections import ReplicatedConnections
@@ -54,7 +54,7 @@ PRIMARY = server_identity(0).encode()
 class PassOn(Protocol):
     """Sends an entry, and the payload that it comes with, to the backup."""
 
-    def __call__(self, entry: Entry, payload: NDArray[np.uint8] | None, /) -> None:
+    def __call__(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None, /) -> None:
         """Send; returns at once."""
         ...
 
@@ -89,7 +89,7 @@ class _Replicated:
             0, endpoint=self._connections, first=None, clock=self._clock, folders=set(), writes=primary
         )
 
-    def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+    def _act(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         self._clock.set(entry.now_s)
         incoming = _incoming(entry, payload)
         if not self._connections.hear(entry):
@@ -140,12 +140,12 @@ class _Replicated:
         self._enter(now_s, what="time")
 
     def _enter(self, now_s: float, payload: NDArray[np.uint8] | None = None, /, **fields: Any) -> None:
-        entry = Entry(number=self._num_entries + 1, now_s=now_s, **fields)
+        entry = ReplicationEntry(number=self._num_entries + 1, now_s=now_s, **fields)
         self._passed_on(entry, payload)  # what cannot be passed on is refused, and counts for nothing
         self._num_entries += 1
         self._act(entry, payload)
 
-    def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+    def _passed_on(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         """Send it to the backup, if there is one."""
 
 
@@ -167,11 +167,11 @@ class PrimaryServer(_Replicated):
         self._changes: deque[tuple[int, frozenset[int]]] = deque()
         """After which entries there were others, beyond that."""
 
-    def _passed_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+    def _passed_on(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         if self._pass_on is not None:
             self._pass_on(entry, payload)
 
-    def _act(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+    def _act(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         super()._act(entry, payload)
         live = self.server.run.live_workers
         if live != (self._changes[-1][1] if self._changes else self._known):
@@ -225,7 +225,7 @@ class BackupServer(_Replicated):
     def __init__(self, endpoint: WorkerConnections) -> None:
         super().__init__(endpoint, primary=False)
         self._allowed: set[str] = set()
-        self._waiting: list[tuple[Entry, Bulk]] = []
+        self._waiting: list[tuple[ReplicationEntry, Bulk]] = []
         self._primary_s = 0.0
         self._taken_over_s: float | None = None
         self._primary_is_lost = self._job_is_over = False
@@ -245,7 +245,7 @@ class BackupServer(_Replicated):
         """Whoever has started this server says so too, before the primary's word counts here."""
         self._allowed.add(folder)
 
-    def follow(self, arrived: Sequence[tuple[Entry, Bulk]]) -> None:
+    def follow(self, arrived: Sequence[tuple[ReplicationEntry, Bulk]]) -> None:
         """Say at once that these entries, with what brought them, are here, and then act on them."""
         self._waiting += arrived
         ready = []
@@ -261,7 +261,7 @@ class BackupServer(_Replicated):
                 self._endpoint.release(bulk)
             self._act(entry, bulk.payload)
 
-    def _can_follow(self, entry: Entry) -> bool:
+    def _can_follow(self, entry: ReplicationEntry) -> bool:
         """Not after one that is missing, which its dying sender could not hand over any more."""
         return entry.number == self._num_entries + 1 and (entry.what != "folder" or entry.folder in self._allowed)
 
@@ -314,7 +314,7 @@ class BackupServer(_Replicated):
         return self._primary_s + now_s - self._taken_over_s
 
 
-def _incoming(entry: Entry, payload: NDArray[np.uint8] | None) -> Incoming | None:
+def _incoming(entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> Incoming | None:
     peer = entry.peer.encode()
     match entry.what:
         case "control":

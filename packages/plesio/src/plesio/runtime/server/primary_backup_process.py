@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import DataError, TransportError
 from plesio.core.records import from_values, to_values
 from plesio.protocol.message import decode
-from plesio.protocol.replication import Entry, EntryHeard
+from plesio.protocol.replication import EntryHeard, ReplicationEntry
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.server.process import MAX_BULK_BYTES, POLL_S, ServerConfig, ServerProcess
@@ -58,7 +58,7 @@ class PrimaryProcess(ServerProcess):
         self._primary = PrimaryServer(self.endpoint, pass_on=self._pass_on)
         return self._primary.server
 
-    def _pass_on(self, entry: Entry, payload: NDArray[np.uint8] | None) -> None:
+    def _pass_on(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         assert self._link is not None
         values: dict[str, Any] = to_values(entry)
         meta: Mapping[str, Any] | None = values
@@ -138,7 +138,7 @@ class BackupProcess(ServerProcess):
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
-        entries: list[tuple[Entry, Bulk]] = []
+        entries: list[tuple[ReplicationEntry, Bulk]] = []
         others: list[Incoming] = []
         for incoming in arrived:
             if not (isinstance(incoming, Bulk) and incoming.peer == PRIMARY):
@@ -166,7 +166,7 @@ class BackupProcess(ServerProcess):
             self._server.run.discard()
 
 
-def _entry(bulk: Bulk) -> Entry:
+def _entry(bulk: Bulk) -> ReplicationEntry:
     values = bulk.meta if bulk.header.kind == BULK_ENTRY else json.loads(bulk.payload.tobytes())
-    entry: Entry = from_values(values, Entry)
+    entry: ReplicationEntry = from_values(values, ReplicationEntry)
     return entry

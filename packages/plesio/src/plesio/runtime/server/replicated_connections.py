@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.protocol.peers import worker_of
-from plesio.protocol.replication import Entry
+from plesio.protocol.replication import ReplicationEntry
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUMED, Heard, Kept, numbered
@@ -84,7 +84,7 @@ class ReplicatedConnections:
         if self._serves:
             self._endpoint.generation = generation
 
-    def hear(self, entry: Entry) -> bool:
+    def hear(self, entry: ReplicationEntry) -> bool:
         """Take in the numbers of what is acted on now; whether it is new, or was acted on before."""
         self._entry = entry.number
         if entry.what not in ("control", "bulk"):

@@ -25,7 +25,7 @@ from plesio.runtime.transport.failover import FailoverControl
 from plesio.runtime.transport.sockets import can_connect
 from plesio.runtime.worker.meter import Meter
 
-__all__ = ["Heartbeat"]
+__all__ = ["HeartbeatSender"]
 
 BEATS_PER_LEASE = 5
 LONGEST_INTERVAL_S = 1.0
@@ -35,10 +35,10 @@ _News = Alive | Lost | Regrouping | Hold | Expelled
 WOKEN_S = 10.0
 """How long after it woke up a worker waits for a beat to be answered, beside its lease."""
 POLL_S = 0.05
-"""Longest nap of the thread: so late may a beat be, and so long may `Heartbeat.stop` take."""
+"""Longest nap of the thread: so late may a beat be, and so long may `HeartbeatSender.stop` take."""
 
 
-class Heartbeat:
+class HeartbeatSender:
     """Beats for one run after another, on one connection for the whole job.
 
     Args:

@@ -8,7 +8,7 @@ import msgspec
 from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_worker import Books
-from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, Progress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
@@ -36,7 +36,7 @@ class AloneSaving:
         self,
         exchange: LocalExchange,
         *,
-        checkpoints: Checkpoints,
+        checkpoints: WorkerCheckpoints,
         world: AloneWorld,
         policy: str,
         timeline: Timeline,

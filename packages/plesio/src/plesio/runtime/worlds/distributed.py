@@ -24,7 +24,7 @@ from plesio.protocol.to_server import (
     SaveRequest,
 )
 from plesio.protocol.to_worker import Books, Regroup, Result, RunEnded, Start, Steering, Stop
-from plesio.runtime.checkpoints.beginning import Checkpoints
+from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.brake import Brake
 from plesio.runtime.worker.exchange.group import CutOffError, Group
@@ -83,7 +83,7 @@ class DistributedWorld:
         elastic: bool,
         log_bytes: int,
         on_refused: Callable[[int, str, int], None],
-        checkpoints: Checkpoints | None = None,
+        checkpoints: WorkerCheckpoints | None = None,
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers

@@ -9,8 +9,8 @@ import torch
 from plesio.policies import Policy, parse_policy
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.policies.adaptive.training.rate_limit import RateLimit
-from plesio.runtime.checkpoints.beginning import Checkpoints
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import Place
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
@@ -91,7 +91,7 @@ class Parts:
     total_samples: int | None
     on_transition: OnTransition | None
     handover: Handover
-    checkpoints: Checkpoints | None = None
+    checkpoints: WorkerCheckpoints | None = None
 
     def make(self) -> Made:
         """Make the exchange of the policy, and the way in which samples and metrics are shared under it."""
@@ -122,7 +122,7 @@ class Parts:
 
     def _join_store(self) -> StoreExchange:
         tensors = [*self.replica.tensors(), *self.replica.still()]
-        layout = Layout.of(tensors, num_servers=len(self.world.client.endpoints))
+        layout = SliceLayout.of(tensors, num_servers=len(self.world.client.endpoints))
         store = StoreExchange(
             self.replica,
             policy=self.policy,

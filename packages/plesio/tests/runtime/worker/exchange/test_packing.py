@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plesio.runtime.parameters.layout import Layout, Slice
+from plesio.runtime.parameters.layout import Slice, SliceLayout
 from plesio.runtime.worker.exchange.packing import pack, unpack
 
 MIXED = (torch.float32, torch.float16, torch.float64)
@@ -20,7 +20,7 @@ def tensors_of(dtypes: tuple[torch.dtype, ...]) -> dict[str, torch.Tensor]:
 
 def pieces_of(tensors: dict[str, torch.Tensor], *, num_servers: int) -> tuple[tuple[Slice, ...], ...]:
     named = [(name, tensors[name], "parameter", 0) for name in sorted(tensors)]
-    return Layout.of(named, num_servers=num_servers).servers  # type: ignore[arg-type]
+    return SliceLayout.of(named, num_servers=num_servers).servers  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 4, (torch.bfloat16,) * 3, MIXED])

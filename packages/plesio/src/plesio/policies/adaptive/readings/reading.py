@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["NO_OBJECTION", "Advice", "GradientFigures", "Reading"]
+__all__ = ["NO_OBJECTION", "ComponentAdvice", "GradientFigures", "Reading"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class ComponentAdvice:
     """What one component allows now.
 
     Attributes:
@@ -110,4 +110,4 @@ class Advice:
         return self.slack if self.on_store is None else self.on_store
 
 
-NO_OBJECTION = Advice(slack=math.inf, reason="no objection")
+NO_OBJECTION = ComponentAdvice(slack=math.inf, reason="no objection")

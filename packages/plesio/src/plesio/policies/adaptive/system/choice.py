@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from plesio.policies.adaptive.system.setting import Setting
 
-__all__ = ["Allowance", "Choice"]
+__all__ = ["Allowance", "SystemChoice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SystemChoice:
     """What the system side wants within the slack that it is given.
 
     Attributes:

@@ -58,7 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio.policies.adaptive.config.system import SystemConfig, TopologyConfig
-from plesio.policies.adaptive.system.choice import Allowance, Choice
+from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
 from plesio.policies.adaptive.system.reason import reason_of
 from plesio.policies.adaptive.system.sent_bytes import Kind, SentBytes
 from plesio.policies.adaptive.system.setting import (
@@ -207,7 +207,7 @@ class SystemMonitor:
         current: Setting,
         shares: Sequence[float],
         only: Setting | None = None,
-    ) -> Choice:
+    ) -> SystemChoice:
         """Period, delay and shares for the next steps.
 
         Args:
@@ -221,7 +221,7 @@ class SystemMonitor:
         balances = self._config.balance and self._counts_samples
         new_shares = shares_by_pace(pace_s, shares, gain=SHARES_GAIN) if balances else tuple(shares)
         if not pace_s.size:
-            return Choice(
+            return SystemChoice(
                 setting=SYNCHRONOUS,
                 least=SYNCHRONOUS,
                 shares=tuple(shares),
@@ -230,7 +230,7 @@ class SystemMonitor:
             )
         if only is None and current in RACKS_ON_THE_STORE and self._racks is None:
             reason = "racks rest, and those that work are too few to compare"
-            return Choice(setting=current, least=current, shares=(), reason=reason, inputs=())
+            return SystemChoice(setting=current, least=current, shares=(), reason=reason, inputs=())
         rounds = SYNCHRONOUS if current.on_store or (current.by_racks and self._racks is None) else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
@@ -266,7 +266,7 @@ class SystemMonitor:
         if setting != current:
             self._times_left[current] += 1
             self._less_wanted = (None, 0)
-        return Choice(
+        return SystemChoice(
             setting=setting,
             least=self._cheapest(settings, priced, current=current),
             shares=() if setting.on_store else new_shares,

@@ -35,8 +35,8 @@ from dataclasses import dataclass
 
 from plesio.policies.adaptive.config.bound import BoundTunerConfig
 from plesio.policies.adaptive.config.numbers import RECENT
-from plesio.policies.adaptive.readings.reading import Advice, Reading
-from plesio.policies.adaptive.training.level import Excess, Level
+from plesio.policies.adaptive.readings.reading import ComponentAdvice, Reading
+from plesio.policies.adaptive.training.level import Excess, RecentLevel
 
 __all__ = ["BoundTuner", "most_changes", "num_rungs"]
 
@@ -95,9 +95,9 @@ class BoundTuner:
         self._since_ceiling = 0
         """Reviews since the ceiling was last moved."""
         slack = 2**self._rung - 1
-        self._advice = Advice(slack=slack, reason=f"the slack starts at {slack}")
+        self._advice = ComponentAdvice(slack=slack, reason=f"the slack starts at {slack}")
 
-    def observe(self, reading: Reading) -> Advice:
+    def observe(self, reading: Reading) -> ComponentAdvice:
         """Take what a review saw; say how much slack training is found to bear."""
         self._since_cut += 1
         self._since_ceiling += 1
@@ -129,7 +129,7 @@ class BoundTuner:
         self._rung = rung
         self._stable = 0
         inputs = {**inputs, "ceiling": 2**self._ceiling - 1, "cuts": self._num_cuts}
-        self._advice = Advice(slack=2**rung - 1, reason=reason, inputs=inputs)
+        self._advice = ComponentAdvice(slack=2**rung - 1, reason=reason, inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class _Signs:
 
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
-        self._loss = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
-        self._metric = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
-        self._norm_sq = Level(window=config.window, recent=RECENT, known_after=RECENT + 2)
+        self._loss = RecentLevel(window=config.window, recent=RECENT, known_after=RECENT + 2)
+        self._metric = RecentLevel(window=config.window, recent=RECENT, known_after=RECENT + 2)
+        self._norm_sq = RecentLevel(window=config.window, recent=RECENT, known_after=RECENT + 2)
 
     def look(self, reading: Reading) -> _Sign | None:
         """None when nothing was told."""
@@ -193,7 +193,7 @@ class _Signs:
         self._norm_sq.add(norm_sq)
         return sign
 
-    def _above(self, level: Level, value: float, *, share: float, what: str) -> _Sign:
+    def _above(self, level: RecentLevel, value: float, *, share: float, what: str) -> _Sign:
         if not level.is_known:
             return _Sign(False, "", {})
         return self._judge(level.excess(value), share=share, what=what)

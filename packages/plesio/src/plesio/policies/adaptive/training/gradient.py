@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
-from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, Reading
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdvice, Reading
 
 __all__ = ["GradientMonitor"]
 
@@ -52,7 +52,7 @@ class GradientMonitor:
         self._since = 0
         """Reviews since the slack was last changed."""
 
-    def observe(self, reading: Reading) -> Advice:
+    def observe(self, reading: Reading) -> ComponentAdvice:
         """Take the figures of a review, if it has any; say what the gradient allows from now on."""
         self._since += 1
         tripped: dict[str, float] = {}
@@ -73,7 +73,7 @@ class GradientMonitor:
         name = max(tripped, key=lambda key: tripped[key])
         figure = {"between": "variance between workers", "within": "variance within workers", "norm_sq": "squared norm"}
         reason = f"gradient {figure[name]} is {tripped[name]:.3g} times its average"
-        self._advice = Advice(
+        self._advice = ComponentAdvice(
             slack=self._config.tight_slack,
             reason=reason,
             inputs={f"{key}_ratio": value for key, value in tripped.items()},
@@ -90,7 +90,7 @@ class GradientMonitor:
         if grown > config.largest_slack:
             self._advice = NO_OBJECTION
         else:
-            self._advice = Advice(slack=grown, reason="gradient is ordinary again")
+            self._advice = ComponentAdvice(slack=grown, reason="gradient is ordinary again")
 
 
 class _MovingAverage:

@@ -49,7 +49,7 @@ from dataclasses import dataclass, field, replace
 from plesio.policies.adaptive.config.guard import GuardConfig
 from plesio.policies.adaptive.config.numbers import RECENT
 from plesio.policies.adaptive.readings.reading import Reading
-from plesio.policies.adaptive.training.level import Excess, Level
+from plesio.policies.adaptive.training.level import Excess, RecentLevel
 
 __all__ = ["Alarm", "Guard"]
 
@@ -111,11 +111,11 @@ class Guard:
 
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
-        every = Level(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_worst = Level(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_typical = Level(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_speed = Level(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_other = Level(window=config.window // 2, recent=RECENT, known_after=RECENT + 1)
+        every = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
+        every_worst = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
+        every_typical = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
+        every_speed = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
+        every_other = RecentLevel(window=config.window // 2, recent=RECENT, known_after=RECENT + 1)
         factor, norm_rise = config.noise_factor, config.norm_jump**2 - 1.0
         self._loss = _Watched(
             "the loss", every, noise_factor=factor, rise=config.loss_rise, early_rise=config.early_rise
@@ -242,7 +242,7 @@ class _Watched:
     def __init__(
         self,
         name: str,
-        level: Level,
+        level: RecentLevel,
         *,
         noise_factor: float,
         rise: float,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Excess", "Level"]
+__all__ = ["Excess", "RecentLevel"]
 
 _MEAN_SECOND_DIFFERENCE = math.sqrt(6) * math.sqrt(2 / math.pi)
 _UNCERTAINTY = 4.0
@@ -45,10 +45,10 @@ class Excess:
     share: float
 
 
-class Level:
+class RecentLevel:
     """Level and noise of the values that were added last.
 
-    >>> level = Level(window=8, recent=3, known_after=4)
+    >>> level = RecentLevel(window=8, recent=3, known_after=4)
     >>> for value in (1.0, 1.1, 0.9, 1.0, 1.1, 0.9):
     ...     level.add(value)
     >>> excess = level.excess(2.0)

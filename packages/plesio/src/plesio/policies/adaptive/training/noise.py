@@ -8,10 +8,10 @@ have become takes the noise out afterwards, but the length of their progress sta
     efficiency = sqrt((1 + ν/N) / (1 + ν)),        from 1 (no noise) to 1 / sqrt(N) (nothing but noise)
 
 An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. Where the optimizer
-normalises, the system side counts a local step as that share of one (`Advice.efficiency`), so local steps must save
-more time than they lose progress. Below ``least_efficiency`` there are none, since the formula is no theorem about a
-network. It is that of the noisiest of the last figures, and until a window of them is there, nothing is allowed either:
-an untrained model's gradients are all signal, and tell little.
+normalises, the system side counts a local step as that share of one (`ComponentAdvice.efficiency`), so local steps
+must save more time than they lose progress. Below ``least_efficiency`` there are none, since the formula is no theorem
+about a network. It is that of the noisiest of the last figures, and until a window of them is there, nothing is allowed
+either: an untrained model's gradients are all signal, and tell little.
 
 *With the moments of the mean.* Adam, AdamW, RMSprop and Adagrad can remember, in local steps, what they would of the
 mean gradient (`LocalSGD.moments`). Then a local step is as long as a synchronous one and counts as a whole one. What is
@@ -60,7 +60,7 @@ import math
 from collections import deque
 
 from plesio.policies.adaptive.config.noise import NoiseConfig
-from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, Reading
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdvice, Reading
 
 __all__ = ["NoiseMonitor"]
 
@@ -86,7 +86,7 @@ class NoiseMonitor:
         self._spread = 0.0
         """The largest variance between workers over that within them that was too large, so far."""
 
-    def observe(self, reading: Reading) -> Advice:
+    def observe(self, reading: Reading) -> ComponentAdvice:
         """Take the figures of a review, if it has any; say whether workers may step on their own."""
         if reading.num_workers == 1:
             return NO_OBJECTION
@@ -99,7 +99,7 @@ class NoiseMonitor:
         most = self._config.spread_slack
         if not self._spread or max(advice.slack, advice.drift) <= most:
             return advice
-        return Advice(
+        return ComponentAdvice(
             slack=min(advice.slack, most),
             by_racks=min(advice.drift, most),
             on_store=advice.staleness,
@@ -110,15 +110,17 @@ class NoiseMonitor:
             inputs={"spread": self._spread},
         )
 
-    def _of_noise(self, reading: Reading) -> Advice:
+    def _of_noise(self, reading: Reading) -> ComponentAdvice:
         figures, rises = reading.gradient, self._rises(reading.learning_rate)
         if figures is not None and math.isfinite(figures.between) and math.isfinite(figures.mean_norm_sq):
             signal = figures.mean_norm_sq
             self._ratios.append(figures.between / signal if signal > 0 else math.inf)
         if len(self._ratios) < self._config.window:
-            return Advice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
+            return ComponentAdvice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
         if rises and self._begins(reading):
-            return Advice(slack=0, reason="how noisy a worker's gradient will be, is not known while the rate rises")
+            return ComponentAdvice(
+                slack=0, reason="how noisy a worker's gradient will be, is not known while the rate rises"
+            )
         ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
         by_racks = racks / workers if 1 < racks < workers else 1.0
         efficiency = _efficiency(ratio, share=1.0, num_workers=workers)
@@ -127,7 +129,7 @@ class NoiseMonitor:
         if by_racks < 1:
             inputs["rack_efficiency"] = rack_efficiency
         has_moments = self._has_moments(reading)
-        return Advice(
+        return ComponentAdvice(
             slack=self._slack(ratio, share=1.0, reading=reading),
             by_racks=self._slack(ratio, share=by_racks, reading=reading),
             on_store=0 if self._begins(reading) else math.inf,

@@ -52,7 +52,7 @@ taken for over can return to ``critical`` once.
 import math
 
 from plesio.policies.adaptive.config.phase import PhaseConfig
-from plesio.policies.adaptive.readings.reading import Advice, Reading
+from plesio.policies.adaptive.readings.reading import ComponentAdvice, Reading
 from plesio.policies.adaptive.training.rate_cycles import RateCycles
 from plesio.policies.adaptive.training.starts import Start, UsualLoss
 from plesio.policies.adaptive.training.verdict import STRICT, Phase, Verdict
@@ -96,7 +96,7 @@ class PhaseDetector:
         """That of the steps to come."""
         return self._verdict.phase
 
-    def observe(self, reading: Reading) -> Advice:
+    def observe(self, reading: Reading) -> ComponentAdvice:
         """Take a review's reading; say what the phase allows from now on, and what made it this phase."""
         self._rate.observe(reading, is_critical=self.phase == "critical")
         verdict = self._by_rate() or self._by_figures(reading)
@@ -106,7 +106,7 @@ class PhaseDetector:
         reason = self._verdict.reason
         if slack < math.inf and self.phase not in STRICT[self._config.direction]:
             reason = "the run is about to end"
-        return Advice(slack=slack, reason=reason, inputs=self._verdict.inputs)
+        return ComponentAdvice(slack=slack, reason=reason, inputs=self._verdict.inputs)
 
     def _is_strict(self, reading: Reading) -> bool:
         """Whether the steps to come are in a phase that is strict; the end is the last steps, where they are known."""

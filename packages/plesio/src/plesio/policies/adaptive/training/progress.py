@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from plesio.policies.adaptive.config.progress import ProgressConfig
-from plesio.policies.adaptive.readings.reading import NO_OBJECTION, Advice, Reading
+from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdvice, Reading
 from plesio.policies.adaptive.system.setting import Sent, Setting
 
 __all__ = ["Failure", "ProgressJudge"]
@@ -123,14 +123,14 @@ class ProgressJudge:
         return self._trial is not None
 
     @property
-    def advice(self) -> Advice:
+    def advice(self) -> ComponentAdvice:
         """What it has against slack altogether, whatever the setting."""
         if self._reviews < self._config.warm_up:
-            return Advice(slack=0, reason="training shows first how it goes without slack")
+            return ComponentAdvice(slack=0, reason="training shows first how it goes without slack")
         if self._resting_at is not None and self._reviews < self._rest_until:
             left = self._rest_until - self._reviews
             reason = f"training shows for {left} reviews how it goes without what failed"
-            return Advice(slack=self._resting_at.slack, reason=reason)
+            return ComponentAdvice(slack=self._resting_at.slack, reason=reason)
         return NO_OBJECTION
 
     def observe(self, reading: Reading) -> Failure | None:

@@ -40,9 +40,9 @@ from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
 from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio.runtime.worker.exchange.replica import Buckets, Replica
+from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
-from plesio.runtime.worker.loss_scaling import LossScaling
+from plesio.runtime.worker.loss_scaling import LossScaler
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["DdpExchange"]
@@ -76,7 +76,7 @@ class DdpExchange(ReducingExchange):
         elastic: bool = False,
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
-        self._buckets = Buckets(replica)
+        self._buckets = GradientBuckets(replica)
         self._torch_group = group
         self._comm_hook = comm_hook
         self._failures = _Failures() if elastic else None
@@ -313,7 +313,7 @@ def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
 
 
 def _reduce_gauged(
-    state: tuple[Gauge, LossScaling | None, TorchGroup, CommHook],
+    state: tuple[Gauge, LossScaler | None, TorchGroup, CommHook],
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
 ) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket after measuring and weighting this rank's gradient."""

@@ -15,13 +15,13 @@ from plesio.core.plain import own_numbers
 from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
-from plesio.runtime.worker.loss_scaling import LossScaling, given_scaler, stray_scaler
+from plesio.runtime.worker.loss_scaling import LossScaler, given_scaler, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import check_model, settings_of
 
 __all__ = [
-    "Buckets",
     "Cutter",
+    "GradientBuckets",
     "Holder",
     "Replica",
     "State",
@@ -95,7 +95,7 @@ class Replica:
                 )
         self._has_stepped = False
         given_scaler(scaler)
-        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaling(scaler, self.optimizers)
+        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaler(scaler, self.optimizers)
         if self.scaling is not None:
             _check_dtypes(self.parameters)
         for one in self.optimizers:
@@ -410,7 +410,7 @@ def all_finite(tensors: Sequence[torch.Tensor]) -> bool:
     return bool(torch.isfinite(torch.stack([total.float() for total in sums])).all())  # the device is asked once
 
 
-class Buckets:
+class GradientBuckets:
     """Gradients that are views of a few flat tensors, as DDP keeps them; checked a tensor at a time."""
 
     def __init__(self, replica: Replica) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from plesio.policies import Policy
 from plesio.protocol.bulk import Initial, Push, Table
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options, optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState
@@ -57,7 +57,7 @@ class StoreExchange:
         *,
         policy: Policy,
         client: StoreClient,
-        layout: Layout,
+        layout: SliceLayout,
         timeline: Timeline,
         refuse: Refusal,
         gauge: Gauge | None = None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from plesio.policies import Policy
-from plesio.runtime.parameters.layout import Layout
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import Gauge, Refusal
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
@@ -42,7 +42,7 @@ class StoreExchanges:
     ) -> None:
         self._replica = replica
         self._client = client
-        self._layout = Layout.of(replica.tensors(), num_servers=len(client.endpoints))
+        self._layout = SliceLayout.of(replica.tensors(), num_servers=len(client.endpoints))
         self._timeline = timeline
         self._refuse = refuse
         self._gauge = gauge
