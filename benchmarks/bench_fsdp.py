@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import plesio
 from plesio.cli.compare import split_policies
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import LocalJob
 
 LEAST_RATIO = 3.5
@@ -75,7 +75,7 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
 def measure(*, policies: list[str], repeat: int, steps: int) -> dict[str, Any]:
     """By policy, what this worker held, and what each of its blocks of steps took and sent."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     found: dict[str, Any] = {policy: {"step_s": [], "sent": []} for policy in policies}
     with plesio.Job(place) as job:

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import LocalJob
 
 NUM_WORKERS, VICTIM, NEWCOMER, WIDTH = 4, 1, 4, 256
@@ -86,7 +86,7 @@ def stall_s(policy: str, *, kills: bool, steps: int, step_s: float, folder: Path
 def blocks(*, num_blocks: int, steps: int, step_s: float) -> dict[str, list[float]]:
     """Seconds of a step of `bsp` with and without ``elastic``, in sessions that take turns."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     times: dict[str, list[float]] = {"on": [], "off": []}
     data = TensorDataset(torch.randn(4096, 64))

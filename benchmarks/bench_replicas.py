@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import LocalJob
 
 NUM_WORKERS = 2
@@ -37,7 +37,7 @@ def build(width: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 def blocks(*, num_blocks: int, steps: int) -> dict[str, list[float]]:
     """Seconds of a step, by model and replicas, of this worker."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     times: dict[str, list[float]] = {f"{size} {replicas}": [] for size in WIDTHS for replicas in (1, 2)}
     with plesio.Job(place) as plain, plesio.Job(place) as replicated:

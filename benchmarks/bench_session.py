@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import plesio
 from plesio.runtime.launcher import launch
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from record import Spread, print_table, print_verdict, save
 
 LIMIT = 0.98
@@ -146,7 +146,7 @@ def bare_step_s() -> float:
 def work(path: Path, *, num_pairs: int, busy: bool) -> None:
     """One worker process: every step time, in pairs; rank 0 writes the seconds of each block to ``path``."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         job.group("cpu")

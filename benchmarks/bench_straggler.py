@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 import plesio
 from plesio.cost.step_time import Constant
 from plesio.runtime.launcher import launch
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
@@ -67,7 +67,7 @@ def run_once(policy: str, *, num_samples: int, step_s: float, job: plesio.Job) -
 def work(path: Path, *, num_rounds: int, num_samples: int, step_s: float) -> None:
     """One worker process; rank 0 writes every round's figures to ``path``."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         job.group("cpu")

@@ -39,7 +39,7 @@ from plesio.cost.step_time import LogNormal, Stalls, StepTime
 from plesio.policies import parse_policy, read_log, verify
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import Progress, Simulation, simulate
+from plesio.runtime.worlds.virtual import Simulation, SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from record import print_verdict, save
 from support.problems import Problem, perceptron
@@ -169,9 +169,9 @@ def train(case: Case, job: VirtualJob, *, trace: Path, began_s: list[float]) -> 
 def run(case: Case, *, trace: Path) -> tuple[Simulation[list[torch.Tensor]], float]:
     """Run the case, with its faults at the given seconds; and return the moment when all had made their first step."""
     began_s: list[float] = []
-    late: list[Progress] = []
+    late: list[SimulationProgress] = []
 
-    def stop(progress: Progress) -> bool:
+    def stop(progress: SimulationProgress) -> bool:
         late.extend([progress] if progress.virtual_s > MOST_S else [])
         return bool(late)
 

@@ -32,7 +32,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
 from plesio.policies import Adaptive, Reviewed
 from plesio.policies.adaptive.controller import Controller
-from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.monitor import StepMonitor
@@ -100,7 +100,7 @@ def added_ms(name: str, *, rounds: int, in_bucket: bool) -> list[tuple[float, fl
                 loss = task.loss(model, next(batches))
                 loss.backward()
                 steps_s += time.perf_counter() - began_s
-                progress = Progress(clock, task.batch_size, None, loss.item(), 0.0)
+                progress = StepProgress(clock, task.batch_size, None, loss.item(), 0.0)
                 began_s = time.perf_counter()
                 if watched:
                     monitor.measure(list(replica.gradients()) if bucket is None else [bucket])

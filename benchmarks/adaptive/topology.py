@@ -138,9 +138,9 @@ def run_as_host(settings: dict[str, Any]) -> None:
     from torch.distributed import PrefixStore, TCPStore
 
     from plesio.bench.probe import probe_here
-    from plesio.runtime.worker.environment import Place
+    from plesio.runtime.worker.environment import WorkerPlace
 
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     probe = probe_here(place)
     os.environ["GLOO_SOCKET_IFNAME"] = place.own_interface() or "lo"

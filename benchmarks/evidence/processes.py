@@ -23,7 +23,7 @@ from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.trainer import recipe_task, train
 from plesio.core.results import RunResult
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import Testbed
@@ -97,7 +97,7 @@ def _start(host: Host, rank: int, recipe: Path, results: Path, *, master: Host, 
 
 def _work(recipe: Recipe, results: Path) -> None:
     """All runs, one after another, on one worker."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None, "started by torchrun"
     task, job = recipe_task(recipe), Job(place)
     for number, seed in enumerate(recipe.run.seeds):

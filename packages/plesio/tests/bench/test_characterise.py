@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plesio.bench.characterise import check_plan, run_plan
-from plesio.bench.characterise_recipe import Plan, load_characterise_recipe, plan_of
+from plesio.bench.characterise_recipe import ComparisonPlan, load_characterise_recipe, plan_of
 from plesio.bench.progress import RunLabel, Snapshot
 from plesio.core.combination import Combination
 from plesio.core.errors import ConfigError
@@ -53,7 +53,7 @@ link = ["1 Gbit/s"]
 """.replace("LARGE", '{ kind = "constant", mean = "3 ms" }')
 
 
-def num_runs(plan: Plan) -> int:
+def num_runs(plan: ComparisonPlan) -> int:
     return sum(len(recipe.run.policies) * len(recipe.run.seeds) for recipe in plan.recipes.values())
 
 
@@ -77,7 +77,7 @@ class Heard:
         raise AssertionError(result.error)
 
 
-def a_plan(tmp_path: Path, text: str = RECIPE, *, quick: bool = False) -> Plan:
+def a_plan(tmp_path: Path, text: str = RECIPE, *, quick: bool = False) -> ComparisonPlan:
     path = tmp_path / "characterise.toml"
     path.write_text(text)
     return plan_of(load_characterise_recipe(path), path, quick=quick)

@@ -18,7 +18,7 @@ from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.topology_file import read_topology
 from plesio.cost.tournament import tournament
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import Testbed
@@ -74,7 +74,7 @@ def test_every_pair_of_processes_is_measured():
 )
 def test_who_cannot_be_probed_is_told_at_once(changes: dict[str, str], message: str):
     environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **changes}
-    place = Place.from_environment(environment)
+    place = WorkerPlace.from_environment(environment)
     assert place is not None
     with pytest.raises(ConfigError, match=message):
         probe_here(place)

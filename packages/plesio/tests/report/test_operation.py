@@ -8,7 +8,7 @@ import pytest
 
 from plesio.cli.commands import invoke
 from plesio.core.results import RunResult
-from plesio.core.trace import Record, Trace
+from plesio.core.trace import Trace, TraceRecord
 from plesio.report.operation import Exchanges, Operation, StepTimes, operation_of, read_operation
 from plesio.report.operation_advice import operation_advice, operations_advice
 from plesio.report.spans import RunTraces
@@ -16,11 +16,11 @@ from plesio.report.spans import RunTraces
 STEPS = 100
 
 
-def a_trace(worker: int, spans: Iterable[tuple[str, float]], *more: Record) -> Trace:
+def a_trace(worker: int, spans: Iterable[tuple[str, float]], *more: TraceRecord) -> Trace:
     """Spans one after the other; a step ends with each that is not computing."""
     records, at_s, clock = [], 0.0, 1
     for kind, duration_s in spans:
-        records.append(Record(kind, at_s, duration_s, clock))
+        records.append(TraceRecord(kind, at_s, duration_s, clock))
         at_s += duration_s
         clock += kind != "compute"
     return Trace(header={"worker": worker, "origin_s": 0.0, "policy": "bsp"}, records=(*records, *more))
@@ -129,7 +129,7 @@ def test_small_messages_at_a_slow_pace_are_told_with_the_quicker_ones():
 
 
 def test_bytes_of_an_exchange_are_a_workers():
-    buckets = Record("buckets", 0.0, None, 1, {"num_bytes": [10, 20]})
+    buckets = TraceRecord("buckets", 0.0, None, 1, {"num_bytes": [10, 20]})
     operation = went({n: a_trace(n, steady(0.01, 0.0, 0.002), buckets) for n in range(2)}, a_result(200_000))
     assert operation is not None
     assert operation.exchanges == Exchanges(number=STEPS, num_bytes=1000.0, communicate_s=0.002, buckets_bytes=(10, 20))
@@ -139,9 +139,9 @@ def test_bytes_of_an_exchange_are_a_workers():
 @pytest.mark.parametrize(("last", "warned"), [(1.5, False), (6.0, True)])
 def test_a_residual_that_grows_is_told(last: float, warned: bool):
     ratios = [1.0 + (last - 1.0) * place / 29 for place in range(30)]
-    events = [Record("residual", 0.1 * place, None, place, {"ratio": each}) for place, each in enumerate(ratios)]
-    less = [Record("residual", 0.1 * place, None, place, {"ratio": each / 2}) for place, each in enumerate(ratios)]
-    unknown = Record("residual", 9.0, None, 99, {"ratio": None})
+    events = [TraceRecord("residual", 0.1 * place, None, place, {"ratio": each}) for place, each in enumerate(ratios)]
+    less = [TraceRecord("residual", 0.1 * place, None, place, {"ratio": each / 2}) for place, each in enumerate(ratios)]
+    unknown = TraceRecord("residual", 9.0, None, 99, {"ratio": None})
     operation = went({0: a_trace(0, steady(0.01), *less), 1: a_trace(1, steady(0.01), *events, unknown)})
     assert operation is not None
     assert operation.residuals == pytest.approx(ratios)

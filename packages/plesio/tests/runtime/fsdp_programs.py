@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import PlesioError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, within
 
 NUM_FEATURES = 6
@@ -164,7 +164,7 @@ def each(*, function: str, of: list[dict[str, Any]]) -> list[Any]:
 
 def several(*, calls: list[tuple[str, list[dict[str, Any]]]]) -> list[list[Any]]:
     """Return the results of `each` for each of several functions."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job, within(Ambient(job=job)):
         return [[globals()[function](**arguments) for arguments in of] for function, of in calls]

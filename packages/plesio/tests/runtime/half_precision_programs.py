@@ -21,7 +21,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -166,7 +166,7 @@ def run(
 def train_on_processes(*, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         return [asdict(train(policy, job=job, **options)) for policy, options in cases]

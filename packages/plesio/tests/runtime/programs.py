@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import plesio
 from plesio.core.errors import DataError, PlesioError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 NUM_SAMPLES = 96
 NUM_FEATURES = 6
@@ -203,7 +203,7 @@ def _pacer(step_s: float) -> Any:
 
 def several_runs(*, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One job, several sessions, as a comparison does it."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         return [one_run(job=job, **run) for run in runs]
@@ -232,7 +232,7 @@ def run_until(path: str, **options: Any) -> dict[str, Any]:
 
 def join_within(*, policy: str, meet_s: float) -> None:
     """Wait for the others, but not for long."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     model, optimizer = build(place.rank)
     with plesio.Job(place, meet_s=meet_s) as job:
@@ -241,7 +241,7 @@ def join_within(*, policy: str, meet_s: float) -> None:
 
 def group_alone() -> str:
     """Worker 0 is alone in calling for the group of all workers, and says what it is told."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         if place.rank > 0:

@@ -9,7 +9,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.core.records import from_values, to_values
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import HostRacks, Way
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks, choose
 from plesio.testing.local_job import LocalJob
@@ -89,7 +89,7 @@ def test_hosts_of_one_rack_are_each_a_rack_for_their_workers():
 
 
 def test_a_wish_has_the_workers_place():
-    place = Place(
+    place = WorkerPlace(
         rank=5, num_workers=8, local_rank=1, local_workers=2, address="", port=0, agent_hosts_store=False, rack=3
     )
     assert Wish.of(place, [0] * 8, policy="bsp", by_racks=False) == Wish(

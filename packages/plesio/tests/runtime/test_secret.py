@@ -7,7 +7,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing.local_job import LocalJob
 
 TIMEOUT_S = 60.0
@@ -18,7 +18,7 @@ def in_a_job(*, without: tuple[str, ...] = (), meet_s: float = 10.0, **variables
     os.environ.update(variables)
     for name in without:
         os.environ.pop(name)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with Job(place, meet_s=meet_s) as job:
         job.servers(1, folder=None)
@@ -54,7 +54,7 @@ def test_a_worker_with_another_secret_is_refused_in_one_line():
 
 def test_several_hosts_without_a_secret_are_refused_before_they_meet(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PLESIO_SECRET", raising=False)
-    place = Place(
+    place = WorkerPlace(
         rank=1, num_workers=2, local_rank=0, local_workers=1, address="127.0.0.1", port=9, agent_hosts_store=True
     )
     with pytest.raises(ConfigError, match="a job on 2 hosts needs a secret: set PLESIO_SECRET"):

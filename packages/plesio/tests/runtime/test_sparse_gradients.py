@@ -17,7 +17,7 @@ import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -149,7 +149,7 @@ def run(policy: str, *, cluster: Cluster | None = None, num_workers: int = NUM_W
 def train_on_processes(*, cases: list[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         return [asdict(train(policy, kind=kind, job=job, **options)) for policy, kind, options in cases]

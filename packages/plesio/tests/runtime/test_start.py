@@ -17,7 +17,7 @@ from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportE
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import Ending, LocalJob
 
 pytestmark = pytest.mark.timeout(120)
@@ -132,19 +132,19 @@ def test_model_that_cannot_be_trained_is_refused():
 )
 def test_half_of_torchruns_variables_is_an_error_that_says_which(variables: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
-        Place.from_environment(variables)
+        WorkerPlace.from_environment(variables)
 
 
 @pytest.mark.parametrize(("variables", "rack"), [({}, None), ({"PLESIO_RACK": "1"}, 1)])
 def test_the_environment_may_name_the_rack(variables: dict[str, str], rack: int | None):
     torchruns = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    place = Place.from_environment(torchruns | variables)
+    place = WorkerPlace.from_environment(torchruns | variables)
     assert place is not None
     assert place.rack == rack
 
 
-def place_at(port: int, *, rank: int, agent: bool) -> Place:
-    return Place(
+def place_at(port: int, *, rank: int, agent: bool) -> WorkerPlace:
+    return WorkerPlace(
         rank=rank,
         num_workers=2,
         local_rank=rank,

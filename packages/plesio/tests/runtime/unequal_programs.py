@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import WorkerLostError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 
 def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
 
 def train_again(*, policy: str) -> tuple[str, int]:
     """Train twice in a job; worker 1 raises in the first session."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         for again in (False, True):

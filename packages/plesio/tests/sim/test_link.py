@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plesio.cost.link import Link
 from plesio.sim.kernel import Kernel
-from plesio.sim.link import Network
+from plesio.sim.link import LinkNetwork
 
 Transfer = tuple[float, Sequence[str], float]
 """Begin, links, bytes."""
@@ -17,7 +17,7 @@ Transfer = tuple[float, Sequence[str], float]
 def arrivals(transfers: Sequence[Transfer], **bandwidths: float) -> list[float]:
     """When each transfer has arrived, over links without latency."""
     kernel = Kernel()
-    network = Network(kernel)
+    network = LinkNetwork(kernel)
     for name, bytes_per_s in bandwidths.items():
         network.link(name, link=Link(latency_s=0.0, bytes_per_s=bytes_per_s))
     arrived = [math.nan] * len(transfers)
@@ -52,7 +52,7 @@ def test_known_arrivals(transfers: Any, expected: list[float]):
 
 def test_latencies_add_up_and_begin_when_the_last_byte_is_out():
     kernel = Kernel()
-    network = Network(kernel)
+    network = LinkNetwork(kernel)
     network.link("nic", link=Link(latency_s=0.25, bytes_per_s=100.0))
     network.link("uplink", link=Link(latency_s=1.0, bytes_per_s=200.0))
     seen: list[tuple[str, float]] = []
@@ -104,7 +104,7 @@ def test_two_runs_are_equal_to_the_bit(transfers: Any):
 
 
 def test_a_link_is_made_once():
-    network = Network(Kernel())
+    network = LinkNetwork(Kernel())
     link = network.link("a", link=Link(latency_s=0.0, bytes_per_s=1.0))
     assert network.link("a", link=Link(latency_s=0.0, bytes_per_s=1.0)) is link
     with pytest.raises(ValueError, match="there already"):
@@ -116,7 +116,7 @@ def test_a_link_is_made_once():
     [("a", -1, "bytes"), ("a", math.nan, "bytes"), ("b", 1, "no link named b"), ("aa", 1, "once")],
 )
 def test_an_impossible_transfer_is_refused(links: str, num_bytes: float, message: str):
-    network = Network(Kernel())
+    network = LinkNetwork(Kernel())
     network.link("a", link=Link(latency_s=0.0, bytes_per_s=1.0))
     with pytest.raises(ValueError, match=message):
         network.transfer(links, num_bytes, lambda: None)

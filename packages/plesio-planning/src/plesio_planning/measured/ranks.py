@@ -21,7 +21,7 @@ from plesio.cost.fit import AlphaBeta, alpha_beta_of_all_reduce, fit_line
 from plesio.cost.link import Link
 from plesio.runtime.job import Job
 from plesio.runtime.site import THIS_HOST, Site
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.testbed.testbed import Testbed
@@ -190,7 +190,7 @@ def serve_functions(environment: Mapping[str, str], commands: Connection) -> Non
     """
     with enlisted(environment):
         torch.set_num_threads(1)
-        place = Place.from_environment()
+        place = WorkerPlace.from_environment()
         assert place is not None, "two ranks or more"
         try:
             with Job(place) as job, within(Ambient(job=job)):

@@ -27,11 +27,11 @@ from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
-from plesio.runtime.worlds.virtual import Progress
+from plesio.runtime.worlds.virtual import SimulationProgress
 
 __all__ = [
-    "Place",
-    "Rehearsed",
+    "AdvisedPlace",
+    "RehearsedRun",
     "ScriptRehearsal",
     "TaskRehearsal",
     "situation_of",
@@ -44,7 +44,7 @@ EVALUATING_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class AdvisedPlace:
     """The workers' place, and the durations of their steps.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place:
     compute_s: NDArray[np.float64]
 
 
-def situation_of(workers: WorkersSection, calibration: Calibration | None, *, batch_size: int) -> Place:
+def situation_of(workers: WorkersSection, calibration: Calibration | None, *, batch_size: int) -> AdvisedPlace:
     """Return the workers' place, and a stretch of their steps.
 
     Args:
@@ -76,11 +76,11 @@ def situation_of(workers: WorkersSection, calibration: Calibration | None, *, ba
             steps_s.append(costs.gradient_s if pacer is None else pacer.draw_s(step, at_s=at_s))
             at_s += steps_s[-1]
         rows.append(steps_s)
-    return Place(cluster=cluster, costs=costs, compute_s=np.array(rows) + costs.step_s)
+    return AdvisedPlace(cluster=cluster, costs=costs, compute_s=np.array(rows) + costs.step_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class RehearsedRun:
     """One run.
 
     Attributes:
@@ -159,7 +159,7 @@ class TaskRehearsal:
 
     def run(
         self, policy: str, *, seed: int, servers: int | None, until_samples: float, within_s: float, budget_s: float
-    ) -> Rehearsed:
+    ) -> RehearsedRun:
         """Do one run; it has no result if it was cut off by one of the two times."""
         watch = _Watch(within_s=within_s, budget_s=budget_s, now_s=self._now_s)
         until = None if until_samples >= self.most_samples else max(1, math.ceil(until_samples))
@@ -205,7 +205,7 @@ class ScriptRehearsal:
 
     def run(
         self, policy: str, *, seed: int, servers: int | None, until_samples: float, within_s: float, budget_s: float
-    ) -> Rehearsed:
+    ) -> RehearsedRun:
         """Do one run; the script says how many servers it has."""
         watch = _Watch(within_s=within_s, budget_s=budget_s, until_samples=until_samples)
         try:
@@ -242,16 +242,16 @@ class _Watch:
     until_samples: float = math.inf
     began_s: float = field(init=False)
     cut: bool = False
-    latest: Progress | None = None
+    latest: SimulationProgress | None = None
 
     def __post_init__(self) -> None:
         self.began_s = self.now_s()
 
-    def look(self, progress: Progress) -> None:
+    def look(self, progress: SimulationProgress) -> None:
         """Remember how far it is."""
         self.latest = progress
 
-    def stop(self, progress: Progress) -> bool:
+    def stop(self, progress: SimulationProgress) -> bool:
         """Return True if the run should stop."""
         self.latest = progress
         self.cut = (
@@ -261,13 +261,13 @@ class _Watch:
         )
         return self.cut
 
-    def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> Rehearsed:
+    def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> RehearsedRun:
         """Sum up the run as far as it came."""
         real_s = self.now_s() - self.began_s
         if result is None:
             samples, virtual_s = (0, 0.0) if self.latest is None else (self.latest.samples, self.latest.virtual_s)
-            return Rehearsed(result=None, samples=samples, virtual_s=virtual_s, real_s=real_s, problem=problem)
-        return Rehearsed(
+            return RehearsedRun(result=None, samples=samples, virtual_s=virtual_s, real_s=real_s, problem=problem)
+        return RehearsedRun(
             result=result,
             samples=result.samples,
             virtual_s=result.wall_s,

@@ -18,7 +18,7 @@ from plesio.core.errors import ConfigError, ExchangeError
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.exchange.replica import makes_sparse_gradients
-from plesio.runtime.worlds.virtual import Progress
+from plesio.runtime.worlds.virtual import SimulationProgress
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
@@ -132,12 +132,12 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
         folder=Path.cwd(),
         where="plesio advise",
     )
-    seen: list[tuple[float, Progress]] = []
+    seen: list[tuple[float, SimulationProgress]] = []
 
     def is_enough() -> bool:
         return bool(seen) and seen[-1][1].steps >= FEWEST_STEPS * count and seen[-1][0] - seen[0][0] >= PROBE_S
 
-    def stop(progress: Progress) -> bool:
+    def stop(progress: SimulationProgress) -> bool:
         if progress.steps:
             seen.append((time.monotonic(), progress))
         return is_enough()

@@ -6,7 +6,7 @@ the other, and within each runs are in the order of `plesio.bench.compare`.
 
 from pathlib import Path
 
-from plesio.bench.characterise_recipe import Plan
+from plesio.bench.characterise_recipe import ComparisonPlan
 from plesio.bench.planned import PlannedComparison, run_planned
 from plesio.bench.progress import ProgressSink
 from plesio.bench.trainer import recipe_task
@@ -18,7 +18,7 @@ from plesio.tasks.check import check_task
 __all__ = ["check_plan", "run_plan"]
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: ComparisonPlan) -> None:
     """Make sure that every comparison can begin.
 
     Raises:
@@ -34,7 +34,9 @@ def check_plan(plan: Plan) -> None:
 
 
 @checked
-def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> dict[Combination, list[RunResult]]:
+def run_plan(
+    plan: ComparisonPlan, *, out: Path, resume: bool, progress: ProgressSink
+) -> dict[Combination, list[RunResult]]:
     """Do the runs of a plan, those of each combination in ``out / combination.slug``.
 
     Args:
@@ -51,7 +53,7 @@ def run_plan(plan: Plan, *, out: Path, resume: bool, progress: ProgressSink) -> 
     return dict(zip(plan.recipes, done, strict=True))
 
 
-def _comparisons(plan: Plan) -> list[PlannedComparison]:
+def _comparisons(plan: ComparisonPlan) -> list[PlannedComparison]:
     return [
         PlannedComparison(slug=one.slug, where=f"· {one.text}", recipe=recipe, world=one.world)
         for one, recipe in plan.recipes.items()

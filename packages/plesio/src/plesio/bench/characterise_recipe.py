@@ -23,7 +23,7 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.policies.grid import canonical_spec
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["CharacteriseRecipe", "Plan", "load_characterise_recipe", "plan_of"]
+__all__ = ["CharacteriseRecipe", "ComparisonPlan", "load_characterise_recipe", "plan_of"]
 
 _Levels = Field(default=(), strict=False)
 _Count = Annotated[int, Field(ge=1)]
@@ -119,7 +119,7 @@ class CharacteriseRecipe(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """A plan of comparisons.
 
     Attributes:
@@ -151,7 +151,7 @@ def plan_of(
     quick: bool = False,
     world: World | None = None,
     seeds: Sequence[int] | None = None,
-) -> Plan:
+) -> ComparisonPlan:
     """Plan the comparisons of a recipe; a combination that is in several parts is one.
 
     Args:
@@ -184,7 +184,7 @@ def plan_of(
         combination: _comparison(recipe, combination, run | {"policies": list(specs)}, path=path)
         for combination, specs in policies.items()
     }
-    return Plan(parts=parts, recipes=recipes)
+    return ComparisonPlan(parts=parts, recipes=recipes)
 
 
 def _quick(recipe: CharacteriseRecipe, quick: QuickSection) -> tuple[dict[str, Any], tuple[PartSection, ...]]:

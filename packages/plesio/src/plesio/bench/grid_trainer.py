@@ -17,7 +17,7 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.grid.cutting import units_of
 from plesio.runtime.grid.join_grid import grid
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_chain
@@ -83,7 +83,7 @@ def train_in_grid(
     `plesio.bench.trainer.train`.
     """
     setting = GridSetting.parse(assignment.policy)
-    place = job.place if job is not None else Place.alone()
+    place = job.place if job is not None else WorkerPlace.alone()
     own = task.for_worker(place.rank // setting.stages % setting.groups, setting.groups)  # who joins is one of them
     chain = own.chain
     assert chain is not None, "`check_for_grids` was asked"

@@ -26,7 +26,7 @@ from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
@@ -210,8 +210,8 @@ def serve_measurements(section: TaskSection, environment: Mapping[str, str], com
     """
     with enlisted(environment):
         torch.set_num_threads(1)
-        place = Place.from_environment() or replace(
-            Place.alone(),  # one worker has a server all the same
+        place = WorkerPlace.from_environment() or replace(
+            WorkerPlace.alone(),  # one worker has a server all the same
             address=environment["MASTER_ADDR"],
             port=int(environment["MASTER_PORT"]),
             agent_hosts_store=True,

@@ -42,7 +42,7 @@ from plesio.cost.probe import Probe
 from plesio.cost.topology import RACK_FACTOR, PairMatrix, Rows, Topology, racks_of, slower_between
 from plesio.cost.tournament import Pair, tournament
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.pair_link import FIRST_BYTES, MOST_BYTES, REPEATS, PairLink
 
 __all__ = ["OnStep", "probe_here", "probe_locally"]
@@ -63,7 +63,7 @@ OnStep = Callable[[str, int, int], None]
 """Called with what is being measured, steps done, and steps in all as far as is known."""
 
 
-def probe_here(place: Place, *, on_step: OnStep = lambda what, done, total: None) -> Probe:
+def probe_here(place: WorkerPlace, *, on_step: OnStep = lambda what, done, total: None) -> Probe:
     """Measure, as one host of a job in which all hosts call this; the result is the same on all.
 
     Args:
@@ -131,7 +131,7 @@ def serve_probe(environment: Mapping[str, str], commands: Connection) -> None:
             on rank 0, then ("done", the probe) or ("failed", sentence).
     """
     with enlisted(environment):
-        place = Place.from_environment()
+        place = WorkerPlace.from_environment()
         assert place is not None
         try:
             commands.send(("ready", None))

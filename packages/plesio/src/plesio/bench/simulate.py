@@ -17,7 +17,7 @@ from plesio.core.errors import ConfigError, TransportError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 from plesio.runtime.worker.job_handle import ambient, within
-from plesio.runtime.worlds.virtual import Progress, Simulation, simulate
+from plesio.runtime.worlds.virtual import Simulation, SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
 __all__ = ["simulate_script"]
@@ -32,10 +32,10 @@ def simulate_script(
     seed: int,
     trace: Path | None,
     calibration: Calibration | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SimulationProgress], None] | None = None,
     on_join: Callable[[nn.Module, Optimizer], None] | None = None,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    stop: Callable[[Progress], bool] | None = None,
+    stop: Callable[[SimulationProgress], bool] | None = None,
 ) -> list[RunResult]:
     """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
 

@@ -19,7 +19,7 @@ from plesio.policies.grid import is_grid
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_task
@@ -62,7 +62,7 @@ def train(
     """
     if is_grid(assignment.policy):
         return train_in_grid(recipe, task, assignment, job=job, began_s=began_s, pacer=pacer)
-    place = job.place if job is not None else Place.alone()
+    place = job.place if job is not None else WorkerPlace.alone()
     own = task.for_worker(place.rank % place.num_workers, place.num_workers)  # who joins takes over from another
     model, optimizer = own.build(assignment.seed)
     seed_streams(assignment.seed, place.rank)
@@ -120,7 +120,7 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
     """
     with enlisted(environment):
         torch.set_num_threads(1)
-        place = Place.from_environment()
+        place = WorkerPlace.from_environment()
         try:
             task = recipe_task(recipe)
             if place is None or place.rank == 0:

@@ -16,7 +16,7 @@ from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import Constant
 from plesio.protocol.figures import RunFigures
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import Progress, simulate
+from plesio.runtime.worlds.virtual import SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 
@@ -90,7 +90,7 @@ class VirtualPool:
         assignment: Assignment,
         *,
         on_figures: Callable[[RunFigures], None],
-        stop: Callable[[Progress], bool] | None = None,
+        stop: Callable[[SimulationProgress], bool] | None = None,
     ) -> PoolRun:
         """Do one run with all workers; ``on_figures`` is called a few times a second.
 
@@ -100,7 +100,7 @@ class VirtualPool:
             KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
         """
 
-        def look(progress: Progress) -> None:
+        def look(progress: SimulationProgress) -> None:
             on_figures(
                 RunFigures(
                     policy=assignment.policy,

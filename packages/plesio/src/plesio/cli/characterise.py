@@ -12,7 +12,7 @@ from plesio.cli.terminal import exit_code_of, show, tell_interrupted
 from plesio.cli.testbed import prepare_for_hosts
 
 if TYPE_CHECKING:
-    from plesio.bench.characterise_recipe import Plan
+    from plesio.bench.characterise_recipe import ComparisonPlan
     from plesio.core.combination import Combination
     from plesio.core.results import RunResult
 
@@ -100,7 +100,7 @@ def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, s
     return shlex.join([*words, "--resume"])
 
 
-def _show(plan: "Plan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
+def _show(plan: "ComparisonPlan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
     from plesio.report.characterisation import (
         render_characterisation,
         summarise_characterisation,

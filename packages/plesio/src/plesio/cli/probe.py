@@ -15,7 +15,7 @@ from plesio.core.units import parse_bytes
 if TYPE_CHECKING:
     from plesio.bench.probe import OnStep
     from plesio.cost.probe import Probe
-    from plesio.runtime.worker.environment import Place
+    from plesio.runtime.worker.environment import WorkerPlace
 
 __all__ = ["EXAMPLES", "probe"]
 
@@ -54,9 +54,9 @@ def probe(
     for option, path in (("--out", out), ("--json", json_file), ("--page", page)):
         _check_file(option, path)
 
-    from plesio.runtime.worker.environment import Place
+    from plesio.runtime.worker.environment import WorkerPlace
 
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     if place is not None and workers is not None:
         raise ConfigError(
             f"--workers {workers}: {place.num_workers} hosts take part already (WORLD_SIZE); leave it out"
@@ -89,7 +89,7 @@ def probe(
     return 0
 
 
-def _measure(place: "Place | None", workers: int | None) -> "Probe":
+def _measure(place: "WorkerPlace | None", workers: int | None) -> "Probe":
     from plesio.bench.probe import probe_here, probe_locally
 
     if place is not None and place.rank > 0:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plesio.core.inputs import Input
     from plesio.core.results import RunResult
     from plesio.cost.calibration import Calibration as Calibrated
-    from plesio.runtime.worlds.virtual import Progress
+    from plesio.runtime.worlds.virtual import SimulationProgress
 
 __all__ = ["EXAMPLES", "STEP_TIME", "options_table", "refuse_for_script", "simulate", "slow_table", "step_time_table"]
 
@@ -278,7 +278,7 @@ def _run_script(
         RunLabel(policy=settings["policy"], seed=settings["seed"], number=1, num_runs=1), num_samples=None
     )
 
-    def advance(state: "Progress") -> None:
+    def advance(state: "SimulationProgress") -> None:
         progress.run_advanced(
             Snapshot(
                 samples=state.samples,

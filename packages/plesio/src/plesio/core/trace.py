@@ -37,8 +37,8 @@ __all__ = [
     "TRACE_SCHEMA_VERSION",
     "UTILISATION",
     "WHOLE_STEPS",
-    "Record",
     "Trace",
+    "TraceRecord",
     "TraceWriter",
     "read_trace",
     "sampled_every",
@@ -67,7 +67,7 @@ def sampled_every(clock: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TraceRecord:
     """A span, or an event when ``duration_s`` is None."""
 
     kind: str
@@ -82,7 +82,7 @@ class Trace:
     """One trace file, read back."""
 
     header: Mapping[str, Any]
-    records: tuple[Record, ...]
+    records: tuple[TraceRecord, ...]
 
 
 class TraceWriter:
@@ -227,7 +227,7 @@ def _line_of(kind: str) -> str:
     return f'{{"k":"{kind}",'
 
 
-def _records(path: Path, lines: list[tuple[int, str]], *, num_lines: int) -> Iterator[Record]:
+def _records(path: Path, lines: list[tuple[int, str]], *, num_lines: int) -> Iterator[TraceRecord]:
     for number, line in lines:
         try:
             data = json.loads(line)
@@ -235,7 +235,7 @@ def _records(path: Path, lines: list[tuple[int, str]], *, num_lines: int) -> Ite
             if number == num_lines:
                 return
             raise DataError(f"{path}, line {number}: not a trace record") from None
-        yield Record(data.pop("k"), data.pop("t"), data.pop("d", None), data.pop("c"), data)
+        yield TraceRecord(data.pop("k"), data.pop("t"), data.pop("d", None), data.pop("c"), data)
 
 
 def split_blocked(blocked_s: Mapping[int, float]) -> dict[int, tuple[float, float]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.core.trace import Record, Trace
+from plesio.core.trace import Trace, TraceRecord
 from plesio.core.units import format_bytes
 from plesio.policies.grid import GridSetting, is_grid
 from plesio.report.spans import RunTraces
@@ -74,7 +74,7 @@ def stages_of(run: RunTraces) -> RunStages | None:
     )
 
 
-def _of_kind(trace: Trace, kind: str) -> list[Record]:
+def _of_kind(trace: Trace, kind: str) -> list[TraceRecord]:
     return [record for record in trace.records if record.kind == kind]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
-from plesio.core.trace import UTILISATION, Record, Trace, read_trace
+from plesio.core.trace import UTILISATION, Trace, TraceRecord, read_trace
 from plesio.report.spans import RunTraces, Span, spans_of, trace_paths
 
 __all__ = ["PERFETTO_NAME", "trace_events", "write_perfetto"]
@@ -71,12 +71,12 @@ def _metadata(worker: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_sort_index", "pid": worker, "tid": 0, "args": {"sort_index": worker}}
 
 
-def _moment(record: Record, *, worker: int, at_s: float) -> dict[str, Any]:
+def _moment(record: TraceRecord, *, worker: int, at_s: float) -> dict[str, Any]:
     event = _event("i", record.kind, worker=worker, at_s=at_s, clock=record.clock, fields=record.fields)
     return {**event, "s": "t"}
 
 
-def _counters(record: Record, *, worker: int, at_s: float) -> Iterator[dict[str, Any]]:
+def _counters(record: TraceRecord, *, worker: int, at_s: float) -> Iterator[dict[str, Any]]:
     """Rows below the worker's own, each with the quantities of one unit."""
     for name, quantities in _COUNTERS.items():
         values = {label: record.fields[field] for label, field in quantities.items() if field in record.fields}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Panels, Series
-from plesio.core.trace import UTILISATION, Record
+from plesio.core.trace import UTILISATION, TraceRecord
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report import findings
 from plesio.report.model import MEMORY_PARTS, Comparison
@@ -42,7 +42,7 @@ class RunUtilisation:
     """
 
     policy: str
-    samples: dict[int, tuple[tuple[float, Record], ...]]
+    samples: dict[int, tuple[tuple[float, TraceRecord], ...]]
 
     def has(self, field: str) -> bool:
         """Tell whether a sample has such a field."""

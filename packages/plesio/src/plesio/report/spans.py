@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plesio.core.errors import DataError
-from plesio.core.trace import Record, Trace, read_trace, split_blocked
+from plesio.core.trace import Trace, TraceRecord, read_trace, split_blocked
 
 __all__ = ["RunTraces", "Span", "read_traces", "spans_of", "trace_paths"]
 
@@ -102,7 +102,7 @@ def spans_of(run: RunTraces) -> Iterator[Span]:
             yield Span(worker, "communicate", at_s + wait_s, record.duration_s - wait_s, record.clock)
 
 
-def _blocked(records: Sequence[Record]) -> Iterator[tuple[_BlockedKey, float]]:
+def _blocked(records: Sequence[TraceRecord]) -> Iterator[tuple[_BlockedKey, float]]:
     seen: Counter[int] = Counter()
     for record in records:
         if record.kind == "blocked" and record.duration_s is not None:

@@ -46,7 +46,7 @@ from plesio.runtime.transport.job_secret import (
     signed,
 )
 from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, NAME_KEY, Place
+from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, NAME_KEY, WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
@@ -79,7 +79,7 @@ class Job:
     world: World = "process"
 
     @checked
-    def __init__(self, place: Place, *, meet_s: float = MEET_S) -> None:
+    def __init__(self, place: WorkerPlace, *, meet_s: float = MEET_S) -> None:
         self.place = place
         self.rack = place.rank - place.local_rank if place.rack is None else place.rack
         self.clock: Clock = MonotonicClock()

@@ -20,7 +20,7 @@ from plesio.runtime.transport import ClientEndpoint, ControlClient, JobKeys
 from plesio.runtime.transport.dialler import Dialler
 from plesio.runtime.transport.failover import FailoverConnection, FailoverControl
 from plesio.runtime.transport.seal import wants_encryption
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 __all__ = ["JobServers"]
 
@@ -39,7 +39,7 @@ class JobServers:
         secret: What its processes have in common.
     """
 
-    def __init__(self, place: Place, *, store: Store, get: Callable[[str], str], job: str, secret: str) -> None:
+    def __init__(self, place: WorkerPlace, *, store: Store, get: Callable[[str], str], job: str, secret: str) -> None:
         self._place = place
         self._store = store
         self._get = get

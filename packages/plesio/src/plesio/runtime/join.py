@@ -27,7 +27,7 @@ from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
@@ -126,7 +126,7 @@ def join(
         trace = around.trace if trace is None else trace
     make_writable(folder := None if trace is None else Path(trace), "traces")
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
-    place = options.job.place if options.job is not None else Place.from_environment()
+    place = options.job.place if options.job is not None else WorkerPlace.from_environment()
     chosen = _policy_of(policy, setting, place=place)
     one = as_one(model, optimizer)
     replica = Replica(model, one, scaler=scaler)
@@ -159,13 +159,13 @@ def _check_alone() -> None:
         )
 
 
-def _introduce(place: Place | None, policy: Policy) -> None:
+def _introduce(place: WorkerPlace | None, policy: Policy) -> None:
     """Name this process's worker in its log lines from here on."""
     introduce(0 if place is None else place.rank)
     _log.info("joins under %s", policy.title)
 
 
-def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: Place | None) -> Policy:
+def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: WorkerPlace | None) -> Policy:
     """Return the policy, with moments at which all stop where checkpoints need them."""
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if place is not None and chosen.shards:
@@ -176,7 +176,7 @@ def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place
     return chosen if chosen.review is not None else Interruptible(policy=chosen)
 
 
-def _check(policy: Policy, replica: Replica, *, place: Place, racks: Racks) -> None:
+def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:
     """Refuse on every worker at once what the servers cannot run, and who comes too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
     check_beginning(replica.model, replica.optimizer)

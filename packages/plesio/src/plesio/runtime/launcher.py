@@ -33,7 +33,7 @@ from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.site import THIS_HOST, Site
-from plesio.runtime.supervisor import Outcome, WorkerCommand, supervise
+from plesio.runtime.supervisor import JobOutcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user, unsigned
 from plesio.runtime.worker.environment import (
     BEGUN_KEY,
@@ -151,7 +151,7 @@ def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest 
     return None
 
 
-def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: float, begun_unix_s: float) -> str:
+def _lost(checkpoints: CheckpointSetting, outcome: JobOutcome, *, since_unix_s: float, begun_unix_s: float) -> str:
     """How far a run had come that failed, and where it goes on, in a sentence."""
     failed_unix_s = min(ending.at_unix_s for ending in outcome.endings)
     last = _latest(checkpoints, since_unix_s=since_unix_s)
@@ -167,7 +167,7 @@ def _lost(checkpoints: CheckpointSetting, outcome: Outcome, *, since_unix_s: flo
 
 def _host(
     script: Path, args: Sequence[str], *, num_workers: int, port: int, base: Mapping[str, str], site: Site
-) -> tuple[Outcome, float | None]:
+) -> tuple[JobOutcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
 
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.errors import TransportError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError
 
 __all__ = ["REGROUP_TIMEOUT", "StoreBoard", "gloo_interface", "gpu_of", "meet", "meeting_store", "process_group"]
@@ -76,7 +76,7 @@ def process_group(
 
 
 @contextlib.contextmanager
-def gloo_interface(place: Place) -> Iterator[None]:
+def gloo_interface(place: WorkerPlace) -> Iterator[None]:
     """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
     interface = place.own_interface()
     if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:

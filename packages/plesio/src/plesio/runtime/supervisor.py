@@ -36,7 +36,7 @@ from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
 from plesio.core.units import counted
 from plesio.runtime.worker_output import Output, Screen
 
-__all__ = ["GRACE_S", "Outcome", "WorkerCommand", "WorkerEnding", "supervise"]
+__all__ = ["GRACE_S", "JobOutcome", "WorkerCommand", "WorkerEnding", "supervise"]
 
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
@@ -90,7 +90,7 @@ class WorkerEnding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """How a job ended.
 
     Attributes:
@@ -114,7 +114,7 @@ def supervise(
     excused: Callable[[], Collection[int]] = tuple,
     ended: Callable[[int], None] = lambda rank: None,
     grace_s: float = GRACE_S,
-) -> Outcome:
+) -> JobOutcome:
     """Run the workers until all have ended; one that fails does not end the others.
 
     Must be called from the main thread (it handles SIGINT, SIGTERM and SIGHUP meanwhile).
@@ -296,7 +296,7 @@ class _Supervisor:
                 worker.outputs.append(output)
                 self._selector.register(pipe, selectors.EVENT_READ, output)
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         while self._live:
             now_s = time.monotonic()
             if self._next_signals and self._next_signal_s <= now_s:
@@ -322,7 +322,7 @@ class _Supervisor:
         status = self._status() if self._stopped_by is None else 128 + self._stopped_by
         if stopped:
             _say("all workers have ended")
-        return Outcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
+        return JobOutcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
 
     def _status(self) -> int:
         """Return the status of the worker that failed first, or 0 if the others finished without all failed ones."""

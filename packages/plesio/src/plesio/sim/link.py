@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from plesio.cost.link import Link
 from plesio.sim.kernel import Kernel, Movable
 
-__all__ = ["Network", "Route", "SharedLink"]
+__all__ = ["LinkNetwork", "Route", "SharedLink"]
 
 
 @dataclass(slots=True, eq=False)
 class SharedLink:
-    """A link that its transfers share equally; made by `Network.link`."""
+    """A link that its transfers share equally; made by `LinkNetwork.link`."""
 
     name: str
     latency_s: float
@@ -40,7 +40,7 @@ class SharedLink:
 
 
 Route = tuple[SharedLink, ...]
-"""The links that a transfer goes over; made by `Network.route`."""
+"""The links that a transfer goes over; made by `LinkNetwork.route`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +54,14 @@ class _Transfer:
     bytes_per_s: float = 0.0
 
 
-class Network:
+class LinkNetwork:
     """Links and the transfers on them.
 
     A transfer over several links gets the smallest of its equal shares on them. Latencies add up, and begin when the
     last byte is out. A beginning or an end takes time in proportion to the transfers on its links.
 
     >>> kernel = Kernel()
-    >>> network = Network(kernel)
+    >>> network = LinkNetwork(kernel)
     >>> _ = network.link("uplink", Link(latency_s=0.5, bytes_per_s=100.0))
     >>> for _ in range(2):
     ...     network.transfer(["uplink"], 100, lambda: print("arrived at", kernel.now_s))

@@ -17,7 +17,7 @@ from plesio.runtime.checkpoints.folder import Folder, HashedFile
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
 from plesio.runtime.launcher import launch
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 TAKEN = rf"another job takes checkpoints in .* \(process {os.getpid()} on host .*, since 2.*\); end it, or use a folder"
 
@@ -107,7 +107,7 @@ def test_a_join_that_fails_lets_go(tmp_path: Path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     here = {"local_rank": 0, "local_workers": 2, "address": "127.0.0.1", "port": port, "agent_hosts_store": False}
-    place = Place(rank=0, num_workers=2, **here)
+    place = WorkerPlace(rank=0, num_workers=2, **here)
     with Job(place, meet_s=1.0) as job:
         options = plesio.JoinOptions(job=job)
         with pytest.raises(TransportError, match=r"workers \[1\] have not come") as kept:

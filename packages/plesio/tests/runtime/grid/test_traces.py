@@ -8,13 +8,13 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.data import DataLoader
 
 import plesio
-from plesio.core.trace import Record, read_trace
+from plesio.core.trace import TraceRecord, read_trace
 from plesio.policies.grid import Backward, Forward, GridSetting
 from plesio.runtime.grid.stage import GridStage, Held
 from runtime.grid.programs import MICRO_BATCH, data, in_virtual_world, network, optimizer
 
 
-def events(folder: Path, rank: int, kind: str) -> list[Record]:
+def events(folder: Path, rank: int, kind: str) -> list[TraceRecord]:
     return [record for record in read_trace(folder / f"trace-{rank}.jsonl").records if record.kind == kind]
 
 

@@ -16,13 +16,13 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.policies.grid import GridSetting
 from plesio.runtime.worlds.virtual import simulate
-from plesio.runtime.worlds.virtual.simulation import Outcome
+from plesio.runtime.worlds.virtual.simulation import WorkerOutcome
 from runtime.grid.programs import data, in_grid, network, optimizer
 
 
 def outcomes(
     spec: str, *, before_step: Callable[[Any], None] = lambda grid: None, **options: Any
-) -> dict[int, Outcome[Any]]:
+) -> dict[int, WorkerOutcome[Any]]:
     def loop(grid: Any) -> Any:
         for _ in range(3):
             for x, y in grid.shard(DataLoader(data(), batch_size=8, shuffle=True)):

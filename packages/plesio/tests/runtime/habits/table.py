@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 import plesio
 from plesio.core.errors import PlesioError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 __all__ = ["HABITS", "Habit", "Outcome", "Script", "run_all"]
 
@@ -217,7 +217,7 @@ def _outcome(habit: Habit, script: Script) -> Outcome:
 def run_all(*, policy: str, names: Sequence[str]) -> dict[str, Outcome]:
     """The outcome of each habit on this worker; those that end in a session share one job, as in a comparison."""
     chosen = [habit for habit in HABITS if habit.name in names]
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     if place is None:
         return {habit.name: _outcome(habit, Script(policy, 0, 1)) for habit in chosen}
     apart = [habit for habit in chosen if habit.apart or habit.expected(policy, alone=False) == "refused"]

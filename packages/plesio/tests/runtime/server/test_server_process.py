@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing.local_job import LocalJob
 from support.server_process import ServerUnderTest
 
@@ -35,7 +35,7 @@ def test_the_next_server_removes_the_folder_of_one_that_was_killed():
 
 def with_a_killed_server() -> tuple[bool, bool]:
     """Return if the folder of a killed server is there before and after its starter's job; runs in a worker."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with Job(place) as job:
         job.servers(1, folder=None)

@@ -3,7 +3,7 @@
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 GOOD = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -23,10 +23,10 @@ GOOD = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
 )
 def test_variables_that_cannot_be_are_refused_in_a_line(wrong: dict[str, str], words: str):
     with pytest.raises(ConfigError, match=words):
-        Place.from_environment({**GOOD, **wrong})
+        WorkerPlace.from_environment({**GOOD, **wrong})
 
 
 def test_a_rank_beyond_the_others_joins_where_a_launcher_says_so():
-    place = Place.from_environment({**GOOD, "RANK": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    place = WorkerPlace.from_environment({**GOOD, "RANK": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"})
     assert place is not None
     assert place.late

@@ -10,7 +10,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import DataError
 from plesio.core.trace import TraceWriter
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
-from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.monitor import Sketch, StepMonitor
 from plesio.runtime.worker.rounds import RoundRecords
@@ -103,7 +103,7 @@ def step(
     monitor: StepMonitor, clock: int, pieces: list[list[torch.Tensor]], *, loss: float | None = 1.0, rate: float = 0.1
 ) -> bool:
     finite = all([monitor.measure(parts) for parts in pieces])  # noqa: C419 (every piece is to be measured)
-    monitor.step(Progress(clock, 4, None, loss, 0.0), rate=rate)
+    monitor.step(StepProgress(clock, 4, None, loss, 0.0), rate=rate)
     return finite
 
 
@@ -272,7 +272,7 @@ def test_gradients_of_a_scaled_loss_are_noted_down_without_the_scale():
         assert scaled.measure([large], scale=scale)
         torch.testing.assert_close(large / scale, part)  # the last is scaled down by as much
         for one in (monitor, scaled):
-            one.step(Progress(clock=number, samples=4, global_samples=None, loss=None, at_s=0.0))
+            one.step(StepProgress(clock=number, samples=4, global_samples=None, loss=None, at_s=0.0))
     reviews = [one.take(140, learning_rate=0.1) for one in (monitor, scaled)]
     np.testing.assert_allclose(reviews[1].gradients, reviews[0].gradients, rtol=1e-4)
     assert reviews[1].num_clipped == reviews[0].num_clipped == 1
@@ -299,8 +299,8 @@ def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> Non
         rounds=RoundRecords(0, 4, say=pytest.fail),
         total_samples=200,
     )
-    monitor.step(Progress(1, 4, 40, None, 0.0))
+    monitor.step(StepProgress(1, 4, 40, None, 0.0))
     for clock in range(2, 7):
-        monitor.step(Progress(clock, 4, None, None, 0.0))
+        monitor.step(StepProgress(clock, 4, None, None, 0.0))
     review = monitor.take(6, learning_rate=0.1, momentum=0.0, normalises=False, parameters=[])
     assert review.progress == (40 + 5 * 4 * 4) / 200

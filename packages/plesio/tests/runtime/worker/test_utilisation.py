@@ -4,8 +4,8 @@ from plesio.core.results import Level
 from plesio.runtime.worker.utilisation import (
     MOST_SAMPLES,
     SAMPLE_S,
+    CounterReading,
     HostCounters,
-    Reading,
     UtilisationGauge,
 )
 
@@ -17,9 +17,9 @@ class MadeUpCounters:
         self.now_s = 0.0
         self.num_read = 0
 
-    def read(self) -> Reading:
+    def read(self) -> CounterReading:
         self.num_read += 1
-        return Reading(
+        return CounterReading(
             cpu_s=0.5 * self.now_s,
             host_busy_s=1.5 * self.now_s,
             host_s=2 * self.now_s,

@@ -13,7 +13,7 @@ from plesio.runtime.checkpoints.worker import set_random_states
 from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Registered
 from plesio.runtime.worker.standstill import Standstill
 
@@ -105,15 +105,15 @@ class WorkerCheckpoints:
         stand = resumed.stand(same_workers=workers == manifest.workers)
         return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, stand=stand)
 
-    def past(self) -> Past:
+    def past(self) -> WorkerPast:
         """Return what the training loop has done already."""
         if self.resumed is None:
-            return Past()
+            return WorkerPast()
         optimizer = self.saver.replica.optimizer
         self.saver.replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         go_on = partial(self._go_on, self.resumed, options)
-        return Past(self.stand, values=self.resumed.own["session"], go_on=go_on)
+        return WorkerPast(self.stand, values=self.resumed.own["session"], go_on=go_on)
 
     def _go_on(self, resumed: Resumed, options: list[dict[str, Any]]) -> None:
         """Go on from the checkpoint: since `begin` the program has come through loops that were over."""

@@ -10,7 +10,7 @@ from plesio.core.errors import DataError, PlesioError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.folder import Folder, HashedFile, Written
 
-__all__ = ["AWAIT_S", "FAILED_AWAIT_S", "Place", "Said", "could_not_be_written", "heard_from_all", "say"]
+__all__ = ["AWAIT_S", "FAILED_AWAIT_S", "FilePlace", "Said", "could_not_be_written", "heard_from_all", "say"]
 
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
@@ -19,7 +19,7 @@ FAILED_AWAIT_S = 2.0
 _LOOK_S = 0.02
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class FilePlace(msgspec.Struct, frozen=True, array_like=True):
     """Place of a tensor or a value in a file."""
 
     file: str
@@ -38,7 +38,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     files: dict[str, Written] = msgspec.field(default_factory=dict)
-    places: dict[str, Place] = msgspec.field(default_factory=dict)
+    places: dict[str, FilePlace] = msgspec.field(default_factory=dict)
     report: Report | None = None
     error: str | None = None
 

@@ -30,7 +30,7 @@ from plesio.core.errors import DataError
 from plesio.core.plain import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, Written
 from plesio.runtime.checkpoints.reading import StateDict
-from plesio.runtime.checkpoints.said import Place
+from plesio.runtime.checkpoints.said import FilePlace
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Share", "check_model", "load", "load_optimizer_state", "state_of"]
@@ -132,7 +132,7 @@ class Share:
             for name, value in flat.items()
         }
 
-    def write(self, path: Path) -> tuple[dict[str, Written], dict[str, Place]]:
+    def write(self, path: Path) -> tuple[dict[str, Written], dict[str, FilePlace]]:
         """Write it into the checkpoint's folder, on the disk when this returns.
 
         Returns:
@@ -144,14 +144,14 @@ class Share:
         plans = writer.prepare_global_plan(self._plans)
         plan: SavePlan = self._planner.finish_plan(plans[self.number])
         places = {
-            result.index.fqn: Place(
+            result.index.fqn: FilePlace(
                 result.storage_data.relative_path, result.storage_data.offset, result.storage_data.length
             )
             for result in writer.write_data(plan, self._planner).value()
         }
         return files.written, places
 
-    def finish(self, path: Path, places: Mapping[str, Place]) -> Written:
+    def finish(self, path: Path, places: Mapping[str, FilePlace]) -> Written:
         """Write the table of contents, when all shares are there.
 
         Args:

@@ -39,14 +39,14 @@ from plesio.runtime.grid.stage import GridStage, Loss
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, surrounded
-from plesio.runtime.worker.environment import GRID_VARIABLE, Place
+from plesio.runtime.worker.environment import GRID_VARIABLE, WorkerPlace
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.peer_watch import Unwatched
 from plesio.runtime.worker.timeline import Timeline
 
@@ -124,7 +124,7 @@ def grid(
         trace = around.trace if trace is None else trace
         if around.policy is not None and is_grid(around.policy):
             setting, groups = around.policy, None
-    place = Place.from_environment() if options.job is None else options.job.place
+    place = WorkerPlace.from_environment() if options.job is None else options.job.place
     layers, own_cut = layers_of(stages)
     cut = own_cut if cuts is None else NetworkCut(tuple(cuts))
     make_writable(folder := None if trace is None else Path(trace), "traces")
@@ -250,7 +250,7 @@ class _Composer:
         if around is not None:
             around.on_meter(timeline.meter)
         saver, values = self._saver(joined=met.past, warn=timeline.meter.warn)
-        past = Past(values=values)
+        past = WorkerPast(values=values)
         records = GridRecords(
             collector=met.collector,
             run=GridRun(

@@ -29,7 +29,7 @@ from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.machine import environment
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["GridRecords", "GridRun"]
@@ -113,7 +113,7 @@ class GridRecords:
     timeline: Timeline
     training: TrainingClock
     snapshots: SnapshotTaker
-    past: Past
+    past: WorkerPast
     tally: Tally = field(default_factory=Tally)
     shots: list[Shot] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)

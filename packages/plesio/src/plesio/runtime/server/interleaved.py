@@ -47,7 +47,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from plesio.runtime.server.step_rules import STEP_RULES, Group, Past, StepRule, penalised
+from plesio.runtime.server.step_rules import STEP_RULES, Group, MomentumHistory, StepRule, penalised
 
 __all__ = ["InterleavedOptimizer"]
 
@@ -82,7 +82,7 @@ class InterleavedOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._rule = STEP_RULES.get(type(optimizer))
-        self._past = Past()
+        self._past = MomentumHistory()
         self._round = _Round()
 
     @torch.no_grad()

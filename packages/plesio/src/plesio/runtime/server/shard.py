@@ -37,11 +37,11 @@ from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_s
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
 
-__all__ = ["Allocate", "Pulled", "Shard", "empty_payload", "warm_up"]
+__all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PackedSlices:
     """Slices that changed since the puller's version (None: all there are), packed in order.
 
     If all was asked for, the optimizer's state follows them, and ``state`` is its table.
@@ -259,7 +259,7 @@ class Shard:
         """Forget a pending update, if it is here."""
         self._pending.pop((worker, clock), None)
 
-    def pull(self, known_version: int | None) -> Pulled:
+    def pull(self, known_version: int | None) -> PackedSlices:
         """The slices that changed after ``known_version`` (all, also what never does, when None), copied."""
         if known_version is None:
             present = list(range(len(self._slices)))
@@ -270,32 +270,32 @@ class Shard:
                 if changed > known_version and self._slices[index].kind == "parameter"
             ]
         payload = self._packed([self._bytes[index] for index in present])
-        return Pulled(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
+        return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
 
-    def pull_all(self) -> Pulled:
+    def pull_all(self) -> PackedSlices:
         """All slices that move, and the optimizer's state."""
         for stepper in self._steps:
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
-    def pull_shared(self) -> Pulled:
+    def pull_shared(self) -> PackedSlices:
         """All slices that move."""
         return self._moving(self._bytes)
 
     def _moving(
         self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
-    ) -> Pulled:
+    ) -> PackedSlices:
         count = self._num_moving
         present = None if count == len(self._slices) else tuple(range(count))
-        return Pulled(self.version, present, self._packed([*parts[:count], *also]), state)
+        return PackedSlices(self.version, present, self._packed([*parts[:count], *also]), state)
 
     def snapshot(self, number: int) -> None:
         """Keep a copy of the present state as ``number``."""
         last = self._slices[self._num_moving - 1] if self._num_moving else None
         self._snapshots[number] = self._block[: 0 if last is None else last.offset + last.num_bytes].clone()
 
-    def pull_snapshot(self, number: int) -> Pulled:
+    def pull_snapshot(self, number: int) -> PackedSlices:
         """All slices that move, as they were at a snapshot."""
         return self._moving(self._parts(self._snapshots[number]))
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["STEP_RULES", "Group", "Past", "State", "StepRule", "memory", "penalised"]
+__all__ = ["STEP_RULES", "Group", "MomentumHistory", "State", "StepRule", "memory", "penalised"]
 
 LONGER = 4.0
 """By how many times its own length momentum's memory becomes longer, for every round that gradients are old."""
@@ -33,7 +33,7 @@ Scale = Callable[[Tensor, State, Group, float], tuple[Tensor, dict[str, Tensor]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Past:
+class MomentumHistory:
     """What decides how long momentum remembers.
 
     Attributes:
@@ -61,7 +61,14 @@ class StepRule:
     of_gradients: bool = False
 
     def move(
-        self, parameter: Tensor, gradient: Tensor, mean: Tensor, state: State, group: Group, weight: float, past: Past
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        mean: Tensor,
+        state: State,
+        group: Group,
+        weight: float,
+        past: MomentumHistory,
     ) -> None:
         """Move the parameter by the part of the step that is due to one update.
 
@@ -101,7 +108,9 @@ class StepRule:
         if buffer is not None and kept:
             parameter.add_(buffer, alpha=-size * kept)
 
-    def advance(self, parameter: Tensor, mean: Tensor, state: State, group: Group, share: float, past: Past) -> None:
+    def advance(
+        self, parameter: Tensor, mean: Tensor, state: State, group: Group, share: float, past: MomentumHistory
+    ) -> None:
         """Take the mean gradient of a round into the state.
 
         Momentum of gradients: ``M <- b M + (1 - b) ḡ``. Of directions: ``buffer <- b buffer + (1 - b) G ḡ / D``.
@@ -138,12 +147,12 @@ def penalised(parameter: Tensor, group: Group) -> Tensor:
     return gradient
 
 
-def memory(decay: float, *, past: Past) -> float:
+def memory(decay: float, *, past: MomentumHistory) -> float:
     """b: what momentum keeps at a round's end, where the synchronous optimizer keeps ``decay``.
 
-    >>> [round(memory(0.9, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 60, 1000)]
+    >>> [round(memory(0.9, past=MomentumHistory(rounds=rounds, age=1.0)), 4) for rounds in (0, 60, 1000)]
     [0.9, 0.95, 0.98]
-    >>> [round(memory(0.0, past=Past(rounds=rounds, age=1.0)), 4) for rounds in (0, 60)]
+    >>> [round(memory(0.0, past=MomentumHistory(rounds=rounds, age=1.0)), 4) for rounds in (0, 60)]
     [0.0, 0.8]
     """
     own = _own_memory(decay)
@@ -159,7 +168,7 @@ def _gain(group: Group) -> float:
 
 
 def _advance_buffer(
-    parameter: Tensor, direction: Tensor, state: State, group: Group, *, share: float, past: Past
+    parameter: Tensor, direction: Tensor, state: State, group: Group, *, share: float, past: MomentumHistory
 ) -> None:
     momentum = group.get("momentum", 0.0)
     kept = memory(momentum, past=past) ** share
@@ -170,7 +179,7 @@ def _advance_buffer(
     buffers[key].mul_(kept).add_(direction, alpha=(1 - kept) * _gain(group))
 
 
-def _kept_of_mean(state: State, group: Group, *, past: Past) -> float:
+def _kept_of_mean(state: State, group: Group, *, past: MomentumHistory) -> float:
     """B of a mean that begins with its first value, as Adam's corrected one does."""
     beta1, step = group["betas"][0], float(state.get("step", 0.0))
     if step < _own_memory(beta1):
@@ -178,7 +187,9 @@ def _kept_of_mean(state: State, group: Group, *, past: Past) -> float:
     return memory(beta1, past=past)
 
 
-def _advance_mean(parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: Past) -> None:
+def _advance_mean(
+    parameter: Tensor, mean: Tensor, state: State, group: Group, *, share: float, past: MomentumHistory
+) -> None:
     beta1, step = group["betas"][0], float(state.get("step", 0.0))
     kept = _kept_of_mean(state, group, past=past) ** share
     before, after = 1 - beta1**step, 1 - beta1 ** (step + share)

@@ -20,7 +20,7 @@ __all__ = [
     "GRID_VARIABLE",
     "NAME_KEY",
     "REPLICAS_VARIABLE",
-    "Place",
+    "WorkerPlace",
 ]
 
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"
@@ -39,7 +39,7 @@ NAME_KEY = "plesio/name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WorkerPlace:
     """One process of a job.
 
     Attributes:
@@ -65,7 +65,7 @@ class Place:
     rack: int | None = None
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "WorkerPlace | None":
         """Read the place that the variables describe; None for a process on its own.
 
         Raises:
@@ -111,7 +111,7 @@ class Place:
         )
 
     @classmethod
-    def alone(cls) -> "Place":
+    def alone(cls) -> "WorkerPlace":
         """Return the place of a process on its own."""
         return cls(
             rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False

@@ -23,7 +23,7 @@ from plesio.core.errors import ConfigError
 from plesio.protocol.positions import common_clock, common_plan
 from plesio.protocol.to_worker import Regroup
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Registered, Stateful
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.standstill import Standstill
@@ -102,7 +102,7 @@ class Handover:
         self._replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
-    def past(self, regroup: Regroup, *, samples: int) -> Past:
+    def past(self, regroup: Regroup, *, samples: int) -> WorkerPast:
         """Make the past of this worker's training loop from the others' loops.
 
         Args:
@@ -118,7 +118,7 @@ class Handover:
             samples=samples,
             plan=common_plan(regroup.positions),
         )
-        return Past(stand, values=self._told["session"], go_on=self._go_on)
+        return WorkerPast(stand, values=self._told["session"], go_on=self._go_on)
 
     def _go_on(self) -> None:
         assert self._told is not None, "nobody has told"

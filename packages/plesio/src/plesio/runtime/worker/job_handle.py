@@ -18,7 +18,7 @@ from plesio.core.results import RunResult
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.board import Board
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.meter import Meter
@@ -89,7 +89,7 @@ class Pulse(Protocol):
 class JobHandle(Protocol):
     """One worker's membership in a job."""
 
-    place: Place
+    place: WorkerPlace
     rack: int
     """The place of this worker: equal for workers whose ways to each other are short."""
     clock: Clock

@@ -17,7 +17,7 @@ from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.own_changes import OwnChanges
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
@@ -73,7 +73,7 @@ class Loops:
         sharing: Sharing,
         deals: bool,
         rounds: RoundRecords,
-        past: Past,
+        past: WorkerPast,
         schedules: Schedules,
         samples_of_all: Callable[[], int],
         times: StepTimes,

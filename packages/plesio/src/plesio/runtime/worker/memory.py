@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import psutil
 import torch
 
-__all__ = ["CudaMemory", "Heap", "Memory", "ProcessMemory"]
+__all__ = ["CudaMemory", "Heap", "MemoryReadings", "ProcessMemory"]
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _RESET_PEAK = "5"
@@ -23,7 +23,7 @@ class Heap(NamedTuple):
     taken_bytes: int
 
 
-class Memory(Protocol):
+class MemoryReadings(Protocol):
     """Readings of one memory, all in bytes."""
 
     device_type: str

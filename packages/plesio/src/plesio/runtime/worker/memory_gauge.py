@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from plesio.core.results import MemorySplit
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.memory import Memory
+from plesio.runtime.worker.memory import MemoryReadings
 
 __all__ = ["MemoryGauge", "local_bytes"]
 
@@ -94,7 +94,7 @@ class MemoryGauge:
         memory: Where that is.
     """
 
-    def __init__(self, replica: Replica, memory: Memory) -> None:
+    def __init__(self, replica: Replica, memory: MemoryReadings) -> None:
         self._replica = replica
         self._memory = memory
         held = sum(self._held_bytes())

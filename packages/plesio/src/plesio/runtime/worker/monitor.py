@@ -23,7 +23,7 @@ from plesio.core.records import from_values, to_values
 from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
-from plesio.runtime.worker.exchange.exchange import Progress
+from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import Timeline
 
@@ -235,7 +235,7 @@ class StepMonitor:
         """Record how long the exchange that this worker began after step ``clock`` took."""
         self._seen.exchanges.append((float(clock), took_s))
 
-    def step(self, progress: Progress, *, rate: float = 0.0) -> None:
+    def step(self, progress: StepProgress, *, rate: float = 0.0) -> None:
         """Note down a step with this learning rate, which is over."""
         seen = self._seen
         seen.summed_rate += rate

@@ -13,10 +13,10 @@ from typing import Any
 from plesio.core.results import Found
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["Past"]
+__all__ = ["WorkerPast"]
 
 
-class Past:
+class WorkerPast:
     """The past of one worker.
 
     Args:

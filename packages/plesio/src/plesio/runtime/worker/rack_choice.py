@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from plesio.core.errors import ConfigError
 from plesio.core.records import from_values, to_values
 from plesio.core.within import AT_LEAST_0
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks
 
 __all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose", "said_by_first"]
@@ -44,7 +44,7 @@ class Wish:
     named: int | None
 
     @classmethod
-    def of(cls, place: Place, racks: Racks, *, policy: str, by_racks: bool) -> "Wish":
+    def of(cls, place: WorkerPlace, racks: Racks, *, policy: str, by_racks: bool) -> "Wish":
         """Return the wish of the worker at ``place``."""
         return cls(
             policy=policy,

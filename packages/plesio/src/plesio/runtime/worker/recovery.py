@@ -42,7 +42,7 @@ from plesio.runtime.worker.exchange.takeover import (
     tell_text,
 )
 from plesio.runtime.worker.handover import Handover, packed, unpacked
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import Timeline
@@ -173,7 +173,7 @@ class Recovery:
         stand = self._exchange.stand()
         return stand is not None and stand.counted >= clock
 
-    def join(self) -> Past:
+    def join(self) -> WorkerPast:
         """Take part in the run that is under way: returns what the training loop has behind it.
 
         Raises:

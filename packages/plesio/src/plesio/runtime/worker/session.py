@@ -30,7 +30,7 @@ from plesio.core.within import AT_LEAST_1
 from plesio.policies import Policy
 from plesio.runtime.worker.evaluation import Evaluator
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress
+from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.step_watch import StepWatch
 from plesio.runtime.worker.handover import Handover
@@ -38,7 +38,7 @@ from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
 from plesio.runtime.worker.loops import Loops, Shard
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.registered import Stateful
 from plesio.runtime.worker.schedules import Schedules
@@ -79,7 +79,7 @@ class Session:
         steps: StepClock,
         timeline: Timeline,
         pacer: Pacer | None = None,
-        past: Past | None = None,
+        past: WorkerPast | None = None,
         saver: Keeper | None = None,
         recovery: Recovery | None = None,
         handover: Handover | None = None,
@@ -92,7 +92,7 @@ class Session:
         self._timeline, self._recovery = timeline, recovery
         self._equality, self._watch = equality, StepWatch(replica)
         self._now_s = timeline.now_s
-        self._past, self._saver = Past() if past is None else past, saver
+        self._past, self._saver = WorkerPast() if past is None else past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
         own = Schedules(replica.optimizers, num_workers=world.num_workers)
@@ -219,7 +219,7 @@ class Session:
         dealt = self._loops.gives
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
-        progress = Progress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s)
+        progress = StepProgress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s)
         with self._timeline.meter.within("step"):
             counts = self._exchange_step(progress)
         self._schedules.stepped(self._world.samples)
@@ -231,7 +231,7 @@ class Session:
         if value is not None and not dealt:
             self._timeline.meter.drew(value)
 
-    def _exchange_step(self, progress: Progress) -> bool:
+    def _exchange_step(self, progress: StepProgress) -> bool:
         """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
         recovery, samples = self._recovery, self._timeline.meter.totals.samples
         counts = True

@@ -18,14 +18,14 @@ import torch
 
 from plesio.core.results import Level, Utilisation
 
-__all__ = ["MOST_SAMPLES", "SAMPLE_S", "Counters", "HostCounters", "Reading", "Sample", "UtilisationGauge"]
+__all__ = ["MOST_SAMPLES", "SAMPLE_S", "CounterReading", "Counters", "HostCounters", "Sample", "UtilisationGauge"]
 
 SAMPLE_S = 0.5
 MOST_SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CounterReading:
     """Counters at one moment: what only grows, and what is there.
 
     Attributes:
@@ -47,7 +47,7 @@ class Reading:
 class Counters(Protocol):
     """The source of readings."""
 
-    def read(self) -> Reading:
+    def read(self) -> CounterReading:
         """Read the counters now."""
         ...
 
@@ -65,7 +65,7 @@ class Sample:
     gpu_memory_bytes: float | None = None
 
     @classmethod
-    def between(cls, before: Reading, after: Reading, *, duration_s: float) -> "Sample":
+    def between(cls, before: CounterReading, after: CounterReading, *, duration_s: float) -> "Sample":
         """Compute what was used between two readings."""
         host_s = after.host_s - before.host_s
         return cls(
@@ -107,7 +107,7 @@ class UtilisationGauge:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._every_s = SAMPLE_S
-        self._last: tuple[float, Reading] | None = None
+        self._last: tuple[float, CounterReading] | None = None
         self._next_s = float("-inf")
         self._samples: list[Sample] = []
 
@@ -157,11 +157,11 @@ class HostCounters:
         self._on_gpu = device_type == "cuda"
         self._gpu_tells = self._on_gpu and _can_tell_utilisation()
 
-    def read(self) -> Reading:
+    def read(self) -> CounterReading:
         """Read the counters now."""
         own, host, network = self._process.cpu_times(), psutil.cpu_times(), psutil.net_io_counters()
         host_s = sum(host) - host.guest - host.guest_nice  # which are in user and nice already
-        return Reading(
+        return CounterReading(
             cpu_s=own.user + own.system,
             host_busy_s=host_s - host.idle - host.iowait,
             host_s=host_s,

@@ -10,7 +10,7 @@ from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_worker import Books
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.coordinator.ledger import LedgerState
-from plesio.runtime.worker.exchange.exchange import LocalExchange, Progress
+from plesio.runtime.worker.exchange.exchange import LocalExchange, StepProgress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
 from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.timeline import Timeline
@@ -74,7 +74,7 @@ class AloneSaving:
         """Its own."""
         return find()
 
-    def _stepped(self, progress: Progress) -> None:
+    def _stepped(self, progress: StepProgress) -> None:
         if self._is_due(progress.clock):
             self._taken_s, self._taken_clock = self._now_s(), progress.clock
             self._checkpoints.saver.save(self._stand(progress.clock), books=self._books)

@@ -12,7 +12,7 @@ from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.equality import Equality
@@ -31,7 +31,7 @@ from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.monitor import StepMonitor
-from plesio.runtime.worker.past import Past
+from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.standstill import Standstill
@@ -52,7 +52,7 @@ class Made(NamedTuple):
     sharing: Sharing
     recovery: Recovery | None = None
     """None where the loss of a worker ends the run, or nobody waits for it."""
-    past: Past | None = None
+    past: WorkerPast | None = None
     """The past of the loop of a worker that has joined."""
     equality: Equality | None = None
     """Compares replicas, where a collective makes them equal."""
@@ -83,7 +83,7 @@ class Parts:
     policy: Policy
     world: DistributedWorld
     timeline: Timeline
-    place: Place
+    place: WorkerPlace
     steps: StepClock
     seed: int
     snapshots: SnapshotTaker

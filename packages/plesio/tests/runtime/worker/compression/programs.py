@@ -11,7 +11,7 @@ import plesio
 from plesio.policies.compression import PowerSgd, parse_compression
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import ddp_comm_hook
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 
 SHAPES = [(16, 12), (5,), (20, 30)]
 SIZE = 16 * 12 + 5 + 600
@@ -29,7 +29,7 @@ def update(rank: int, clock: int) -> Tensor:
 
 def collect(*, texts: list[str]) -> dict[str, Any]:
     """Collect the results of groups and reducers in real processes."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     torch.set_num_threads(1)
     with plesio.Job(place) as job:

@@ -19,7 +19,7 @@ from plesio.policies import LocalSGD, Reviewed, Steer, parse_policy, read_log, v
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -101,7 +101,7 @@ def run(
 
 def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     """The same on a real process, for `LocalJob`."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     model, optimizer = build()
     batches: list[list[int]] = []

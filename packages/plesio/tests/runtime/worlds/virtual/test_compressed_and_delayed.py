@@ -17,7 +17,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies import parse_policy
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worlds.virtual.group import VirtualGroup
 from plesio.testing import LocalJob
 from support.noted_training import BATCH_SIZE, EPOCHS, IN_FLOAT32, NUM_SAMPLES, NUM_WORKERS, TOLERANCE, run, train
@@ -27,7 +27,7 @@ from support.workers import workers_of
 def train_on_processes(*, policies: list[str]) -> list[list[float]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         return [train(policy, job=job).final.tolist() for policy in policies]

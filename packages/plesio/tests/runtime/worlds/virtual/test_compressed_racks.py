@@ -20,7 +20,7 @@ from plesio.cost.step_time import LogNormal
 from plesio.policies import Hierarchical, parse_policy
 from plesio.policies.compression import TopK
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -322,7 +322,7 @@ def train_on_two_hosts(*, policies: Sequence[str]) -> list[list[float]]:
     """`train` under each policy, for `LocalJob`; ranks 0 and 1 are on one host, and 2 and 3 on another."""
     torch.set_num_threads(1)
     pretend_hosts(2)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         return [train(policy, job=job).after[-1].tolist() for policy in policies]

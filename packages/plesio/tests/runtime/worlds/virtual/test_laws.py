@@ -29,7 +29,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.coordinator.leases import synchronous_batches
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -149,7 +149,7 @@ def virtual(training: Training, *, num_workers: int, seed: int = 0) -> Simulatio
 def train_on_processes(*, policies: list[str], **options: Any) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         runs = [train(Training(policy=policy, **options), job=job) for policy in policies]

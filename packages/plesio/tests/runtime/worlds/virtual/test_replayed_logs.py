@@ -15,7 +15,7 @@ from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant
 from plesio.policies import Arrived, Event, EventLog, Left, parse_policy, read_log, replay, verify, write_log
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -47,7 +47,7 @@ def train(policy: str, *, folder: Path, rank: int, **options: Any) -> None:
 def train_on_processes(*, folders: dict[str, Path]) -> None:
     """All policies in one job, for `LocalJob`."""
     torch.set_num_threads(1)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
         for policy, folder in folders.items():

@@ -21,7 +21,7 @@ from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -335,7 +335,7 @@ RUNS = [
 
 def train_on_process() -> list[dict[str, Any]]:
     """All of `RUNS` on a real process, for `LocalJob`."""
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     found = []
     with Job(place) as job:

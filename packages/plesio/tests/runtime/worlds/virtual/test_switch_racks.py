@@ -12,7 +12,7 @@ from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Ready, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, RACKS_ON_THE_STORE
 from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
 from plesio.testing import LocalJob
@@ -161,7 +161,7 @@ def train_on_two_hosts() -> list[dict[str, Any]]:
     """Each policy on a real process, for `LocalJob`; ranks 0 and 1 are on one host, and 2 and 3 on another."""
     torch.set_num_threads(1)
     rank = pretend_hosts(2)
-    place = Place.from_environment()
+    place = WorkerPlace.from_environment()
     assert place is not None
     found = []
     with Job(place) as job:

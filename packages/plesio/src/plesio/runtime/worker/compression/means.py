@@ -19,11 +19,11 @@ from plesio.runtime.worker.compression.qsgd import QsgdCodec
 from plesio.runtime.worker.exchange.group import Gathering, Group, Work
 
 __all__ = [
+    "ExchangeOutcome",
     "FactoredMean",
     "FullMean",
     "GatheredMean",
     "Mean",
-    "Outcome",
     "ScatteredMean",
     "SummedMean",
     "Transfer",
@@ -62,7 +62,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExchangeOutcome:
     """The result of an exchange.
 
     Attributes:
@@ -79,7 +79,7 @@ class Outcome:
 class Transfer(Protocol):
     """An exchange under way."""
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         """Return when it is over."""
         ...
 
@@ -114,9 +114,9 @@ class _Full:
     share: Tensor
     work: Work
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         self.work.wait()
-        return Outcome(self.share)
+        return ExchangeOutcome(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Summed:
     clock: int
     work: Work
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         codec, feedback = self.way.codec, self.way.feedback
         mean = torch.zeros_like(self.share)
         if feedback:
@@ -157,8 +157,8 @@ class _Summed:
         self.work.wait()
         codec.add(self.buffer[: len(self.payload)], to=mean, clock=self.clock)
         if not feedback:
-            return Outcome(mean)
-        return Outcome(mean, self.share, bool(self.buffer[-1] > 0))
+            return ExchangeOutcome(mean)
+        return ExchangeOutcome(mean, self.share, bool(self.buffer[-1] > 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Gathered:
     clock: int
     gathering: Gathering
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         codec, feedback = self.way.codec, self.way.feedback
         size = len(self.payload) - feedback
         mean = torch.zeros_like(self.share)
@@ -202,8 +202,8 @@ class _Gathered:
             # a part may begin anywhere in the memory of them all, and float32 numbers may not
             codec.add(part[:size].clone(), to=mean, clock=self.clock)
         if not feedback:
-            return Outcome(mean)
-        return Outcome(mean, self.share, any(bool(part[-1]) for part in parts))
+            return ExchangeOutcome(mean)
+        return ExchangeOutcome(mean, self.share, any(bool(part[-1]) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class _Scattered:
     clock: int
     scattering: Gathering
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         way, codec, feedback = self.way, self.way.codec, self.way.feedback
         length = self.payloads.shape[1] - feedback
         rows = torch.stack(list(self.scattering.wait()))
@@ -255,7 +255,7 @@ class _Scattered:
         asked = feedback and bool(rows[:, -1].any())
         means = self._decoded(rows[:, :length])
         mean = means.view(-1)[: way.num_elements].clone()
-        return Outcome(mean, self._residual(own, means[way.wire.group.rank]) if feedback else None, asked)
+        return ExchangeOutcome(mean, self._residual(own, means[way.wire.group.rank]) if feedback else None, asked)
 
     def _decoded(self, payloads: Tensor) -> Tensor:
         parts = torch.zeros_like(self.parts)
@@ -300,7 +300,7 @@ class _Factored:
     first: Tensor
     work: Work
 
-    def finish(self) -> Outcome:
+    def finish(self) -> ExchangeOutcome:
         factoring, feedback = self.way.factoring, self.way.feedback
         self.work.wait()
         mean = torch.zeros_like(self.share)
@@ -309,8 +309,8 @@ class _Factored:
         factoring.add(self.first, bases, second, to=mean)
         factoring.begin_next_at(second)
         if not feedback:
-            return Outcome(mean)
-        return Outcome(mean, self.share, bool(self.first[-1] > 0))
+            return ExchangeOutcome(mean)
+        return ExchangeOutcome(mean, self.share, bool(self.first[-1] > 0))
 
     def _second(self, bases: Sequence[Tensor]) -> Tensor:
         """Every Q of the mean; the share becomes the residual."""

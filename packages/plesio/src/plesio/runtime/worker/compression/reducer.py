@@ -34,11 +34,11 @@ from plesio.runtime.worker.compression.codec import Codec
 from plesio.runtime.worker.compression.feedback import ErrorFeedback
 from plesio.runtime.worker.compression.half_precision import HalfPrecisionCodec
 from plesio.runtime.worker.compression.means import (
+    ExchangeOutcome,
     FactoredMean,
     FullMean,
     GatheredMean,
     Mean,
-    Outcome,
     ScatteredMean,
     SummedMean,
     Wire,
@@ -183,7 +183,7 @@ class CompressedReducer:
         self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock, dtype=dtype))
         return self._pending
 
-    def _take(self, outcome: Outcome, *, clock: int, dtype: torch.dtype) -> Tensor:
+    def _take(self, outcome: ExchangeOutcome, *, clock: int, dtype: torch.dtype) -> Tensor:
         self._pending = None
         self._num_exchanges += 1
         mean = outcome.mean.to(dtype)

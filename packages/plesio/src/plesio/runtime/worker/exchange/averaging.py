@@ -22,7 +22,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
@@ -64,7 +64,7 @@ class AveragingExchange:
         policy: Policy,
         group: Group,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         make_reducer: ReducerMaker | None = None,
@@ -81,9 +81,9 @@ class AveragingExchange:
         self._snapshots = snapshots
         self._share = 1.0
         self._gauge = gauge
-        self._pending: Progress | None = None
+        self._pending: StepProgress | None = None
         """When the averaging under way was begun."""
-        self._latest: Progress | None = None
+        self._latest: StepProgress | None = None
         self._averaged_clock = 0
         self._started_s = 0.0
         self._num_steps = 0
@@ -149,7 +149,7 @@ class AveragingExchange:
             of = zip(named, parts(named, progress), strict=True)
             self._moments.met({self._replica.parameters[name]: part for (name, _), part in of})
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
             with self._replica.scaled_rate(self._inner_rate):
@@ -164,7 +164,7 @@ class AveragingExchange:
             return self._replica.gradients_finite()
         return self._gauge.measure(list(self._replica.gradients()))
 
-    def stepped(self, progress: Progress) -> None:
+    def stepped(self, progress: StepProgress) -> None:
         """Take note of the replica's step, then merge and start the averagings that are due."""
         self._latest = progress
         self._num_steps += 1
@@ -177,7 +177,7 @@ class AveragingExchange:
                 self._merge()
 
     @torch.no_grad()
-    def _start(self, progress: Progress, *, in_full: bool = False) -> None:
+    def _start(self, progress: StepProgress, *, in_full: bool = False) -> None:
         self._started_s = self._timeline.now_s()
         for mean in self._means:
             mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self._share, in_full=in_full)

@@ -14,7 +14,7 @@ from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, Refusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, OnRefusal, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
@@ -81,7 +81,7 @@ class CollectiveExchanges:
         *,
         group: LiveGroup,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         seed: int = 0,

@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
@@ -69,7 +69,7 @@ class DdpExchange(ReducingExchange):
         *,
         group: TorchGroup,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         comm_hook: CommHook | None = None,
@@ -185,7 +185,7 @@ class DdpExchange(ReducingExchange):
         self._failures.note(error)
         self._ddp.require_backward_grad_sync = False
 
-    def _complete(self, progress: Progress) -> None:
+    def _complete(self, progress: StepProgress) -> None:
         """Average the gradients, unless DDP has.
 
         Raises:

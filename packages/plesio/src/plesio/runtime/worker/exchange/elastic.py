@@ -6,7 +6,7 @@ from typing import Any
 from plesio.policies import Policy
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.exchange import SharedState, Stand, StepProgress
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords
@@ -41,7 +41,7 @@ class ElasticExchange:
         """When this step's own gradient was complete, if it is being exchanged since then; else None."""
         return self._current.ready_s
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Exchange this step's gradient and bring the replica up to date."""
         self._current.step(progress)
 

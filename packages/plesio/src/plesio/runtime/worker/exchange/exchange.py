@@ -9,11 +9,11 @@ import torch
 
 from plesio.runtime.worker.exchange.replica import Replica, State
 
-__all__ = ["Exchange", "Gauge", "LocalExchange", "Progress", "Refusal", "SharedState", "SnapshotTaker", "Stand"]
+__all__ = ["Exchange", "Gauge", "LocalExchange", "OnRefusal", "SharedState", "SnapshotTaker", "Stand", "StepProgress"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StepProgress:
     """How far training is when a step ends.
 
     Attributes:
@@ -65,7 +65,7 @@ class Exchange(Protocol):
         """When this step's own gradient was complete, if it is being exchanged since then; else None."""
         ...
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Exchange this step's gradient and bring the replica up to date."""
         ...
 
@@ -99,17 +99,17 @@ class LocalExchange:
 
     ready_s: float | None = None
 
-    def __init__(self, replica: Replica, *, refuse: "Refusal", snapshots: "SnapshotTaker") -> None:
+    def __init__(self, replica: Replica, *, refuse: "OnRefusal", snapshots: "SnapshotTaker") -> None:
         self._replica = replica
         self._refuse = refuse
         self._snapshots = snapshots
-        self._after_step: Callable[[Progress], None] = lambda progress: None
+        self._after_step: Callable[[StepProgress], None] = lambda progress: None
 
-    def after_step(self, look: Callable[[Progress], None]) -> None:
+    def after_step(self, look: Callable[[StepProgress], None]) -> None:
         """Have ``look`` called when a step is over."""
         self._after_step = look
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step the optimizer unless the gradient is not finite."""
         if self._replica.gradients_finite():
             self._replica.step()
@@ -141,7 +141,7 @@ class LocalExchange:
         """Nothing to let go of."""
 
 
-class Refusal(Protocol):
+class OnRefusal(Protocol):
     """Called with the clock and the reason when an update of this worker does not reach the parameters."""
 
     def __call__(self, clock: int, reason: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State, all_finite
@@ -46,7 +46,7 @@ class FsdpExchange(SynchronousExchange):
         blocks: tuple[str, ...],
         group: TorchGroup,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:
         self._collectives = FsdpCollectives(timeline.now_s)
@@ -59,7 +59,7 @@ class FsdpExchange(SynchronousExchange):
         blocked_s = self._collectives.blocked_s
         return self._timeline.now_s() - blocked_s if blocked_s else None
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step the optimizer with this rank's part of the mean gradient."""
         if self.reduce(progress):
             self._replica.step()
@@ -74,7 +74,7 @@ class FsdpExchange(SynchronousExchange):
         """Return the shared state on rank 0; all ranks call it."""
         return super().shared() if self._sharding is None else self._sharding.state()
 
-    def reduce(self, progress: Progress) -> bool:
+    def reduce(self, progress: StepProgress) -> bool:
         """Find out whether the mean gradient, of which each rank has a part, is finite everywhere.
 
         Raises:

@@ -32,7 +32,7 @@ from torch import Tensor
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.late_gradient import apply_late
@@ -43,13 +43,13 @@ from plesio.runtime.worker.timeline import Timeline
 
 __all__ = ["GradientMeanExchange"]
 
-_Due = tuple[Progress, list[Tensor], list[Tensor]]
+_Due = tuple[StepProgress, list[Tensor], list[Tensor]]
 """The step that a mean gradient is of, and the mean: a flat tensor for each dtype, and the sparse ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    started: Progress
+    started: StepProgress
     means: list[PendingMean]
     sparse: SparseMean | None
 
@@ -75,7 +75,7 @@ class GradientMeanExchange(SynchronousExchange):
         policy: Policy,
         group: Group,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         seed: int,
         gauge: Gauge | None = None,
@@ -95,7 +95,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._kept_back = False
         """True if something has been sent in part since everything was sent in full."""
         self._under_way: deque[_UnderWay] = deque()
-        self._latest: Progress | None = None
+        self._latest: StepProgress | None = None
         self._began: int | None = None
         """Clock of the last step before this exchange's first."""
         if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
@@ -107,7 +107,7 @@ class GradientMeanExchange(SynchronousExchange):
             return super().stand()
         return Stand(settled=self._began, counted=self._began)
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Begin the mean of this step's gradient, and step the optimizer with the one that is due, if one is."""
         self.ready_s = None
         self._latest = progress
@@ -137,7 +137,7 @@ class GradientMeanExchange(SynchronousExchange):
         else:
             self._begin(own, progress, weight=weight)
 
-    def _begin(self, own: list[Tensor], progress: Progress, *, weight: float) -> None:
+    def _begin(self, own: list[Tensor], progress: StepProgress, *, weight: float) -> None:
         turn = self._turns[progress.clock % len(self._turns)]
         means = [
             reducer.begin(flat, progress.clock, weight=weight / self._group.size)
@@ -161,7 +161,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=due[0].clock)
         return due
 
-    def _apply(self, started: Progress, means: list[Tensor], sparse: list[Tensor]) -> None:
+    def _apply(self, started: StepProgress, means: list[Tensor], sparse: list[Tensor]) -> None:
         """Step the optimizer with the mean gradient of the step ``started``; the parameters are there only now."""
         self._flat.give(means)
         self._flat.leave_alone()

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from plesio.runtime.worker.exchange.averaging import AveragingExchange
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.exchange import Exchange, SharedState, Stand, StepProgress
 from plesio.runtime.worker.exchange.replica import State
 
 __all__ = ["HierarchicalExchange"]
@@ -62,7 +62,7 @@ class HierarchicalExchange:
         """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
         return self._inner.ready_s
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step with the rack's mean gradient, then merge and start the averagings that are due."""
         self._inner.step(progress)
         self._outer.stepped(progress)

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import torch
 
-from plesio.runtime.worker.exchange.exchange import Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.exchange import SharedState, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import CutOffError
 
 __all__ = ["AwaitedGroup", "NoGroup"]
@@ -24,7 +24,7 @@ class NoGroup:
     def __init__(self, size: int = 0) -> None:
         self._size = size
 
-    def step(self, progress: Progress) -> NoReturn:
+    def step(self, progress: StepProgress) -> NoReturn:
         """There is nobody to exchange with yet."""
         raise CutOffError("the workers have yet to form a group")
 

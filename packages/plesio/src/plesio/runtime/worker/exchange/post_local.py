@@ -16,7 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from plesio.policies import Policy, TorchHook
 from plesio.runtime.worker.compression.comm_hooks import torch_comm_hook
 from plesio.runtime.worker.exchange.ddp import DdpExchange
-from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.timeline import Timeline
@@ -46,7 +46,7 @@ class PostLocalExchange(DdpExchange):
         hook: TorchHook,
         group: TorchGroup,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         elastic: bool,
     ) -> None:
@@ -65,7 +65,7 @@ class PostLocalExchange(DdpExchange):
         self._averaged: int | None = None
         """Clock at which all replicas were equal last."""
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step the optimizer, and average the parameters if it is time."""
         clock = progress.clock
         if self.reduce(progress):
@@ -81,7 +81,7 @@ class PostLocalExchange(DdpExchange):
         if self._policy.exchanges_at(clock) and clock > self._warmup:
             self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
 
-    def _blame(self, progress: Progress) -> None:
+    def _blame(self, progress: StepProgress) -> None:
         """After the warm-up a gradient is this worker's own, and nobody else knows of it."""
         if progress.clock > self._warmup:
             self._refuse(progress.clock, "not_finite")

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from plesio.runtime.worker.exchange.exchange import Progress, SharedState
+from plesio.runtime.worker.exchange.exchange import SharedState, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store import StoreExchange
@@ -82,7 +82,7 @@ class RackStoreExchange:
             self._store.admitted_at(clock)
         self._copy_leader()
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Add the rack's mean gradient to its update under way; exchange if it is time."""
         self._clock = progress.clock
         finite = self._inner.reduce(progress)

@@ -5,7 +5,7 @@ from typing import Any
 from plesio.policies import Reviewed
 from plesio.policies.steered import NEVER
 from plesio.protocol.to_worker import Steering
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress
+from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
 from plesio.runtime.worker.exchange.held_rate import HeldRate
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
@@ -51,7 +51,7 @@ class ReviewReporter:
         self._awaits_news = False
         """The last review has not been answered."""
 
-    def step(self, progress: Progress, exchange: Exchange) -> None:
+    def step(self, progress: StepProgress, exchange: Exchange) -> None:
         """Have a step exchanged, at the rate that is allowed, and report when a review is due."""
         share = self._held.share_at(progress.clock)
         with self._replica.scaled_rate(share):

@@ -13,7 +13,7 @@ from them. That is as many bytes, and the same numbers as under BSP. Memory in p
 import torch
 from torch import nn
 
-from plesio.runtime.worker.exchange.exchange import Progress, Refusal, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
@@ -45,7 +45,7 @@ class ShardedMeanExchange(SynchronousExchange):
         blocks: tuple[str, ...],
         group: Group,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:
         super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
@@ -53,7 +53,7 @@ class ShardedMeanExchange(SynchronousExchange):
         check_sections(replica, self._sections)
 
     @torch.no_grad()
-    def reduce(self, progress: Progress) -> bool:
+    def reduce(self, progress: StepProgress) -> bool:
         """Average the gradients, section by section."""
         begun_s = self._timeline.now_s()
         for section in self._sections:

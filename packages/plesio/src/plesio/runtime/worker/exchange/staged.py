@@ -40,7 +40,7 @@ from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Exchange, Progress, SharedState, Stand
+from plesio.runtime.worker.exchange.exchange import Exchange, SharedState, Stand, StepProgress
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
@@ -222,7 +222,7 @@ class StagedExchange:
         """When this step's own gradient was complete, if it is being exchanged since then; else None."""
         return self._stage.exchange.ready_s
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
         self._clock = progress.clock
         self._reporter.step(progress, self._stage.exchange)

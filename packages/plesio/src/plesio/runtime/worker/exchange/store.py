@@ -26,7 +26,7 @@ from plesio.protocol.bulk import Initial, Push, Table
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options, optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, StepProgress
 from plesio.runtime.worker.exchange.packing import pack, unpack
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.server_steps import ServerSteps
@@ -59,7 +59,7 @@ class StoreExchange:
         client: StoreClient,
         layout: SliceLayout,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         gauge: Gauge | None = None,
     ) -> None:
         self._halted = False
@@ -213,7 +213,7 @@ class StoreExchange:
         self._clock = self._pushed_clock = clock
         self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Add this step to the update under way; exchange if it is time."""
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
@@ -236,7 +236,7 @@ class StoreExchange:
         """Tell whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
         return self._policy.exchanges_at(clock) or clock + 1 > self._credit
 
-    def add(self, progress: Progress, *, finite: bool, due: bool) -> None:
+    def add(self, progress: StepProgress, *, finite: bool, due: bool) -> None:
         """Make the step that is in the gradients a part of the update under way, if it is finite.
 
         Args:

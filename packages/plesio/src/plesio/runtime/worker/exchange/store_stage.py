@@ -5,7 +5,7 @@ from collections.abc import Callable
 from plesio.policies import Policy
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Gauge, Refusal
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
@@ -36,7 +36,7 @@ class StoreExchanges:
         *,
         client: StoreClient,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         gauge: Gauge | None,
         exchanges: CollectiveExchanges,
     ) -> None:

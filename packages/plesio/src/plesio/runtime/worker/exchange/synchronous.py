@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, Progress, Refusal, SharedState, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
@@ -35,7 +35,7 @@ class SynchronousExchange:
         *,
         group: Group,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class SynchronousExchange:
     def count_as(self, share: float) -> None:
         """No mean of parameters is ever taken here: gradients are weighed step by step."""
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepProgress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
         if self.reduce(progress):
             self._replica.step()
@@ -70,7 +70,7 @@ class SynchronousExchange:
         self._stepped = progress.clock
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
 
-    def reduce(self, progress: Progress) -> bool:
+    def reduce(self, progress: StepProgress) -> bool:
         """Complete the mean gradient of a step, which is then in the replica, the same on every rank.
 
         Returns:
@@ -86,13 +86,13 @@ class SynchronousExchange:
             self._blame(progress)
         return finite
 
-    def _complete(self, progress: Progress) -> None:
+    def _complete(self, progress: StepProgress) -> None:
         """Wait until the mean gradient is in the replica."""
 
     def _finite(self) -> bool:
         return self._replica.gradients_finite()
 
-    def _blame(self, progress: Progress) -> None:
+    def _blame(self, progress: StepProgress) -> None:
         """Refuse the step; the rank whose own loss is not finite takes the blame, else rank 0 for all.
 
         An overflow of a scaled loss is nobody's fault, and costs every rank its step.
@@ -139,7 +139,7 @@ class ReducingExchange(SynchronousExchange):
         *,
         group: Group,
         timeline: Timeline,
-        refuse: Refusal,
+        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class ReducingExchange(SynchronousExchange):
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
 
     @torch.no_grad()
-    def _complete(self, progress: Progress) -> None:
+    def _complete(self, progress: StepProgress) -> None:
         """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
         gradients = list(self._replica.gradients())

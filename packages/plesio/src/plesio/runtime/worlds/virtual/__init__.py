@@ -6,6 +6,6 @@ sockets, at the end of modelled links (`fabric`, `connections`); collectives add
 (`group`). `simulation.simulate` puts them together.
 """
 
-from plesio.runtime.worlds.virtual.simulation import Progress, Simulation, simulate
+from plesio.runtime.worlds.virtual.simulation import Simulation, SimulationProgress, simulate
 
-__all__ = ["Progress", "Simulation", "simulate"]
+__all__ = ["Simulation", "SimulationProgress", "simulate"]

@@ -54,7 +54,7 @@ class _JsonBytes:
 _json_bytes = _JsonBytes()
 
 
-class Memory:
+class ArrayPool:
     """Arrays to send in, used again when the receiver is done with them.
 
     What comes back is a view of a view, and the next user's another: the array itself is what is kept.
@@ -94,7 +94,7 @@ class ServerConnections:
         queue: What the server has to do: a bulk message leaves when it has had the time to make it.
     """
 
-    def __init__(self, *, host: int, fabric: Fabric, memory: Memory, queue: "WorkQueue") -> None:
+    def __init__(self, *, host: int, fabric: Fabric, memory: ArrayPool, queue: "WorkQueue") -> None:
         self.host = host
         self.fabric = fabric
         self.memory = memory
@@ -323,7 +323,7 @@ class WorkerLine(ControlLine):
         *,
         host: int,
         server: VirtualServer,
-        memory: Memory,
+        memory: ArrayPool,
         scheduler: Scheduler,
         turn: Turn,
         costs: HostCosts,

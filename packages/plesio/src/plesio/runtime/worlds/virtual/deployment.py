@@ -14,7 +14,13 @@ from plesio.protocol.peers import server_identity
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worlds.virtual.board import Notes
-from plesio.runtime.worlds.virtual.connections import ControlLine, Memory, ServerConnections, VirtualServer, WorkQueue
+from plesio.runtime.worlds.virtual.connections import (
+    ArrayPool,
+    ControlLine,
+    ServerConnections,
+    VirtualServer,
+    WorkQueue,
+)
 from plesio.runtime.worlds.virtual.fabric import Fabric
 from plesio.runtime.worlds.virtual.group import Meeting
 from plesio.runtime.worlds.virtual.links import PostOffice
@@ -66,7 +72,7 @@ class Deployment:
     fabric: Fabric = field(init=False)
     office: PostOffice = field(init=False)
     notes: Notes = field(init=False)
-    memory: Memory = field(default_factory=Memory)
+    memory: ArrayPool = field(default_factory=ArrayPool)
     meters: dict[Turn, Meter] = field(default_factory=dict)
     """Each worker's records of the run under way."""
     results: list[RunResult] = field(default_factory=list)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
-from plesio.sim.link import Network, Route
+from plesio.sim.link import LinkNetwork, Route
 
 __all__ = ["Channel", "Fabric"]
 
@@ -26,7 +26,7 @@ class Fabric:
         self.kernel = kernel
         self.cluster = cluster
         self.cross_rack_bytes = 0
-        self.network = Network(kernel)
+        self.network = LinkNetwork(kernel)
         self._num_connections = 0
         self._now = cluster
         """The cluster with its links as they are now."""

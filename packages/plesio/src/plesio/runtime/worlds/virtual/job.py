@@ -17,7 +17,7 @@ from plesio.protocol.to_server import Heartbeat, Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport import Bulk, Control
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.peer_watch import Unwatched, Watch
@@ -165,7 +165,7 @@ class VirtualJob:
     world: World = "virtual"
     shares_gpus = False
 
-    def __init__(self, deployment: Deployment, place: Place, turn: Turn) -> None:
+    def __init__(self, deployment: Deployment, place: WorkerPlace, turn: Turn) -> None:
         self.place = place
         self.meet_s = LATE_S if place.late else math.inf
         self._deployment = deployment

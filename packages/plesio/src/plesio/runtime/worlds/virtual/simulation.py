@@ -14,13 +14,13 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.host_costs import HostCosts
-from plesio.runtime.worker.environment import Place
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.runtime.worlds.virtual.scheduler import StallError, Turn, WorkerGone
 
-__all__ = ["Outcome", "Progress", "Simulation", "simulate"]
+__all__ = ["Simulation", "SimulationProgress", "WorkerOutcome", "simulate"]
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _SEED_STRIDE = 1_000_003
 
 
 @dataclass(slots=True)
-class Outcome(Generic[T]):
+class WorkerOutcome(Generic[T]):
     """How one worker ended: what its code returned, or raised; neither if it was lost."""
 
     value: T | None = None
@@ -52,7 +52,7 @@ class Simulation(Generic[T]):
         stopped: True if it was stopped before its workers were done.
     """
 
-    outcomes: dict[int, Outcome[T]]
+    outcomes: dict[int, WorkerOutcome[T]]
     runs: tuple[RunResult, ...]
     virtual_s: float
     num_events: int
@@ -69,7 +69,7 @@ class Simulation(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SimulationProgress:
     """How far a simulation is: virtual seconds, steps and samples over all workers, the latest loss (NaN: none)."""
 
     virtual_s: float
@@ -87,7 +87,7 @@ class _Stage(Generic[T]):
     main: Callable[[VirtualJob], T]
     seed: int
     num_entered: int = 0
-    outcomes: dict[int, Outcome[T]] = field(default_factory=dict)
+    outcomes: dict[int, WorkerOutcome[T]] = field(default_factory=dict)
     jobs: dict[int, tuple[VirtualJob, Turn]] = field(default_factory=dict)
 
     def await_faults(self, faults: Iterator[Fault]) -> None:
@@ -111,7 +111,7 @@ class _Stage(Generic[T]):
         rank, self.num_entered = self.num_entered, self.num_entered + 1
         workers = self.deployment.num_workers
         per_host = self.deployment.cluster.workers_per_host
-        place = Place(
+        place = WorkerPlace(
             rank=rank,
             num_workers=workers,
             local_rank=rank % per_host,
@@ -120,7 +120,7 @@ class _Stage(Generic[T]):
             port=0,
             agent_hosts_store=True,
         )
-        outcome = self.outcomes[rank] = Outcome[T]()
+        outcome = self.outcomes[rank] = WorkerOutcome[T]()
 
         def body() -> None:
             job, turn = self.jobs[rank]
@@ -160,8 +160,8 @@ def simulate(
     costs: HostCosts | None = None,
     faults: Iterable[Fault] = (),
     seed: Annotated[int, AT_LEAST_0] = 0,
-    on_progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[Progress], bool] | None = None,
+    on_progress: Callable[[SimulationProgress], None] | None = None,
+    stop: Callable[[SimulationProgress], bool] | None = None,
 ) -> Simulation[T]:
     """Run ``main`` on virtual workers; `plesio.join` in it finds its job by itself.
 
@@ -214,8 +214,8 @@ class _Look:
     def __init__(
         self,
         deployment: Deployment,
-        on_progress: Callable[[Progress], None] | None,
-        stop: Callable[[Progress], bool] | None,
+        on_progress: Callable[[SimulationProgress], None] | None,
+        stop: Callable[[SimulationProgress], bool] | None,
     ) -> None:
         self._deployment = deployment
         self._on_progress = on_progress
@@ -235,7 +235,7 @@ class _Look:
             self._deployment.scheduler.interrupt()
 
 
-def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
+def _first_error(outcomes: dict[int, WorkerOutcome[T]]) -> BaseException | None:
     """Find the error that a worker raised by itself: the others wait for it in vain."""
     errors = [outcome.error for outcome in outcomes.values()]
     return next(
@@ -243,11 +243,11 @@ def _first_error(outcomes: dict[int, Outcome[T]]) -> BaseException | None:
     )
 
 
-def _progress(deployment: Deployment) -> Progress:
+def _progress(deployment: Deployment) -> SimulationProgress:
     totals = [meter.totals for meter in deployment.meters.values()]
     losses = [meter.latest for meter in deployment.meters.values() if meter.latest is not None]
     figures = deployment.server(0).proper.run.progress()
-    return Progress(
+    return SimulationProgress(
         virtual_s=deployment.kernel.now_s,
         steps=sum(total.steps for total in totals),
         samples=sum(total.samples for total in totals),
