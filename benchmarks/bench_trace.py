@@ -28,7 +28,7 @@ from plesio.core.trace import TraceWriter
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from record import Spread, print_table, print_verdict, save
 
 STEP_S = 5e-3
@@ -37,7 +37,7 @@ CACHE_BYTES = 2**24
 NUM_LAYERS = 10
 
 
-def record_step(timeline: Timeline, *, clock: int) -> None:
+def record_step(timeline: WorkerTimeline, *, clock: int) -> None:
     """Record one step on the store, as the session and its exchange do."""
     now_s = time.perf_counter()
     timeline.compute(now_s - STEP_S, now_s, clock=clock)
@@ -48,7 +48,7 @@ def record_step(timeline: Timeline, *, clock: int) -> None:
     timeline.event("pull", at_s=now_s, clock=clock, version=4 * clock + 3)
 
 
-def block_s(timeline: Timeline, *, num_steps: int, filler: np.ndarray) -> float:
+def block_s(timeline: WorkerTimeline, *, num_steps: int, filler: np.ndarray) -> float:
     """Mean seconds per step spent on records."""
     total_s = 0.0
     for clock in range(1, num_steps + 1):
@@ -66,8 +66,10 @@ def measure(*, num_blocks: int, num_steps: int) -> dict[str, list[float]]:
     filler = np.ones(CACHE_BYTES // 8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace-0.jsonl"
-        traced = Timeline(Meter(), TraceWriter(path, header={"worker": 0, "policy": "asp"}), clock=MonotonicClock())
-        untraced = Timeline(Meter(), TraceWriter(None, header={}), clock=MonotonicClock())
+        traced = WorkerTimeline(
+            Meter(), TraceWriter(path, header={"worker": 0, "policy": "asp"}), clock=MonotonicClock()
+        )
+        untraced = WorkerTimeline(Meter(), TraceWriter(None, header={}), clock=MonotonicClock())
         times_s: dict[str, list[float]] = {"traced": [], "untraced": []}
         block_s(traced, num_steps=num_steps, filler=filler)
         for _ in range(num_blocks):
@@ -99,7 +101,7 @@ class GaugedWorker:
         replica = Replica(self.model, torch.optim.SGD(self.model.parameters(), lr=0.01))
         gauges = Gauges(replica) if gauged else None
         trace = TraceWriter(folder / f"{gauged}.jsonl", header={"worker": 0, "policy": "asp"}, clock=self.clock)
-        self.timeline = Timeline(Meter(gauges=gauges), trace, clock=self.clock, gauges=gauges)
+        self.timeline = WorkerTimeline(Meter(gauges=gauges), trace, clock=self.clock, gauges=gauges)
 
     def block_s(self, *, num_steps: int) -> float:
         """Mean seconds per step spent on measuring and records; the step itself is not timed."""

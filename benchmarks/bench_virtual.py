@@ -26,7 +26,7 @@ from plesio.cost.step_time import Constant
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 from plesio.sim.kernel import Kernel
 from plesio.tasks.digits import digits
 from record import Spread, print_table, print_verdict, save
@@ -44,7 +44,7 @@ RATIO_STEPS, RATIO_ROUNDS = 40, 5
 def turn_s(num_turns: int) -> float:
     """Seconds of real time for one turn of one thread."""
     scheduler = Scheduler(Kernel())
-    turns: list[Turn] = []
+    turns: list[ThreadTurn] = []
 
     def sleep(number: int) -> None:
         for _ in range(num_turns):

@@ -27,7 +27,7 @@ from plesio.policies import (
     Grant,
     Joined,
     Left,
-    Machine,
+    PolicyMachine,
     Refuse,
     RefuseReason,
 )
@@ -42,7 +42,7 @@ class NearMedian:
 
     bound: int = 4
 
-    def start(self) -> Machine:
+    def start(self) -> PolicyMachine:
         """Start a fresh machine that has seen no event."""
         return NearMedianMachine(bound=self.bound)
 

@@ -22,7 +22,7 @@ from typing import Any
 from scipy import stats
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -48,7 +48,7 @@ class Quiet:
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         """Nothing yet."""
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Nothing yet."""
 
     def run_finished(self, result: RunResult) -> None:

@@ -37,7 +37,7 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.tasks.load import load_task
 from record import Spread, print_table, print_verdict, save
 
@@ -57,7 +57,7 @@ def timed_s(action: Callable[[], object]) -> float:
 def monitor_of(config: Adaptive) -> StepMonitor:
     """Make a worker's monitor, with nothing behind it."""
     clock = MonotonicClock()
-    timeline = Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
+    timeline = WorkerTimeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
     rounds = RoundRecords(0, 4, say=print)
     return StepMonitor(
         0, config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None

@@ -34,7 +34,7 @@ from sensitivity import run_sensitivity
 from settings import SEEDS, TASKS, make
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
 
@@ -98,7 +98,7 @@ class Lines:
         print(f"{self._name}: {label.policy}, seed {label.seed}", end="", flush=True)
         self._began_s = time.perf_counter()
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Nothing is said before the end."""
 
     def run_finished(self, result: RunResult) -> None:

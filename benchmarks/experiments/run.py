@@ -21,7 +21,7 @@ import stragglers
 from picture import write_picture
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
 
@@ -83,7 +83,7 @@ class Lines:
         print(f"  {label.number}/{label.num_runs} {label.policy} seed {label.seed}", end="", flush=True)
         self._began_s = time.perf_counter()
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Nothing is said before the end."""
 
     def run_finished(self, result: RunResult) -> None:

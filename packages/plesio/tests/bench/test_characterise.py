@@ -6,7 +6,7 @@ import pytest
 
 from plesio.bench.characterise import check_plan, run_plan
 from plesio.bench.characterise_recipe import ComparisonPlan, load_characterise_recipe, plan_of
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.core.combination import Combination
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult, read_results
@@ -67,7 +67,7 @@ class Heard:
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         self.lines.append(("started", label.policy, label.number, label.num_runs))
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         pass
 
     def run_finished(self, result: RunResult) -> None:

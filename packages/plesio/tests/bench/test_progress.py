@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
 
@@ -33,13 +33,13 @@ class Heard:
     """Keeps the snapshots."""
 
     def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[RunSnapshot] = []
 
     def run_kept(self, label: RunLabel) -> None: ...
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None: ...
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         self.snapshots.append(snapshot)
 
     def run_finished(self, result: RunResult) -> None: ...

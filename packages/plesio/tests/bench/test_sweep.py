@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.sweep import check_sweep, describe_network, run_sweep
 from plesio.core.errors import ConfigError, DataError
@@ -29,7 +29,7 @@ class Heard:
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         self.calls.append(("started", (label.policy, label.number, label.num_runs)))
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         pass
 
     def run_finished(self, result: RunResult) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from plesio.bench import calibrate as calibrating
 from plesio.bench import validate as validating
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.validate import Workload, matrix, validate
 from plesio.core.errors import ConfigError, PlesioError
@@ -27,7 +27,7 @@ class Silence:
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         self.started.append(label)
 
-    def run_advanced(self, snapshot: Snapshot) -> None: ...
+    def run_advanced(self, snapshot: RunSnapshot) -> None: ...
 
     def run_finished(self, result: RunResult) -> None: ...
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.progress import ProgressSink, RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.cli.commands import invoke
 from plesio.core.results import Evaluation, RunResult, Staleness, WorkerTimes, write_results
@@ -46,7 +46,7 @@ def tell(progress: ProgressSink, recipe: Recipe, *, failing: str | None = None) 
     for number, (policy, seed) in enumerate(pairs, start=1):
         label = RunLabel(policy=policy, seed=seed, number=number, num_runs=len(pairs))
         progress.run_started(label, num_samples=100)
-        progress.run_advanced(Snapshot(samples=50, step=5, samples_per_s=62.5, loss=0.5, mean_staleness=1.25))
+        progress.run_advanced(RunSnapshot(samples=50, step=5, samples_per_s=62.5, loss=0.5, mean_staleness=1.25))
         result = a_run(policy, seed=seed, status="failed" if policy == failing else "finished")
         (progress.run_failed if policy == failing else progress.run_finished)(result)
         results.append(result)

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.cli.progress_display import LEFT_AFTER_RUNS, PLAIN_EVERY_S, LiveDisplay, PlainDisplay
 from plesio.core.results import RunResult
 from plesio.testing import FakeClock
@@ -36,7 +36,7 @@ def test_plain_lines_are_few():
     display.run_started(SECOND, num_samples=1000)
     for tenth in range(1, 5):
         clock.sleep_s(PLAIN_EVERY_S / 2)
-        display.run_advanced(Snapshot(samples=100 * tenth, step=tenth, samples_per_s=1234.5))
+        display.run_advanced(RunSnapshot(samples=100 * tenth, step=tenth, samples_per_s=1234.5))
     display.run_failed(a_result(SECOND, error="worker 1 was lost"))
     assert stream.getvalue().splitlines() == [
         "[1/3] bsp · seed 0: kept",
@@ -76,7 +76,7 @@ def test_the_live_display_shows_the_run_and_its_figures():
     display = LiveDisplay(console)
     display.run_kept(FIRST)
     display.run_started(SECOND, num_samples=1000)
-    display.run_advanced(Snapshot(samples=250, step=12, samples_per_s=1234.5, loss=0.51234, mean_staleness=1.25))
+    display.run_advanced(RunSnapshot(samples=250, step=12, samples_per_s=1234.5, loss=0.51234, mean_staleness=1.25))
     drawn = shown(display)
     assert "2 of 3" in drawn
     assert "ssp:4 · seed 0" in drawn

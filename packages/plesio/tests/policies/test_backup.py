@@ -14,7 +14,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
-    Machine,
+    PolicyMachine,
     Refuse,
     RefuseReason,
     parse_policy,
@@ -33,7 +33,7 @@ def granted(*workers: int, clock: int) -> tuple[Grant, ...]:
     return tuple(Grant(worker=worker, clock=clock) for worker in workers)
 
 
-def hear(machine: Machine, *events: Event) -> tuple[Action, ...]:
+def hear(machine: PolicyMachine, *events: Event) -> tuple[Action, ...]:
     """The answer to the last of these events."""
     for event in events:
         answer = machine.handle(event)

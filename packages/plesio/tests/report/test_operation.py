@@ -9,7 +9,7 @@ import pytest
 from plesio.cli.commands import invoke
 from plesio.core.results import RunResult
 from plesio.core.trace import Trace, TraceRecord
-from plesio.report.operation import Exchanges, Operation, StepTimes, operation_of, read_operation
+from plesio.report.operation import ComputeTimes, Exchanges, Operation, operation_of, read_operation
 from plesio.report.operation_advice import operation_advice, operations_advice
 from plesio.report.spans import RunTraces
 
@@ -153,7 +153,7 @@ def test_few_steps_have_no_percentiles():
     operation = went({0: a_trace(0, [("compute", 0.1), ("wait", 0.1)] * 10)})
     assert operation is not None
     assert operation.steps is None
-    steps = StepTimes(p50_s=1.0, p99_s=1.5, medians_s={0: 1.0, 1: 1.0, 2: 1.1}, own_ratio=1.1)
+    steps = ComputeTimes(p50_s=1.0, p99_s=1.5, medians_s={0: 1.0, 1: 1.0, 2: 1.1}, own_ratio=1.1)
     assert (steps.slowest, steps.ratio) == (2, 1.5)
 
 

@@ -8,7 +8,7 @@ from plesio.core.results import RunResult, write_results
 from plesio.report.build import build_report
 from plesio.report.charts import draw_figure
 from plesio.report.comparison_charts import timeline_chart
-from plesio.report.spans import Span, read_traces
+from plesio.report.spans import ActivitySpan, read_traces
 from plesio.report.timelines import MOST_WORKERS, STEPS, Window, window_of
 
 
@@ -49,7 +49,11 @@ def test_a_run_without_traces_has_no_timeline(tmp_path: Path):
 
 
 def test_bars_are_cut_to_the_window_and_workers_are_rows():
-    spans = (Span(0, "compute", 0.9, 0.3, 7), Span(1, "wait", 1.05, 0.5, 7), Span(1, "evaluate", 1.0, 0.01, 7))
+    spans = (
+        ActivitySpan(0, "compute", 0.9, 0.3, 7),
+        ActivitySpan(1, "wait", 1.05, 0.5, 7),
+        ActivitySpan(1, "evaluate", 1.0, 0.01, 7),
+    )
     window = Window(policy="ssp:4", spans=spans, begins_s=1.0, ends_s=1.5, num_workers=2)
     chart = timeline_chart([window])
     assert chart is not None

@@ -22,7 +22,7 @@ from plesio.runtime.coordinator.loss_curve import LossCurve
 from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.worker import meter as meter_module
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 MOST_BINS = 50
@@ -114,7 +114,7 @@ def test_a_worker_keeps_nothing_of_a_step(tmp_path: Path) -> None:
     reports: Counter[int] = Counter()
     meter = Meter()
     meter.hand_on(lambda report: reports.update([len(report.losses) + len(report.blocked)]))
-    timeline = Timeline(meter, TraceWriter(tmp_path / "trace.jsonl", header={}), clock=MonotonicClock())
+    timeline = WorkerTimeline(meter, TraceWriter(tmp_path / "trace.jsonl", header={}), clock=MonotonicClock())
 
     def step(clock: int) -> None:
         now_s = timeline.now_s()

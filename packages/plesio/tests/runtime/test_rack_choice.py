@@ -10,8 +10,8 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio.core.records import from_values, to_values
 from plesio.runtime.worker.environment import WorkerPlace
-from plesio.runtime.worker.exchange.host_racks import HostRacks, Way
-from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks, choose
+from plesio.runtime.worker.exchange.host_racks import HostRacks, PairSpeed
+from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks, choose
 from plesio.testing.local_job import LocalJob
 
 PROGRAMS = Path(__file__).with_name("rack_programs.py")
@@ -19,11 +19,11 @@ PROGRAMS = Path(__file__).with_name("rack_programs.py")
 
 def wishes(
     hosts: Sequence[int], *, racks: Racks = "auto", named: Sequence[int | None] | None = None, policy: str = "adaptive"
-) -> list[Wish]:
+) -> list[RackWish]:
     """Make the wishes of workers on these hosts, named by their first ranks."""
     names = [None] * len(hosts) if named is None else named
     return [
-        Wish(
+        RackWish(
             policy=policy, by_racks=True, racks=racks if isinstance(racks, str) else tuple(racks), host=host, named=name
         )
         for host, name in zip(hosts, names, strict=True)
@@ -31,7 +31,7 @@ def wishes(
 
 
 def found(*racks: int) -> HostRacks:
-    way = Way(latency_s=1e-4, bytes_per_s=1e8)
+    way = PairSpeed(latency_s=1e-4, bytes_per_s=1e8)
     return HostRacks(racks=racks, within=way, between=way if max(racks) else None, num_bytes=1, took_s=1.0)
 
 
@@ -50,8 +50,8 @@ def found(*racks: int) -> HostRacks:
         (wishes([0, 1, 2, 3])[:3] + wishes([3], policy="hier:bsp/ssp:4"), RackChoice(racks=(0, 1, 2, 3), how="host")),
     ],
 )
-def test_what_follows_from_what_workers_ask_for(asked: list[Wish], choice: RackChoice | None):
-    assert choose([from_values(json.loads(json.dumps(to_values(wish))), Wish) for wish in asked]) == choice
+def test_what_follows_from_what_workers_ask_for(asked: list[RackWish], choice: RackChoice | None):
+    assert choose([from_values(json.loads(json.dumps(to_values(wish))), RackWish) for wish in asked]) == choice
 
 
 def test_workers_that_ask_for_different_racks_are_told():
@@ -92,7 +92,7 @@ def test_a_wish_has_the_workers_place():
     place = WorkerPlace(
         rank=5, num_workers=8, local_rank=1, local_workers=2, address="", port=0, agent_hosts_store=False, rack=3
     )
-    assert Wish.of(place, [0] * 8, policy="bsp", by_racks=False) == Wish(
+    assert RackWish.of(place, [0] * 8, policy="bsp", by_racks=False) == RackWish(
         policy="bsp", by_racks=False, racks=(0,) * 8, host=4, named=3
     )
 

@@ -1,11 +1,11 @@
 """Machines of policies, without a world."""
 
-from plesio.policies import Joined, Machine, Policy
+from plesio.policies import Joined, Policy, PolicyMachine
 
 __all__ = ["start"]
 
 
-def start(policy: Policy, *, num_workers: int) -> Machine:
+def start(policy: Policy, *, num_workers: int) -> PolicyMachine:
     """The policy's machine, which these workers have joined."""
     machine = policy.start()
     for worker in range(num_workers):

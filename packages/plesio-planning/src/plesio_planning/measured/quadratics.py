@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, Snapshot
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import make_recipe
 from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
@@ -132,7 +132,7 @@ class _Told:
         """Say so."""
         self._on_step(f"run {label.number} of {label.num_runs}: {label.policy}")
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Show nothing."""
 
     def run_finished(self, result: RunResult) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from plesio.bench.recipe import Recipe, make_recipe, read_toml
 from plesio.bench.recipe_errors import explain
-from plesio.bench.recipe_section import Section, as_finding
+from plesio.bench.recipe_section import RecipeSection, as_finding
 from plesio.core.arguments import checked
 from plesio.core.combination import FACTORS, Combination, Part
 from plesio.core.errors import ConfigError, nearest
@@ -31,7 +31,7 @@ _Speed = Annotated[float, Field(gt=0)]
 _NETWORK = ("link", "topology")
 
 
-class _Levelled(Section):
+class _Levelled(RecipeSection):
     """Levels of the factors.
 
     Attributes:
@@ -91,7 +91,7 @@ class QuickSection(_Levelled):
     seeds: tuple[int, ...] = _Levels
 
 
-class CharacteriseRecipe(Section):
+class CharacteriseRecipe(RecipeSection):
     """A base point, and what is varied round it.
 
     Attributes:

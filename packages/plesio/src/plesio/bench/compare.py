@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plesio.bench.assignment import Assignment
-from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.progress import ProgressSink, RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.setting import keep_setting, timed_to
 from plesio.bench.testbed_pool import TestbedPool
@@ -156,12 +156,12 @@ def _run(
     return _result(done, recipe=recipe, label=label, world=world, folder=folder)
 
 
-def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> Snapshot:
+def _snapshot(figures: RunFigures, recent: list[tuple[float, int]]) -> RunSnapshot:
     recent.append((figures.elapsed_s, figures.samples))
     while len(recent) > 2 and recent[-1][0] - recent[0][0] > RECENT_S:
         del recent[0]
     (first_s, first), (last_s, last) = recent[0], recent[-1]
-    return Snapshot(
+    return RunSnapshot(
         samples=figures.samples,
         step=figures.steps,
         samples_per_s=(last - first) / (last_s - first_s) if last_s > first_s else 0.0,

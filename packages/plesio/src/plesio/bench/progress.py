@@ -5,7 +5,7 @@ from typing import Protocol
 
 from plesio.core.results import RunResult
 
-__all__ = ["PartOfAll", "ProgressSink", "RunLabel", "Snapshot"]
+__all__ = ["PartOfAll", "ProgressSink", "RunLabel", "RunSnapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class RunLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class RunSnapshot:
     """The state of a run at one moment.
 
     Attributes:
@@ -58,7 +58,7 @@ class ProgressSink(Protocol):
         """Begin a run that ends after ``num_samples`` samples, or with its script (None)."""
         ...
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Show the started run's progress; called a few times a second."""
         ...
 
@@ -95,7 +95,7 @@ class PartOfAll:
         """Tell it on."""
         self._progress.run_started(self._label(label), num_samples=num_samples)
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Tell it on."""
         self._progress.run_advanced(snapshot)
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 
 from plesio.bench.recipe_checkpoint import CheckpointSection
 from plesio.bench.recipe_errors import explain
-from plesio.bench.recipe_section import Section, as_finding, recipe_folder
+from plesio.bench.recipe_section import RecipeSection, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, nearest
@@ -51,10 +51,10 @@ PolicySpec = Annotated[str, AfterValidator(_canonical_spec)]
 Seed = Annotated[int, Field(ge=0)]
 # TOML has arrays, no tuples: without strict=False they would be refused.
 _LISTED = Field(strict=False, min_length=1)
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=RecipeSection)
 
 
-class TaskSection(Section):
+class TaskSection(RecipeSection):
     """``[task]``: what is trained.
 
     Attributes:
@@ -77,7 +77,7 @@ class TaskSection(Section):
         return f"{recipe_folder(info) / place}:{attribute}" if place.endswith(".py") else name
 
 
-class RunSection(Section):
+class RunSection(RecipeSection):
     """``[run]``: which runs, and how long each is.
 
     Attributes:
@@ -112,7 +112,7 @@ class RunSection(Section):
         return self
 
 
-class Recipe(Section):
+class Recipe(RecipeSection):
     """A comparison: one task, some workers, and a run for each policy and seed.
 
     ``[adaptive]`` is no section of its own: it is what the policy "adaptive" among the run's policies stands for.
@@ -235,11 +235,11 @@ def make_recipe(
     return _validated(Recipe, data, folder=folder, where=where, flags=flags)
 
 
-class _TaskOnly(Section):
+class _TaskOnly(RecipeSection):
     task: TaskSection
 
 
-class _WorkersOnly(Section):
+class _WorkersOnly(RecipeSection):
     workers: WorkersSection
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from plesio.bench.recipe_section import Section, as_finding, recipe_folder
+from plesio.bench.recipe_section import RecipeSection, as_finding, recipe_folder
 from plesio.runtime.checkpoints.setting import parse_every
 
 __all__ = ["CheckpointSection"]
@@ -21,7 +21,7 @@ def _readable(every: str) -> str:
     return every
 
 
-class CheckpointSection(Section):
+class CheckpointSection(RecipeSection):
     """``[checkpoint]``: the checkpoints of each run.
 
     Attributes:

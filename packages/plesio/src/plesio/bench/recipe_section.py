@@ -10,10 +10,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.units import parse_seconds
 
-__all__ = ["Rank", "Seconds", "Section", "as_finding", "recipe_folder"]
+__all__ = ["Rank", "RecipeSection", "Seconds", "as_finding", "recipe_folder"]
 
 
-class Section(BaseModel):
+class RecipeSection(BaseModel):
     """A table of the recipe: immutable, no conversions (``"4"`` is no number), no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from plesio.bench.recipe_section import Rank, Seconds, Section, as_finding, recipe_folder
+from plesio.bench.recipe_section import Rank, RecipeSection, Seconds, as_finding, recipe_folder
 from plesio.cost.step_time import (
     Constant,
     EmpiricalTrace,
@@ -25,7 +25,7 @@ def _resolve(value: object, info: ValidationInfo) -> object:
     return recipe_folder(info) / value if isinstance(value, str) else value
 
 
-class _Distribution(Section, ABC):
+class _Distribution(RecipeSection, ABC):
     """How long a step takes a worker of speed 1."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ StepTimeSection = Annotated[
 ]
 
 
-class StallsSection(Section):
+class StallsSection(RecipeSection):
     """``stalls = { probability = 0.02, factor = 10.0 }``: any step of any worker may stall."""
 
     probability: float
@@ -119,7 +119,7 @@ class StallsSection(Section):
         return Stalls(steps=steps, probability=self.probability, factor=self.factor)
 
 
-class SlowdownsSection(Section):
+class SlowdownsSection(RecipeSection):
     """``[workers.slowdowns]``: whiles in which all workers of a rack are slow.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, field_validator, model_validator
 
-from plesio.bench.recipe_section import Rank, Seconds, Section, as_finding, recipe_folder
+from plesio.bench.recipe_section import Rank, RecipeSection, Seconds, as_finding, recipe_folder
 from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection, StepTimeSection
 from plesio.core.clock import Clock
 from plesio.core.errors import ConfigError
@@ -19,7 +19,7 @@ from plesio.runtime.worker.pacing import Pacer
 __all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
 
 
-class UnequalWorker(Section):
+class UnequalWorker(RecipeSection):
     """``[[workers.unequal]]``: a worker that is not like the others.
 
     Attributes:
@@ -33,7 +33,7 @@ class UnequalWorker(Section):
     step_time: StepTimeSection | None = None
 
 
-class FaultSection(Section):
+class FaultSection(RecipeSection):
     """``[[workers.faults]]``: a worker that is lost or cut off, or one that joins.
 
     Attributes:
@@ -80,7 +80,7 @@ class FaultSection(Section):
         return Fault(at_s=self.at or 0.0, kind=self.kind, worker=-1 if self.worker is None else self.worker)
 
 
-class FailuresSection(Section):
+class FailuresSection(RecipeSection):
     """``[workers.failures]``: workers are lost by chance, each for itself.
 
     Attributes:
@@ -113,7 +113,7 @@ def _cluster(value: object, info: ValidationInfo) -> object:
         return parse_cluster(str(recipe_folder(info) / value) if value.endswith(".toml") else value)
 
 
-class WorkersSection(Section):
+class WorkersSection(RecipeSection):
     """``[workers]``: how many, how fast, where, and what befalls them.
 
     Attributes:

@@ -24,7 +24,7 @@ from plesio.cost.cluster import Cluster
 from plesio.policies import Policy
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["WORKLOADS", "Setting", "Workload", "matrix", "matrix_on_hosts", "validate"]
+__all__ = ["WORKLOADS", "ValidationSetting", "Workload", "matrix", "matrix_on_hosts", "validate"]
 
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
@@ -55,7 +55,7 @@ WORKLOADS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ValidationSetting:
     """A recipe of the matrix, and its step time as it is written."""
 
     step_time: str
@@ -83,7 +83,7 @@ def matrix(
     workloads: Sequence[Workload] = WORKLOADS,
     step_times: Sequence[str] = STEP_TIMES,
     num_rounds: int = NUM_ROUNDS,
-) -> list[Setting]:
+) -> list[ValidationSetting]:
     """Return the settings that run in both worlds, each workload's one after the other.
 
     Args:
@@ -97,7 +97,7 @@ def matrix(
         ConfigError: A policy or a seed cannot be used.
     """
     return [
-        Setting(
+        ValidationSetting(
             step_time=step_time,
             recipe=_recipe(workload, step_time, policies=policies, seeds=seeds, num_rounds=num_rounds),
         )
@@ -113,7 +113,7 @@ def matrix_on_hosts(
     bandwidths: Sequence[str] = BANDWIDTHS,
     latencies: Sequence[str] = LATENCIES,
     num_rounds: int = NUM_TESTBED_ROUNDS,
-) -> list[Setting]:
+) -> list[ValidationSetting]:
     """Return the settings for testbeds and the virtual world: one workload, four hosts behind links of every kind.
 
     Args:
@@ -127,7 +127,7 @@ def matrix_on_hosts(
         ConfigError: A policy or a seed cannot be used.
     """
     return [
-        Setting(
+        ValidationSetting(
             step_time=TESTBED_STEP_TIME,
             recipe=_recipe(
                 TESTBED_WORKLOAD,
@@ -156,7 +156,7 @@ latency = "{latency}"
 
 
 def validate(
-    settings: Sequence[Setting],
+    settings: Sequence[ValidationSetting],
     *,
     out: Path,
     progress: ProgressSink,
@@ -246,7 +246,7 @@ def _made(folder: Path) -> Path:
 
 
 def _compared(
-    setting: Setting, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
+    setting: ValidationSetting, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
 ) -> Iterator[Prediction]:
     """Yield the quantities of each policy, as medians over its seeds."""
     recipe = setting.recipe
@@ -304,7 +304,7 @@ def _median(values: Sequence[float | None]) -> float:
     return statistics.median(value for value in values if value is not None)
 
 
-def _paces_s(setting: Setting) -> list[float]:
+def _paces_s(setting: ValidationSetting) -> list[float]:
     """Return the seconds of each worker's step."""
     step_s = parse_seconds(setting.step_time)
     if not setting.recipe.workers.unequal:

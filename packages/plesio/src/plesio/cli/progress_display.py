@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Column
 from rich.text import Text
 
-from plesio.bench.progress import ProgressSink, RunLabel, Snapshot
+from plesio.bench.progress import ProgressSink, RunLabel, RunSnapshot
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
@@ -35,7 +35,7 @@ def progress_display() -> Iterator[ProgressSink]:
         yield display
 
 
-def _figures(snapshot: Snapshot) -> str:
+def _figures(snapshot: RunSnapshot) -> str:
     loss = "" if snapshot.loss is None else f" · loss {snapshot.loss:.4g}"
     staleness = "" if snapshot.mean_staleness is None else f" · staleness {snapshot.mean_staleness:.1f}"
     return f"step {snapshot.step:,} · {snapshot.samples_per_s:,.0f} samples/s{loss}{staleness}"
@@ -79,7 +79,7 @@ class LiveDisplay:
         self._count(label.number - 1, num_runs=label.num_runs)
         self._run = self.progress.add_task(_name(label), total=num_samples, figures="")
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Move the run's bar and show its figures."""
         assert self._run is not None, "a run advances after it has started"
         self.progress.update(self._run, completed=snapshot.samples, figures=_figures(snapshot))
@@ -134,7 +134,7 @@ class PlainDisplay:
         samples = "" if num_samples is None else f", {num_samples:,} samples"
         self._say(f"started{samples}{self._left(label)}")
 
-    def run_advanced(self, snapshot: Snapshot) -> None:
+    def run_advanced(self, snapshot: RunSnapshot) -> None:
         """Give the figures, if the last line is long ago."""
         if self._clock.now_s() >= self._next_line_s:
             self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S

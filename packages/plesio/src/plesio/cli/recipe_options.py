@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plesio.core.inputs import Input, Written, input_of
 
 if TYPE_CHECKING:
-    from plesio.bench.recipe_section import Section
+    from plesio.bench.recipe_section import RecipeSection
 
 __all__ = ["RECIPES", "checkpoint_options", "checkpoint_table", "key_option", "table_option"]
 
@@ -16,7 +16,7 @@ RECIPES = "the recipe's"
 """The default of an option that replaces a key of a recipe file."""
 
 
-def key_option(section: "type[Section]", key: str, *, default: Any = None, **written: str) -> Input:
+def key_option(section: "type[RecipeSection]", key: str, *, default: Any = None, **written: str) -> Input:
     """Make the option for a key, whose explanation is the table's.
 
     Args:
@@ -28,13 +28,13 @@ def key_option(section: "type[Section]", key: str, *, default: Any = None, **wri
     return input_of(section, key, default=default, written=Written(**written))
 
 
-def table_option(section: "type[Section]", key: str, *, table: "type[Section]") -> Input:
+def table_option(section: "type[RecipeSection]", key: str, *, table: "type[RecipeSection]") -> Input:
     """Make the option for a key that is a table, ``--stalls probability=0.01,factor=10``; its help lists the keys."""
     found = key_option(section, key, metavar="KEY=VALUE,...", instead="none")
     return replace(found, help=f"{found.help.rstrip('.')}. Keys: {', '.join(table.model_fields)}.")
 
 
-def checkpoint_options(section: "type[Section]", *keys: str, instead: str = "") -> tuple[Input, ...]:
+def checkpoint_options(section: "type[RecipeSection]", *keys: str, instead: str = "") -> tuple[Input, ...]:
     """Make the options of ``[checkpoint]``.
 
     They are ``--checkpoint`` for its folder, ``--every``, ``--keep``, and more ``keys``.

@@ -270,7 +270,7 @@ def _simulate_script(
 def _run_script(
     script: Path, arguments: list[str], *, out: Path, progress: "ProgressSink", **settings: Any
 ) -> "list[RunResult]":
-    from plesio.bench.progress import RunLabel, Snapshot
+    from plesio.bench.progress import RunLabel, RunSnapshot
     from plesio.bench.simulate import simulate_script
     from plesio.core.results import write_results
 
@@ -280,7 +280,7 @@ def _run_script(
 
     def advance(state: "SimulationProgress") -> None:
         progress.run_advanced(
-            Snapshot(
+            RunSnapshot(
                 samples=state.samples,
                 step=state.steps,
                 samples_per_s=state.samples / state.virtual_s if state.virtual_s else 0.0,

@@ -17,7 +17,7 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.bench.validate import Setting
+    from plesio.bench.validate import ValidationSetting
     from plesio.core.predictions import Prediction
 
 __all__ = ["EXAMPLES", "PAGE", "validate", "write_json"]
@@ -112,7 +112,7 @@ def validate(
     return 0
 
 
-def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[Setting]":
+def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[ValidationSetting]":
     """Return the settings to run."""
     if world is MeasuredWorld.TESTBED:
         prepare_for_hosts()
@@ -123,7 +123,7 @@ def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "lis
     return make(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
 
 
-def _measured(settings: "Sequence[Setting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
+def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
     """Do the runs, and write their page."""
     from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display

@@ -52,7 +52,7 @@ from plesio.policies.fsdp import FSDP
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
 from plesio.policies.local_sgd import LocalSGD
-from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.post_local_sgd import PostLocalSGD
 from plesio.policies.replay import (
     EventLog,
@@ -109,9 +109,9 @@ __all__ = [
     "LeaveReason",
     "Left",
     "LocalSGD",
-    "Machine",
     "Pause",
     "Policy",
+    "PolicyMachine",
     "PostLocalSGD",
     "Product",
     "Ready",

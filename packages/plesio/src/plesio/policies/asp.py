@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from plesio.core.within import AT_LEAST_1
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -65,7 +65,7 @@ class ASP(PeriodicSchedule):
         }
         return write_spec("asp", options=options)
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start a machine that applies updates as they arrive, without a bound; workers begin at ``clock``."""
         return AsynchronousMachine(
             bound=math.inf, update=self.update, weighting=self.weighting, rate=self.rate, clock=clock

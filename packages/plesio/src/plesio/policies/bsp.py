@@ -19,7 +19,7 @@ from plesio.policies.backup import BackupMachine
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -93,6 +93,6 @@ class BSP(PeriodicSchedule):
         """On the collective."""
         return self.exchange == "collective"
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start with a barrier at every step, or one that waits for all but the slowest; workers begin at ``clock``."""
         return BackupMachine(backup=self.backup, clock=clock) if self.backup else BarrierMachine(period=1, clock=clock)

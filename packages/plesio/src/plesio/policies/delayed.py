@@ -33,7 +33,7 @@ from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import Action, Apply
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -80,7 +80,7 @@ class Delayed(PeriodicSchedule):
         compress = None if self.compression == NO_COMPRESSION else self.compression.spec
         return write_spec("delayed", argument=str(self.delay), options={"compress": compress})
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start rounds of one step, d of them open behind the first; workers begin at ``clock``."""
         return DelayedMachine(delay=self.delay, clock=clock)
 

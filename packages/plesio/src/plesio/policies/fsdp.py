@@ -14,7 +14,7 @@ from typing import ClassVar
 from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -60,7 +60,7 @@ class FSDP(PeriodicSchedule):
         """``fsdp`` and the blocks, if some are named."""
         return write_spec("fsdp", options={"blocks": "+".join(self.blocks) or None})
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start with a barrier at every step; workers begin at ``clock``."""
         return BarrierMachine(period=1, clock=clock)
 

@@ -38,7 +38,7 @@ from plesio.policies.bsp import BSP
 from plesio.policies.compression import Compression
 from plesio.policies.fields import check_policy
 from plesio.policies.local_sgd import LocalSGD
-from plesio.policies.policy import ExchangeKind, Machine, MomentsKind, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import Weighting
@@ -139,6 +139,6 @@ class Hierarchical(PeriodicSchedule):
         """``hier:INNER/OUTER``, each level's own spec."""
         return f"{self.name}:{self.inner.spec}/{self.outer.spec}"
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start the outer policy's machine: two racks keep the rules that two workers would, and begin at ``clock``."""
         return self.outer.start(clock=clock)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.review_clocks import next_review
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.steered import NEVER, Course, Director, SteeredMachine
@@ -97,7 +97,7 @@ class Interruptible(PeriodicSchedule):
         """The policy's."""
         return self.policy.title
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start the policy, with stops; workers begin at ``clock``."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 

@@ -29,7 +29,7 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, MomentsKind, UpdateKind
+from plesio.policies.policy import ExchangeKind, MomentsKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -113,6 +113,6 @@ class LocalSGD(PeriodicSchedule):
         }
         return write_spec("local_sgd", argument=str(self.period), options=options)
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start with a barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

@@ -1,6 +1,6 @@
 """The interface of every policy: a frozen description that starts a fresh machine.
 
-The description (`Policy`) is what users write, compare and store; the machine (`Machine`) is what a world runs. A
+The description (`Policy`) is what users write, compare and store; the machine (`PolicyMachine`) is what a world runs. A
 machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
 
 Two rules are needed by a worker on its own, without hearing of the others, so they are functions of its clock alone and
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plesio.policies.adaptive.config.review import ReviewConfig
     from plesio.policies.steered import Director
 
-__all__ = ["EXCHANGES", "MOMENTS", "UPDATES", "ExchangeKind", "Machine", "MomentsKind", "Policy", "UpdateKind"]
+__all__ = ["EXCHANGES", "MOMENTS", "UPDATES", "ExchangeKind", "MomentsKind", "Policy", "PolicyMachine", "UpdateKind"]
 
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
@@ -30,7 +30,7 @@ UPDATES: tuple[UpdateKind, ...] = ("gradient", "delta")
 
 
 @runtime_checkable
-class Machine(Protocol):
+class PolicyMachine(Protocol):
     """A policy at work."""
 
     def handle(self, event: Event) -> tuple[Action, ...]:
@@ -218,7 +218,7 @@ class Policy(Protocol):
         """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
         ...
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start a fresh machine that has seen no event.
 
         Args:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from plesio.core.within import AT_LEAST_0, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -76,6 +76,6 @@ class PostLocalSGD(PeriodicSchedule):
             return clock > 0
         return (clock - 1 - self.warmup) % self.period == 0  # as torch's averager counts, which begins at 0
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start with a barrier every ``period`` steps; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, clock=clock)

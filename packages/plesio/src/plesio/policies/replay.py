@@ -18,7 +18,7 @@ from plesio.core.errors import DataError, PolicySpecError, nearest
 from plesio.core.files import reason_of, write_whole
 from plesio.core.records import from_values, to_values
 from plesio.policies.events import Action, Event, Steer
-from plesio.policies.policy import Machine, Policy
+from plesio.policies.policy import Policy, PolicyMachine
 from plesio.policies.spec import parse_policy
 
 __all__ = [
@@ -135,7 +135,7 @@ class Recorder:
         self._policy = policy
         self.began = clock
         """The clock at which the machine was started."""
-        self.machine: Machine = policy.start(clock=clock)
+        self.machine: PolicyMachine = policy.start(clock=clock)
         self._entries: Entries = KeptEntries() if entries is None else entries
         self._entries.begin(clock)
         self._heard: list[Event] | None = [] if keeps_events else None

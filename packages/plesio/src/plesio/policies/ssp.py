@@ -28,7 +28,7 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, UpdateKind
+from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -93,7 +93,7 @@ class SSP(PeriodicSchedule):
         }
         return write_spec("ssp", argument=str(self.bound), options=options)
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start with a barrier for a bound of 0, else with updates as they arrive; workers begin at ``clock``."""
         if self.bound == 0:
             return BarrierMachine(period=self.period, clock=clock)

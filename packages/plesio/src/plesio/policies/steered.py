@@ -52,7 +52,7 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
-from plesio.policies.policy import Machine, Policy
+from plesio.policies.policy import Policy, PolicyMachine
 
 __all__ = ["LEAD", "NEVER", "ConstantDirector", "Course", "Director", "SteeredMachine"]
 
@@ -163,7 +163,7 @@ class SteeredMachine:
         self._began = clock
         self._director = director
         self._policy = first = director.first
-        self._inner: Machine | None = None
+        self._inner: PolicyMachine | None = None
         """The machine of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
         """The policy in force is on the store, and not all workers have got there."""

@@ -25,7 +25,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import check_policy
-from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.steered import LEAD, NEVER, Course, Director, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -115,7 +115,7 @@ class Switch(PeriodicSchedule):
         rest = [f"{policy.spec}@{clock}" for policy, clock in zip(self.policies[1:], self.clocks, strict=True)]
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start the schedule from ``clock`` on."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from plesio.core.results import RunResult, read_results
 from plesio.core.trace import Trace
-from plesio.report.spans import RunTraces, Span, read_traces
+from plesio.report.spans import ActivitySpan, RunTraces, read_traces
 
-__all__ = ["Exchanges", "Operation", "StepTimes", "operation_of", "read_operation", "read_result"]
+__all__ = ["ComputeTimes", "Exchanges", "Operation", "operation_of", "read_operation", "read_result"]
 
 _WARM_UP_STEPS = 3
 _FEWEST_STEPS = 20
@@ -23,7 +23,7 @@ _FEWEST_RATIOS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class ComputeTimes:
     """How long the workers computed for a step, without its exchange and without the first steps.
 
     Attributes:
@@ -92,7 +92,7 @@ class Operation:
     policy: str
     compute_share: float
     communicate_share: float
-    steps: StepTimes | None = None
+    steps: ComputeTimes | None = None
     exchanges: Exchanges | None = None
     residuals: tuple[float, ...] = ()
 
@@ -147,7 +147,7 @@ def operation_of(run: RunTraces, result: RunResult | None = None) -> Operation |
     )
 
 
-def _step_times(spans: Iterable[Span]) -> StepTimes | None:
+def _step_times(spans: Iterable[ActivitySpan]) -> ComputeTimes | None:
     by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for span in spans:
         if span.kind == "compute":
@@ -157,7 +157,7 @@ def _step_times(spans: Iterable[Span]) -> StepTimes | None:
     if len(pooled) < _FEWEST_STEPS or min(map(len, steps.values())) < 2 or statistics.median(pooled) <= 0:
         return None
     own = [_p99(durations_s) / statistics.median(durations_s) for durations_s in steps.values()]
-    return StepTimes(
+    return ComputeTimes(
         p50_s=statistics.median(pooled),
         p99_s=_p99(pooled),
         medians_s={worker: statistics.median(durations_s) for worker, durations_s in steps.items()},
@@ -173,7 +173,7 @@ def _p99(durations_s: Sequence[float]) -> float:
     return statistics.quantiles(durations_s, n=100, method="inclusive")[98]
 
 
-def _exchanges(spans: Iterable[Span], traces: Mapping[int, Trace], run: RunResult) -> Exchanges | None:
+def _exchanges(spans: Iterable[ActivitySpan], traces: Mapping[int, Trace], run: RunResult) -> Exchanges | None:
     by_clock: dict[tuple[int, int], float] = defaultdict(float)
     for span in spans:
         if span.kind == "communicate":

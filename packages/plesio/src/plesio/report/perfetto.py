@@ -9,7 +9,7 @@ from typing import Any
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
 from plesio.core.trace import UTILISATION, Trace, TraceRecord, read_trace
-from plesio.report.spans import RunTraces, Span, spans_of, trace_paths
+from plesio.report.spans import ActivitySpan, RunTraces, spans_of, trace_paths
 
 __all__ = ["PERFETTO_NAME", "trace_events", "write_perfetto"]
 
@@ -85,7 +85,7 @@ def _counters(record: TraceRecord, *, worker: int, at_s: float) -> Iterator[dict
             yield {"ph": "C", "name": name, "cat": "plesio", "pid": worker, "ts": ts, "args": values}
 
 
-def _span(span: Span) -> dict[str, Any]:
+def _span(span: ActivitySpan) -> dict[str, Any]:
     event = _event("X", span.kind, worker=span.worker, at_s=span.at_s, clock=span.clock, fields={})
     return {**event, "dur": round(span.duration_s * _MICROSECONDS, 3)}
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from plesio.core.errors import DataError
 from plesio.core.trace import Trace, TraceRecord, read_trace, split_blocked
 
-__all__ = ["RunTraces", "Span", "read_traces", "spans_of", "trace_paths"]
+__all__ = ["ActivitySpan", "RunTraces", "read_traces", "spans_of", "trace_paths"]
 
 _BlockedKey = tuple[int, int]
 """A clock, and which of the blocked spans of that clock: a worker may be blocked more than once in a step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ActivitySpan:
     """An activity of a worker from ``at_s`` on for ``duration_s`` seconds, at its clock ``clock``."""
 
     worker: int
@@ -66,7 +66,7 @@ class RunTraces:
         return cls(policy=str(policy), by_worker=ordered, offsets_s=offsets_s)
 
     @property
-    def training(self) -> list[Span]:
+    def training(self) -> list[ActivitySpan]:
         """Spans of training, worker by worker."""
         return [span for span in spans_of(self) if span.kind != "evaluate"]
 
@@ -85,7 +85,7 @@ def read_traces(run_folder: Path, *, kind: str | None = None) -> RunTraces:
     return RunTraces.of([read_trace(path, kind=kind) for path in trace_paths(run_folder)], name=run_folder.name)
 
 
-def spans_of(run: RunTraces) -> Iterator[Span]:
+def spans_of(run: RunTraces) -> Iterator[ActivitySpan]:
     """All spans, worker by worker, in the order in which they were recorded."""
     waited_s = _waited_s(run.by_worker)
     for worker, trace in run.by_worker.items():
@@ -95,11 +95,11 @@ def spans_of(run: RunTraces) -> Iterator[Span]:
                 continue
             at_s = run.offsets_s[worker] + record.at_s
             if record.kind != "blocked":
-                yield Span(worker, record.kind, at_s, record.duration_s, record.clock)
+                yield ActivitySpan(worker, record.kind, at_s, record.duration_s, record.clock)
                 continue
             wait_s = next(waits)
-            yield Span(worker, "wait", at_s, wait_s, record.clock)
-            yield Span(worker, "communicate", at_s + wait_s, record.duration_s - wait_s, record.clock)
+            yield ActivitySpan(worker, "wait", at_s, wait_s, record.clock)
+            yield ActivitySpan(worker, "communicate", at_s + wait_s, record.duration_s - wait_s, record.clock)
 
 
 def _blocked(records: Sequence[TraceRecord]) -> Iterator[tuple[_BlockedKey, float]]:

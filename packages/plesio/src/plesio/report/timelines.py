@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plesio.report.spans import RunTraces, Span
+from plesio.report.spans import ActivitySpan, RunTraces
 
 __all__ = ["MOST_WORKERS", "Window", "window_of"]
 
@@ -29,7 +29,7 @@ class Window:
     """
 
     policy: str
-    spans: tuple[Span, ...]
+    spans: tuple[ActivitySpan, ...]
     begins_s: float
     ends_s: float
     num_workers: int
@@ -57,7 +57,7 @@ def window_of(run: RunTraces) -> Window | None:
     )
 
 
-def _middle(spans: Sequence[Span]) -> tuple[float, float]:
+def _middle(spans: Sequence[ActivitySpan]) -> tuple[float, float]:
     """Return the time of `STEPS` steps of the slowest worker around the middle of the run."""
     first_s, last_s = min(span.at_s for span in spans), max(span.at_s + span.duration_s for span in spans)
     began: dict[int, dict[int, float]] = {}

@@ -52,7 +52,7 @@ from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.exchange.links import TorchLinks
 from plesio.runtime.worker.heartbeat import HeartbeatSender
 from plesio.runtime.worker.peer_watch import PeerWatch
-from plesio.runtime.worker.rack_choice import RackChoice, Wish, said_by_first
+from plesio.runtime.worker.rack_choice import RackChoice, RackWish, said_by_first
 
 __all__ = ["Job"]
 
@@ -337,7 +337,7 @@ class Job:
             raise CutOffError("the group was called off")
         return self._group
 
-    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+    def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
         """Agree with the other workers on who is in which rack; all workers that the job began with call it.
 
         Raises:

@@ -21,7 +21,7 @@ from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
-from plesio.runtime.checkpoints.resumed import Resumed
+from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, surrounded
@@ -35,12 +35,12 @@ from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.history import History
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.rack_choice import RackChoice, Racks, Wish, check_racks
+from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks
 from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld
@@ -211,14 +211,14 @@ class _Run:
     options: JoinOptions
     setting: CheckpointSetting | None
 
-    def _resumed(self, *, rank: int) -> Resumed | None:
+    def _resumed(self, *, rank: int) -> ResumedCheckpoint | None:
         """Find the checkpoint to go on from, and refuse an unsuitable one before anything has begun."""
         if self.setting is None:
             return None
-        return Resumed.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
+        return ResumedCheckpoint.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
 
     def _checkpoints(
-        self, meter: Meter, *, resumed: Resumed | None, rank: int, num_workers: int
+        self, meter: Meter, *, resumed: ResumedCheckpoint | None, rank: int, num_workers: int
     ) -> WorkerCheckpoints | None:
         if self.setting is None:
             return None
@@ -284,7 +284,7 @@ class _Run:
             if owns_job:
                 undo.callback(job.close)
             resumed = None if place.late else self._resumed(rank=rank)  # who joins late goes on from where the run is
-            wish = Wish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
+            wish = RackWish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
             servers = job.servers(count, folder=self.folder, replicas=replicas)
@@ -375,7 +375,7 @@ class _Run:
         usual = num_hosts if most is None else min(num_hosts, most)
         return min(usual, max(1, self.replica.num_bytes // LEAST_SERVED_BYTES))
 
-    def _timeline_in(self, job: JobHandle) -> Timeline:
+    def _timeline_in(self, job: JobHandle) -> WorkerTimeline:
         history = History() if can_do_without_server(self.policy) else None
         sent = job.bytes_sent_since(job.bytes_sent())
         told_bytes = job.memory_bytes()
@@ -383,9 +383,11 @@ class _Run:
         meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=gauges, history=history)
         return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
 
-    def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> Timeline:
+    def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> WorkerTimeline:
         """With a trace in the folder, if there is one."""
-        timeline = Timeline.of(meter, self.folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges)
+        timeline = WorkerTimeline.of(
+            meter, self.folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges
+        )
         if rank == 0 and (line := left_out(self.replica.model, self.replica.optimizer)) is not None:
             meter.warn(line)
         if self.replica.scaling is not None:
@@ -393,7 +395,7 @@ class _Run:
         return timeline
 
 
-def _enter(choice: RackChoice, timeline: Timeline, *, rank: int) -> None:
+def _enter(choice: RackChoice, timeline: WorkerTimeline, *, rank: int) -> None:
     """Put the choice of racks in this worker's trace, and what would be better in the result."""
     timeline.event("racks", at_s=timeline.now_s(), clock=0, **to_values(choice))
     if rank == 0 and choice.advice():

@@ -9,7 +9,7 @@ import msgspec
 from plesio.core.errors import PlesioError
 from plesio.testbed.namespaces import enter_namespace, in_namespace
 
-__all__ = ["INTERFACE", "Host", "Traffic"]
+__all__ = ["INTERFACE", "Host", "InterfaceTraffic"]
 
 INTERFACE = "nic"
 """A host's interface, in its namespace."""
@@ -17,7 +17,7 @@ HEADER_BYTES = 66
 """Headers of a TCP packet: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class InterfaceTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic of an interface.
 
     Attributes:
@@ -65,7 +65,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         script = f'for folder in {" ".join(self.groups)}; do echo $$ > $folder/cgroup.procs; done; exec "$@"'
         return ["sh", "-c", script, "plesio", *on_host]
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> InterfaceTraffic:
         """Return the traffic of its interface since it was made.
 
         Raises:
@@ -77,4 +77,4 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             raise PlesioError(f"{self.namespace} has no interface {INTERFACE}: its testbed is being removed")
         fields = line.replace(":", " ").split()
         received, sent, sent_packets = (int(fields[place]) for place in (1, 9, 10))
-        return Traffic(sent=sent, received=received, sent_packets=sent_packets)
+        return InterfaceTraffic(sent=sent, received=received, sent_packets=sent_packets)

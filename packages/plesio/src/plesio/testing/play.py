@@ -10,7 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plesio.cost.faults import Fault
-from plesio.policies import Action, Admit, Apply, Arrived, Event, Grant, Joined, LeaveReason, Left, Machine, Refuse
+from plesio.policies import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Event,
+    Grant,
+    Joined,
+    LeaveReason,
+    Left,
+    PolicyMachine,
+    Refuse,
+)
 
 __all__ = ["Played", "play"]
 
@@ -49,7 +61,7 @@ class Played:
 
 
 def play(
-    machine: Machine,
+    machine: PolicyMachine,
     *,
     step_s: Sequence[Callable[[], float]],
     num_steps: int,
@@ -92,7 +104,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Play:
-    machine: Machine
+    machine: PolicyMachine
     step_s: Sequence[Callable[[], float]]
     faults: Sequence[Fault]
     exchanges_at: Callable[[int], bool]

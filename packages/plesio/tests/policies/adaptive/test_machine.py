@@ -13,7 +13,7 @@ from plesio.policies import (
     Joined,
     LeaveReason,
     Left,
-    Machine,
+    PolicyMachine,
     Reviewed,
     Steer,
     parse_policy,
@@ -39,7 +39,9 @@ def review(
     )
 
 
-def drive(machine: Machine, *, workers: int, reviews: int, blocked_s: float = 0.08) -> tuple[list[Event], list[Steer]]:
+def drive(
+    machine: PolicyMachine, *, workers: int, reviews: int, blocked_s: float = 0.08
+) -> tuple[list[Event], list[Steer]]:
     """Let workers join and report as they are told."""
     events: list[Event] = [Joined(worker=worker) for worker in range(workers)]
     for event in events:

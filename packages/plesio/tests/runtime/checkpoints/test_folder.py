@@ -10,7 +10,7 @@ import plesio
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from plesio.runtime.checkpoints.resumed import Resumed
+from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.join_options import JoinOptions
 from runtime.checkpoint_programs import checkpoints, model_of, optimizer_of, train
@@ -23,10 +23,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def find(folder: Path, resume: str) -> Resumed | None:
+def find(folder: Path, resume: str) -> ResumedCheckpoint | None:
     setting = CheckpointSetting(folder=folder, resume=resume)
     policy = read_manifest(checkpoints(folder)[0]).policy
-    return Resumed.find(setting, policy=policy, seed=0, rank=0)
+    return ResumedCheckpoint.find(setting, policy=policy, seed=0, rank=0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.monitor import Sketch, StepMonitor
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 
 def sketch_of(parts: list[torch.Tensor], *, size: int = 64) -> np.ndarray:
@@ -84,12 +84,12 @@ PIECES: dict[str, Cut] = {
 }
 
 
-def make_timeline() -> Timeline:
+def make_timeline() -> WorkerTimeline:
     clock = MonotonicClock()
-    return Timeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
+    return WorkerTimeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
 
 
-def monitor_of(guard: GuardConfig | None, timeline: Timeline | None = None) -> StepMonitor:
+def monitor_of(guard: GuardConfig | None, timeline: WorkerTimeline | None = None) -> StepMonitor:
     timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, say=pytest.fail)
     return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
 

@@ -44,7 +44,7 @@ from plesio.cost.selection import fastest
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Hierarchical", "Hosts", "hierarchical"]
+__all__ = ["Hosts", "TwoLevels", "hierarchical"]
 
 _SIZES = tuple(float(size) for size in np.geomspace(1e3, 10e9, 57))
 _SMALL_BYTES = 100e3
@@ -134,7 +134,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchical(Answer):
+class TwoLevels(Answer):
     """Two levels beside one.
 
     Attributes:
@@ -307,7 +307,7 @@ def hierarchical(
     latency_s: Annotated[float, DURATION_OR_0] = 10e-6,
     local_bytes_per_s: Annotated[float, BANDWIDTH] = 600e9,
     local_latency_s: Annotated[float, DURATION_OR_0] = 1e-6,
-) -> Hierarchical:
+) -> TwoLevels:
     """Compute the time of an all-reduce in two levels, beside flat ones.
 
     >>> answer = hierarchical()
@@ -347,7 +347,7 @@ def hierarchical(
     by_group = {group: hosts.grouped_s(message_bytes, group=group) for group in hosts.groups()}
     small_by_group = {group: hosts.grouped_s(_SMALL_BYTES, group=group) for group in hosts.groups()}
     times_s = hosts.times_s(message_bytes)
-    return Hierarchical(
+    return TwoLevels(
         hosts=hosts,
         message_bytes=message_bytes,
         times_s=times_s,

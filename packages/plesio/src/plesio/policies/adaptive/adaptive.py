@@ -24,7 +24,7 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Machine, Policy, UpdateKind
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW
 from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.steered import Director, SteeredMachine
@@ -101,7 +101,7 @@ class Adaptive(Components, PeriodicSchedule):
     def __post_init__(self) -> None:
         check_policy(self, "adaptive: ")
 
-    def start(self, *, clock: int = 0) -> Machine:
+    def start(self, *, clock: int = 0) -> PolicyMachine:
         """A controller that has seen nothing; workers begin at ``clock``."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 

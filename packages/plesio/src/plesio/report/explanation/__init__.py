@@ -2,7 +2,7 @@
 
 from plesio.report.explanation.charts import explanation_charts, metric_chart
 from plesio.report.explanation.explain import explanation_of
-from plesio.report.explanation.model import Change, Chapter, Explanation, MeasuredOutcome, Review
+from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, MeasuredOutcome
 from plesio.report.explanation.page import render_explanation, render_explanation_page
 from plesio.report.explanation.recorded import decision_sentences, recorded_changes
 from plesio.report.explanation.runs import ChangingRuns, find_changing_runs
@@ -20,9 +20,9 @@ __all__ = [
     "Change",
     "ChangingRuns",
     "Chapter",
+    "ExplainedReview",
     "Explanation",
     "MeasuredOutcome",
-    "Review",
     "closing_sentences",
     "decision_sentences",
     "explanation_charts",

@@ -18,10 +18,10 @@ from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
-from plesio.report.explanation.model import Change, Chapter, Explanation, Limit, PolicySpan, Review
+from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, Limit, PolicySpan
 from plesio.report.explanation.spans import (
+    RecordedClock,
     ReviewRound,
-    TrainingClock,
     components_of,
     noises_of,
     read_answers,
@@ -65,7 +65,7 @@ def explanation_of(
         case Adaptive() as policy:
             clocks = [review.clock for answer in answers for review in answer.reviews]
             num_steps = max([*clocks, _last_clock(run, log)])
-            times = TrainingClock(run, num_steps=num_steps)
+            times = RecordedClock(run, num_steps=num_steps)
             spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
             components, noises = components_of(policy), noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer and answer.decides), "")
@@ -116,8 +116,8 @@ def _last_clock(run: RunResult, log: EventLog) -> int:
     return run.steps // max(1, run.num_workers)
 
 
-def _review(steer: Steer, *, times: TrainingClock) -> Review:
-    return Review(
+def _review(steer: Steer, *, times: RecordedClock) -> ExplainedReview:
+    return ExplainedReview(
         clock=steer.clock,
         at_s=times.at_s(steer.clock),
         policy=steer.policy,
@@ -128,12 +128,12 @@ def _review(steer: Steer, *, times: TrainingClock) -> Review:
 
 def _chapters(
     answers: Sequence[ReviewRound],
-    reviews: Sequence[Review],
+    reviews: Sequence[ExplainedReview],
     spans: Sequence[PolicySpan],
     *,
     steps: StoreSteps,
     run: RunResult,
-    times: TrainingClock,
+    times: RecordedClock,
 ) -> Iterator[Chapter]:
     groups: list[list[PolicySpan]] = []
     changes: list[Change | None] = []
@@ -185,7 +185,7 @@ def _chapters(
 
 
 def _change(
-    answers: Sequence[ReviewRound], before: PolicySpan, span: PolicySpan, *, times: TrainingClock
+    answers: Sequence[ReviewRound], before: PolicySpan, span: PolicySpan, *, times: RecordedClock
 ) -> Change | None:
     """Find what became different from one span to the next; None if nothing did."""
     place = next(place for place, one in enumerate(answers) if one.steer and one.steer.clock == span.begin)

@@ -11,7 +11,7 @@ from typing import Literal
 from plesio.report.curves import Curve
 from plesio.report.statistics import Difference
 
-__all__ = ["Change", "Chapter", "Explanation", "Limit", "MeasuredOutcome", "Noise", "PolicySpan", "Review"]
+__all__ = ["Change", "Chapter", "ExplainedReview", "Explanation", "Limit", "MeasuredOutcome", "Noise", "PolicySpan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+class ExplainedReview:
     """An answer of the policy to the reports of all workers, also where it left everything as it was.
 
     Attributes:
@@ -112,7 +112,7 @@ class Chapter:
     slack: int
     shares: tuple[float, ...]
     change: Change | None
-    latest: Review | None
+    latest: ExplainedReview | None
     step_s: float
     bsp_step_s: float | None
     saved_s: float
@@ -264,7 +264,7 @@ class Explanation:
     components: tuple[str, ...]
     chapters: tuple[Chapter, ...]
     spans: tuple[PolicySpan, ...]
-    reviews: tuple[Review, ...]
+    reviews: tuple[ExplainedReview, ...]
     losses: tuple[tuple[int, float], ...]
     noises: tuple[Noise, ...]
 

@@ -10,7 +10,7 @@ from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.charts import plain_table
 from plesio.report.document import Document, Folded, Item, Items, pictures, section
 from plesio.report.explanation.charts import explanation_charts, metric_chart
-from plesio.report.explanation.model import Chapter, Explanation, Review
+from plesio.report.explanation.model import Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation.verdict import measured_table, verdict_sentences
 from plesio.report.operation_advice import NOTHING_TO_ADVISE
@@ -74,7 +74,7 @@ def _reviews(explanation: Explanation) -> Folded | None:
     return Folded(summary=summary, blocks=[Items(items=items)]) if items else None
 
 
-def _sentence(review: Review) -> str:
+def _sentence(review: ExplainedReview) -> str:
     return f"{review.reason.rstrip('.')}." if review.reason else "no reason given."
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from plesio.core.results import RunResult
-from plesio.report.explanation.model import Change, Review
+from plesio.report.explanation.model import Change, ExplainedReview
 from plesio.report.explanation.sentences import change_text, unchanged_text, upheld_text
-from plesio.report.explanation.spans import TrainingClock
+from plesio.report.explanation.spans import RecordedClock
 
 __all__ = ["decision_sentences", "recorded_changes"]
 
@@ -23,11 +23,11 @@ def decision_sentences(run: RunResult) -> list[str] | None:
     return [f"{change_text(change)}.{upheld_text(latest, reason=change.reason)}" for change, latest in changes]
 
 
-def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | None:
+def recorded_changes(run: RunResult) -> list[tuple[Change, ExplainedReview | None]] | None:
     """Pair each change with the latest review that left it in force; None if the decisions are of another kind."""
-    changes: list[tuple[Change, Review | None]] = []
+    changes: list[tuple[Change, ExplainedReview | None]] = []
     shares: tuple[float, ...] = ()
-    times = TrainingClock(run, num_steps=run.steps // max(1, run.num_workers))
+    times = RecordedClock(run, num_steps=run.steps // max(1, run.num_workers))
     for decision in run.decisions:
         try:
             change = _change(decision, shares=shares, times=times)
@@ -42,10 +42,10 @@ def recorded_changes(run: RunResult) -> list[tuple[Change, Review | None]] | Non
     return changes
 
 
-def _review(decision: Mapping[str, Any]) -> Review:
+def _review(decision: Mapping[str, Any]) -> ExplainedReview:
     """Return the latest review that left a decision in force; where there was none, the one that made it."""
     latest = decision.get("latest", decision)
-    return Review(
+    return ExplainedReview(
         clock=int(latest["clock"]),
         at_s=float(latest["at_s"]),
         policy=str(decision["policy"]),
@@ -54,7 +54,7 @@ def _review(decision: Mapping[str, Any]) -> Review:
     )
 
 
-def _change(decision: Mapping[str, Any], *, shares: tuple[float, ...], times: TrainingClock) -> Change:
+def _change(decision: Mapping[str, Any], *, shares: tuple[float, ...], times: RecordedClock) -> Change:
     """``shares`` are those before it."""
     return Change(
         clock=int(decision["clock"]),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
-from plesio.report.explanation.model import Change, Chapter, Explanation, Review
+from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.verdict import ABOUT_EQUAL
 from plesio.report.sentences import listed, share_text
 
@@ -78,7 +78,7 @@ def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
     return f"Nothing changed: all {counted(num_steps, 'step')} ran under {policy}, {asked}."
 
 
-def upheld_text(latest: Review | None, *, reason: str) -> str:
+def upheld_text(latest: ExplainedReview | None, *, reason: str) -> str:
     """Why the latest review left in force what came into force for ``reason``; with a space before it.
 
     Empty where there was no such review, or it gave the same reason with other figures.

@@ -28,7 +28,7 @@ from plesio.policies.adaptive.readings.review import GradientPairs, put_together
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 from plesio.report.explanation.model import Noise, PolicySpan
 
-__all__ = ["ReviewRound", "TrainingClock", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
+__all__ = ["RecordedClock", "ReviewRound", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
 
 _NO_OBJECTORS = ("review", "system", "topology", "guard")
 """Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
@@ -56,7 +56,7 @@ class ReviewRound:
         return tuple(statistics.fmean(pace) for pace in zip(*_paces(self.reviews).values(), strict=True))
 
 
-class TrainingClock:
+class RecordedClock:
     """Training time at a step: on the straight line between the recorded losses, which have both."""
 
     def __init__(self, run: RunResult, *, num_steps: int) -> None:

@@ -12,7 +12,7 @@ from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch, parse_policy
 from plesio.report.explanation.model import PolicySpan
-from plesio.report.explanation.spans import TrainingClock, slack_of
+from plesio.report.explanation.spans import RecordedClock, slack_of
 
 __all__ = ["StoreSteps", "read_schedule"]
 
@@ -48,7 +48,7 @@ class StoreSteps:
 
 def read_schedule(
     log: EventLog, run: RunResult, *, policy: Switch, steps: StoreSteps
-) -> tuple[tuple[PolicySpan, ...], TrainingClock]:
+) -> tuple[tuple[PolicySpan, ...], RecordedClock]:
     """Find the stages that had a step, and when each of their steps was finished.
 
     The last stage has what the result counts beyond the others' steps.
@@ -78,7 +78,7 @@ def read_schedule(
             f"{run.policy}, seed {run.seed}, recorded no losses, and with them the time of each stage; "
             "give session.step the loss"
         )
-    times = TrainingClock(run, num_steps=stages[-1][2] if stages else 0)
+    times = RecordedClock(run, num_steps=stages[-1][2] if stages else 0)
     spans = []
     for spec, begin, end in stages:
         step_s = (times.at_s(end) - times.at_s(begin)) / _steps_made(begin, end, steps=steps)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from plesio.protocol.to_server import Saving
-from plesio.runtime.checkpoints.resumed import Resumed
+from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.checkpoints.trained_with import check_plain, records
@@ -38,7 +38,7 @@ class WorkerCheckpoints:
     saver: CheckpointSaver
     saving: Saving
     pages: tuple[str, ...] = ()
-    resumed: Resumed | None = None
+    resumed: ResumedCheckpoint | None = None
     stand: Standstill | None = None
 
     @classmethod
@@ -47,7 +47,7 @@ class WorkerCheckpoints:
         setting: CheckpointSetting,
         replica: Replica,
         *,
-        resumed: Resumed | None,
+        resumed: ResumedCheckpoint | None,
         policy: str,
         seed: int,
         rank: int,
@@ -115,7 +115,7 @@ class WorkerCheckpoints:
         go_on = partial(self._go_on, self.resumed, options)
         return WorkerPast(self.stand, values=self.resumed.own["session"], go_on=go_on)
 
-    def _go_on(self, resumed: Resumed, options: list[dict[str, Any]]) -> None:
+    def _go_on(self, resumed: ResumedCheckpoint, options: list[dict[str, Any]]) -> None:
         """Go on from the checkpoint: since `begin` the program has come through loops that were over."""
         if resumed.is_own:
             set_random_states(resumed.own["random"])

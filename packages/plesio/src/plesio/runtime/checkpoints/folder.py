@@ -47,7 +47,7 @@ __all__ = [
     "HashedFile",
     "Manifest",
     "OptimizerRecord",
-    "Written",
+    "WrittenFile",
     "faults",
     "flush",
     "read_manifest",
@@ -67,7 +67,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _LIBC = ctypes.CDLL(None)
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is on the disk.
 
     Attributes:
@@ -133,7 +133,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     remainder: Remainder | None = None
     created_unix_s: float = 0.0
     versions: dict[str, str] = msgspec.field(default_factory=dict)
-    files: dict[str, Written] = msgspec.field(default_factory=dict)
+    files: dict[str, WrittenFile] = msgspec.field(default_factory=dict)
 
 
 def flush(path: Path) -> None:
@@ -149,7 +149,7 @@ def _silent(_: int) -> None:
     pass
 
 
-def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> Written:
+def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> WrittenFile:
     """Return the length and checksum of a file; ``on_bytes`` is called with the size of each block that was read."""
     digest, num_bytes = xxhash.xxh3_128(), 0
     with path.open("rb", buffering=0) as file:
@@ -157,7 +157,7 @@ def written(path: Path, *, on_bytes: Callable[[int], None] = _silent) -> Written
             digest.update(block)
             num_bytes += len(block)
             on_bytes(len(block))
-    return Written(num_bytes=num_bytes, xxh3=digest.hexdigest())
+    return WrittenFile(num_bytes=num_bytes, xxh3=digest.hexdigest())
 
 
 class HashedFile(io.RawIOBase):
@@ -183,9 +183,9 @@ class HashedFile(io.RawIOBase):
         """Bytes that are on their way to the disk, or there."""
 
     @property
-    def written(self) -> Written:
+    def written(self) -> WrittenFile:
         """Length and checksum of what has been written up to now."""
-        return Written(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
+        return WrittenFile(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
 
     def writable(self) -> bool:
         """Return True."""
@@ -276,7 +276,7 @@ def read_manifest(path: Path) -> Manifest:
         raise DataError(f"{path / MANIFEST}: {error}") from None
 
 
-def faults(path: Path, files: Mapping[str, Written], *, on_bytes: Callable[[int], None] = _silent) -> Iterator[str]:
+def faults(path: Path, files: Mapping[str, WrittenFile], *, on_bytes: Callable[[int], None] = _silent) -> Iterator[str]:
     """Find the faults of a checkpoint's files, a line each; ``on_bytes`` is called with the size of each block read."""
     for name, told in files.items():
         try:

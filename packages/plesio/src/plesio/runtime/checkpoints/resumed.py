@@ -15,13 +15,13 @@ from plesio.runtime.checkpoints.trained_with import changes, records
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["Resumed", "find"]
+__all__ = ["ResumedCheckpoint", "find"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class ResumedCheckpoint:
     """A checkpoint, as one worker reads it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Resumed:
     is_own: bool
 
     @classmethod
-    def find(cls, setting: CheckpointSetting, *, policy: str, seed: int, rank: int) -> "Resumed | None":
+    def find(cls, setting: CheckpointSetting, *, policy: str, seed: int, rank: int) -> "ResumedCheckpoint | None":
         """Find what the worker with this rank goes on from; None to begin afresh.
 
         Args:

@@ -8,7 +8,7 @@ import msgspec
 
 from plesio.core.errors import DataError, PlesioError
 from plesio.protocol.figures import Report
-from plesio.runtime.checkpoints.folder import Folder, HashedFile, Written
+from plesio.runtime.checkpoints.folder import Folder, HashedFile, WrittenFile
 
 __all__ = ["AWAIT_S", "FAILED_AWAIT_S", "FilePlace", "Said", "could_not_be_written", "heard_from_all", "say"]
 
@@ -37,7 +37,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
         error: Why it has not written its part.
     """
 
-    files: dict[str, Written] = msgspec.field(default_factory=dict)
+    files: dict[str, WrittenFile] = msgspec.field(default_factory=dict)
     places: dict[str, FilePlace] = msgspec.field(default_factory=dict)
     report: Report | None = None
     error: str | None = None

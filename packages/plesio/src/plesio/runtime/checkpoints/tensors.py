@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from plesio.core.errors import DataError
 from plesio.core.plain import own_numbers
-from plesio.runtime.checkpoints.folder import HashedFile, Written
+from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.reading import StateDict
 from plesio.runtime.checkpoints.said import FilePlace
 from plesio.runtime.worker.exchange.replica import Replica
@@ -132,7 +132,7 @@ class Share:
             for name, value in flat.items()
         }
 
-    def write(self, path: Path) -> tuple[dict[str, Written], dict[str, FilePlace]]:
+    def write(self, path: Path) -> tuple[dict[str, WrittenFile], dict[str, FilePlace]]:
         """Write it into the checkpoint's folder, on the disk when this returns.
 
         Returns:
@@ -151,7 +151,7 @@ class Share:
         }
         return files.written, places
 
-    def finish(self, path: Path, places: Mapping[str, FilePlace]) -> Written:
+    def finish(self, path: Path, places: Mapping[str, FilePlace]) -> WrittenFile:
         """Write the table of contents, when all shares are there.
 
         Args:
@@ -179,7 +179,7 @@ class _HashedFiles(FileSystem):
     """Files that are flushed, and of which the checksum is taken, as they are written."""
 
     def __init__(self) -> None:
-        self.written: dict[str, Written] = {}
+        self.written: dict[str, WrittenFile] = {}
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from plesio.core.errors import DataError
-from plesio.runtime.checkpoints.folder import HashedFile, Written
+from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.tensors import load_optimizer_state, state_of
 from plesio.runtime.worker.exchange.replica import Replica
 
@@ -23,7 +23,7 @@ def name_of(worker: int) -> str:
     return f"worker-{worker}.pt"
 
 
-def write(path: Path, values: dict[str, Any]) -> Written:
+def write(path: Path, values: dict[str, Any]) -> WrittenFile:
     """Write a worker's values, on the disk when this returns."""
     with HashedFile(path) as file:
         torch.save(values, cast(IO[bytes], file))

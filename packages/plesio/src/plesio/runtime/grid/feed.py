@@ -13,7 +13,7 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.runtime.grid.deal import Deal, Round
 from plesio.runtime.grid.formation import Formation
 from plesio.runtime.worker.loading import Fed, Given, SynchronousBatches, shard
-from plesio.runtime.worker.loops import Shard
+from plesio.runtime.worker.loops import LoaderShard
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.rounds import Unfinished
 
@@ -127,7 +127,7 @@ class Feed:
         self._state = FeedState(self._state.plan, 0, None, unfinished.remainder)
         return unfinished.dropped
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
+    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
         """The group's micro-batches of a loader."""
 
         def order() -> Order:
@@ -136,7 +136,7 @@ class Feed:
         if order().in_units:
             raise DataError("grid.shard needs a DataLoader with a batch_size: all micro-batches have room for so many")
         figures = order().figures(samples=samples, epoch=None, num_workers=self._deal.num_workers)
-        return Shard(lambda: self._batches(order(), samples), lambda: self._num_rounds(figures))
+        return LoaderShard(lambda: self._batches(order(), samples), lambda: self._num_rounds(figures))
 
     def _num_rounds(self, figures: PlanFigures) -> int:
         epochs = (sum(map(len, spans)) for spans in figures.whole().by_epoch())

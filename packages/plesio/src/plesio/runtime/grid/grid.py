@@ -32,7 +32,7 @@ from plesio.runtime.grid.regrouping import Composed
 from plesio.runtime.grid.saving import GridSaver, values_of
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.judge import Goals, Metric
-from plesio.runtime.worker.loops import Shard
+from plesio.runtime.worker.loops import LoaderShard
 
 __all__ = ["Grid"]
 
@@ -122,7 +122,7 @@ class Grid:
             raise ConfigError("the grid is cut at its first step; this is there after grid.step(x, y)")
         return self._composed
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> Shard:
+    def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> LoaderShard:
         """This group's micro-batches of what the loader's sampler gives in an epoch. All of its stages get the same.
 
         Args:

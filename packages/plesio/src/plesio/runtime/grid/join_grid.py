@@ -48,7 +48,7 @@ from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.peer_watch import Unwatched
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["grid"]
 
@@ -281,7 +281,7 @@ class _Composer:
             past=values,
         )
 
-    def _meet(self, timeline: Timeline) -> _Met:
+    def _meet(self, timeline: WorkerTimeline) -> _Met:
         """Come together with the others, at the beginning or in a run that goes on."""
         job, setting, step_s = self.job, self.setting, timeline.meter.mean_step_s
         if job is None:
@@ -311,11 +311,11 @@ class _Composer:
             writer.take_folder()
         return GridSaver(setting=saving, taken_s=0.0 if past is None else past["training_s"], writer=writer), past
 
-    def _timeline(self) -> Timeline:
+    def _timeline(self) -> WorkerTimeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
         told_bytes = None if self.job is None else self.job.memory_bytes()
         meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=None)
-        return Timeline.of(meter, self.folder, worker=self._rank, policy=self.setting.spec, clock=self._clock)
+        return WorkerTimeline.of(meter, self.folder, worker=self._rank, policy=self.setting.spec, clock=self._clock)
 
     def _cut(self, x: Any, group: Group | None, *, past: dict[str, Any] | None) -> NetworkCut:
         if past is not None:

@@ -30,7 +30,7 @@ from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["GridRecords", "GridRun"]
 
@@ -110,7 +110,7 @@ class GridRecords:
 
     collector: Collector
     run: GridRun
-    timeline: Timeline
+    timeline: WorkerTimeline
     training: TrainingClock
     snapshots: SnapshotTaker
     past: WorkerPast

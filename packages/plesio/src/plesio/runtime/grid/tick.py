@@ -24,7 +24,7 @@ from plesio.runtime.grid.formation import News
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.stage import GridStage
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageWorker", "Tally"]
 
@@ -109,7 +109,7 @@ class StageWorker:
         mixer: Mixer | None,
         news: News,
         pacer: Pacer | None,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         training: TrainingClock,
     ) -> None:
         self.stage = stage

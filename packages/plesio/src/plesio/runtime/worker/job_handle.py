@@ -24,7 +24,7 @@ from plesio.runtime.worker.exchange.links import Links
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.peer_watch import Watch
-from plesio.runtime.worker.rack_choice import RackChoice, Wish
+from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
 __all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
 
@@ -143,7 +143,7 @@ class JobHandle(Protocol):
         """
         ...
 
-    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+    def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
         """Agree on who is in which rack, before the first use of `rack` or `group`; all workers call it.
 
         Returns:

@@ -24,10 +24,10 @@ from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_times import StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 
-__all__ = ["Loops", "Shard"]
+__all__ = ["LoaderShard", "Loops"]
 
 
-class Shard:
+class LoaderShard:
     """A worker's batches of a loader. Each iteration is a loop of its own: another epoch.
 
     Args:
@@ -129,11 +129,11 @@ class Loops:
         """Return this worker's position in the latest stream, for a run that resumes from here."""
         return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
-    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> Shard:
+    def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
         """Divide a loader and return this worker's part; see `plesio.Session.shard`."""
         _check(loader)
         if not self._deals and samples is None:
-            return Shard(lambda: self._as_it_is(loader), lambda: len(loader))
+            return LoaderShard(lambda: self._as_it_is(loader), lambda: len(loader))
         if is_stream(loader):
             check_stream(loader, samples=samples, rounds=self._rounds)
             return self._shard(lambda: self._streamed(loader), lambda: len(loader) // self._rounds.num_workers)
@@ -149,12 +149,12 @@ class Loops:
             lambda: num_rounds(figures, num_workers=self._rounds.num_workers),
         )
 
-    def _shard(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> Shard:
+    def _shard(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> LoaderShard:
         def asked() -> int:
             self._schedules.by_hand.asked(by_length=True)
             return length()
 
-        return Shard(begin, asked)
+        return LoaderShard(begin, asked)
 
     def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
         """Count the rounds of so many workers in an epoch."""

@@ -25,7 +25,7 @@ from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["Sketch", "StepMonitor"]
 
@@ -158,7 +158,7 @@ class StepMonitor:
         *,
         config: ReviewConfig,
         guard: GuardConfig | None,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         rounds: RoundRecords,
         total_samples: int | None,
         rack: int = 0,

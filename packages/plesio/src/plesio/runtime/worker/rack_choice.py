@@ -20,13 +20,13 @@ from plesio.core.within import AT_LEAST_0
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks
 
-__all__ = ["RackChoice", "Racks", "Wish", "check_racks", "choose", "said_by_first"]
+__all__ = ["RackChoice", "RackWish", "Racks", "check_racks", "choose", "said_by_first"]
 
 Racks = Literal["auto", "host"] | Sequence[Annotated[int, AT_LEAST_0]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RackWish:
     """A worker's wish for its racks.
 
     Attributes:
@@ -44,7 +44,7 @@ class Wish:
     named: int | None
 
     @classmethod
-    def of(cls, place: WorkerPlace, racks: Racks, *, policy: str, by_racks: bool) -> "Wish":
+    def of(cls, place: WorkerPlace, racks: Racks, *, policy: str, by_racks: bool) -> "RackWish":
         """Return the wish of the worker at ``place``."""
         return cls(
             policy=policy,
@@ -124,7 +124,7 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
 
 def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
     """Encode rank 0's answer to these wishes: a choice, the hosts to be probed, or the reason for neither."""
-    wishes = [from_values(json.loads(text), Wish) for text in texts]
+    wishes = [from_values(json.loads(text), RackWish) for text in texts]
     try:
         choice = choose(wishes)
     except ConfigError as error:
@@ -132,7 +132,7 @@ def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
     return {"probe": [wish.host for wish in wishes]} if choice is None else {"choice": to_values(choice)}
 
 
-def choose(wishes: Sequence[Wish]) -> RackChoice | None:
+def choose(wishes: Sequence[RackWish]) -> RackChoice | None:
     """Choose the racks from the wishes of all workers, by rank; None if a probe must decide.
 
     Raises:

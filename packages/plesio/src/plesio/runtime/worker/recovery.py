@@ -45,7 +45,7 @@ from plesio.runtime.worker.handover import Handover, packed, unpacked
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["Recovery", "Regroupable"]
 
@@ -139,7 +139,7 @@ class Recovery:
         rounds: RoundRecords,
         steps: StepClock,
         exchange: Regroupable,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         handover: Handover,
         late: bool = False,
     ) -> None:

@@ -36,7 +36,7 @@ from plesio.runtime.worker.exchange.step_watch import StepWatch
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
-from plesio.runtime.worker.loops import Loops, Shard
+from plesio.runtime.worker.loops import LoaderShard, Loops
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.recovery import Recovery
@@ -45,7 +45,7 @@ from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.step_times import StepTimes
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import World
 
@@ -77,7 +77,7 @@ class Session:
         seed: int,
         deals: bool = True,
         steps: StepClock,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         pacer: Pacer | None = None,
         past: WorkerPast | None = None,
         saver: Keeper | None = None,
@@ -147,7 +147,7 @@ class Session:
         return self._times.elapsed_s
 
     @checked
-    def shard(self, loader: DataLoader[Any], *, samples: Annotated[int, AT_LEAST_1] | None = None) -> Shard:
+    def shard(self, loader: DataLoader[Any], *, samples: Annotated[int, AT_LEAST_1] | None = None) -> LoaderShard:
         """Divide what the loader's sampler gives in an epoch over all live workers, and return this worker's batches.
 
         The order is the sampler's own, drawn once an epoch by the run's seed and the same on every worker. Under a

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from plesio.core.clock import TrainingClock
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StepTimes"]
 
@@ -26,7 +26,7 @@ class StepTimes:
         already_s: Training time of the run before this worker's first step.
     """
 
-    def __init__(self, timeline: Timeline, *, pacer: Pacer | None, already_s: float) -> None:
+    def __init__(self, timeline: WorkerTimeline, *, pacer: Pacer | None, already_s: float) -> None:
         self._timeline = timeline
         self._pacer = pacer
         self._now_s = timeline.now_s

@@ -9,10 +9,10 @@ from plesio.core.trace import UTILISATION, TraceWriter
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.meter import Meter
 
-__all__ = ["Timeline"]
+__all__ = ["WorkerTimeline"]
 
 
-class Timeline:
+class WorkerTimeline:
     """Adds spans to the totals and writes them to the trace. Times are those of ``clock``.
 
     Args:
@@ -39,7 +39,7 @@ class Timeline:
     @classmethod
     def of(
         cls, meter: Meter, folder: Path | None, *, worker: int, policy: str, clock: Clock, gauges: Gauges | None = None
-    ) -> "Timeline":
+    ) -> "WorkerTimeline":
         """Make a worker's, with a trace in the folder if there is one; if that cannot be written, without."""
         path = None if folder is None else folder / f"trace-{worker}.jsonl"
         header = {"worker": worker, "policy": policy}

@@ -13,7 +13,7 @@ from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, StepProgress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
 from plesio.runtime.worker.standstill import Standstill
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 
 __all__ = ["AloneSaving"]
@@ -39,7 +39,7 @@ class AloneSaving:
         checkpoints: WorkerCheckpoints,
         world: AloneWorld,
         policy: str,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
     ) -> None:
         self._checkpoints = checkpoints
         self._world = world

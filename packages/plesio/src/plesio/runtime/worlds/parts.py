@@ -37,7 +37,7 @@ from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.distributed import DistributedWorld
 
 __all__ = ["Made", "OnTransition", "Parts"]
@@ -82,7 +82,7 @@ class Parts:
     _: KW_ONLY
     policy: Policy
     world: DistributedWorld
-    timeline: Timeline
+    timeline: WorkerTimeline
     place: WorkerPlace
     steps: StepClock
     seed: int

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from plesio.runtime.worker.exchange.group import Gathering
-from plesio.runtime.worker.exchange.host_racks import HostRacks, Way
+from plesio.runtime.worker.exchange.host_racks import HostRacks, PairSpeed
 from plesio.runtime.worker.exchange.rack_watch import OFF_BY, WINDOW, RackWatch
 
 FOUND = HostRacks(
     racks=(0, 0, 1, 1),
-    within=Way(latency_s=0.0, bytes_per_s=1e8),
-    between=Way(latency_s=0.0, bytes_per_s=1e7),
+    within=PairSpeed(latency_s=0.0, bytes_per_s=1e8),
+    between=PairSpeed(latency_s=0.0, bytes_per_s=1e7),
     num_bytes=0,
     took_s=1.0,
 )

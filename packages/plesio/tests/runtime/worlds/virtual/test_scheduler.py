@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, StallError, Turn, WorkerGone
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, StallError, ThreadTurn, WorkerGone
 from plesio.sim.kernel import Kernel
 
-Main = Callable[[Turn], None]
+Main = Callable[[ThreadTurn], None]
 
 
-def run(*mains: Main, seed: int = 0, before: Callable[[Scheduler, list[Turn]], None] = lambda _, __: None) -> Scheduler:
+def run(
+    *mains: Main, seed: int = 0, before: Callable[[Scheduler, list[ThreadTurn]], None] = lambda _, __: None
+) -> Scheduler:
     scheduler = Scheduler(Kernel())
-    turns: list[Turn] = []
+    turns: list[ThreadTurn] = []
     for number in range(len(mains)):
         turns.append(
             scheduler.spawn(f"t{number}", lambda number=number: mains[number](turns[number]), seed=seed + number)
@@ -30,7 +32,7 @@ def test_threads_run_one_at_a_time_in_the_order_of_virtual_time():
     schedulers: list[Scheduler] = []
 
     def worker(number: int, naps: list[float]) -> Main:
-        def main(turn: Turn) -> None:
+        def main(turn: ThreadTurn) -> None:
             nonlocal inside
             for nap_s in naps:
                 inside += 1
@@ -53,7 +55,7 @@ def test_every_thread_has_its_own_random_streams_whoever_runs_between():
     schedulers: list[Scheduler] = []
 
     def worker(into: list[tuple[float, float, float]], nap_s: float) -> Main:
-        def main(turn: Turn) -> None:
+        def main(turn: ThreadTurn) -> None:
             for _ in range(3):
                 into.append(draws())
                 schedulers[0].sleep(turn, nap_s)
@@ -81,13 +83,13 @@ def test_waiting_ends_when_somebody_wakes_or_time_is_up():
     schedulers: list[Scheduler] = []
     seen: list[float] = []
 
-    def waits(turn: Turn) -> None:
+    def waits(turn: ThreadTurn) -> None:
         schedulers[0].wait(turn)
         seen.append(schedulers[0].kernel.now_s)
         schedulers[0].wait(turn, timeout_s=4.0)
         seen.append(schedulers[0].kernel.now_s)
 
-    def before(scheduler: Scheduler, turns: list[Turn]) -> None:
+    def before(scheduler: Scheduler, turns: list[ThreadTurn]) -> None:
         schedulers.append(scheduler)
         scheduler.kernel.at(3.0, lambda: scheduler.wake(turns[0]))
 
@@ -99,7 +101,7 @@ def test_spent_time_is_a_threads_own_until_it_sleeps():
     schedulers: list[Scheduler] = []
     seen: list[float] = []
 
-    def main(turn: Turn) -> None:
+    def main(turn: ThreadTurn) -> None:
         scheduler = schedulers[0]
         scheduler.spend(turn, 0.25)
         seen.extend([scheduler.now_s(turn), scheduler.kernel.now_s])
@@ -115,7 +117,7 @@ def test_threads_that_all_wait_for_ever_are_told_so():
     schedulers: list[Scheduler] = []
     met: list[str] = []
 
-    def main(turn: Turn) -> None:
+    def main(turn: ThreadTurn) -> None:
         try:
             schedulers[0].wait(turn)
         except StallError as error:
@@ -130,7 +132,7 @@ def test_a_simulated_death_ends_a_thread_where_it_waits():
     schedulers: list[Scheduler] = []
     met: list[BaseException] = []
 
-    def main(turn: Turn) -> None:
+    def main(turn: ThreadTurn) -> None:
         try:
             schedulers[0].wait(turn)
         except WorkerGone as gone:
@@ -138,7 +140,7 @@ def test_a_simulated_death_ends_a_thread_where_it_waits():
             with pytest.raises(WorkerGone):
                 schedulers[0].sleep(turn, 1.0)
 
-    def before(scheduler: Scheduler, turns: list[Turn]) -> None:
+    def before(scheduler: Scheduler, turns: list[ThreadTurn]) -> None:
         schedulers.append(scheduler)
         scheduler.kernel.at(2.0, lambda: scheduler.end(turns[0]))
 
@@ -149,11 +151,11 @@ def test_a_simulated_death_ends_a_thread_where_it_waits():
 def test_a_bug_in_an_event_reaches_the_caller_and_leaves_no_thread():
     schedulers: list[Scheduler] = []
 
-    def main(turn: Turn) -> None:
+    def main(turn: ThreadTurn) -> None:
         with pytest.raises(ZeroDivisionError):
             schedulers[0].wait(turn)
 
-    def before(scheduler: Scheduler, turns: list[Turn]) -> None:
+    def before(scheduler: Scheduler, turns: list[ThreadTurn]) -> None:
         schedulers.append(scheduler)
         scheduler.kernel.at(1.0, lambda: [][1 // 0])
 
@@ -168,14 +170,14 @@ def test_a_bug_in_an_event_ends_sleepers_whose_time_had_not_come(asleep: str):
     schedulers: list[Scheduler] = []
     met: list[str] = []
 
-    def rest(turn: Turn) -> None:
+    def rest(turn: ThreadTurn) -> None:
         scheduler = schedulers[0]
         if asleep == "sleep":
             scheduler.sleep(turn, 10.0)
         else:
             scheduler.pause(turn, lambda done: scheduler.kernel.after(10.0, done))
 
-    def main(turn: Turn) -> None:
+    def main(turn: ThreadTurn) -> None:
         scheduler = schedulers[0]
         with pytest.raises(ZeroDivisionError):
             rest(turn)
@@ -184,7 +186,7 @@ def test_a_bug_in_an_event_ends_sleepers_whose_time_had_not_come(asleep: str):
         assert scheduler.now_s(turn) == before_s + 30.0
         met.append(turn.name)
 
-    def before(scheduler: Scheduler, turns: list[Turn]) -> None:
+    def before(scheduler: Scheduler, turns: list[ThreadTurn]) -> None:
         schedulers.append(scheduler)
         scheduler.kernel.at(1.0, lambda: [][1 // 0])
 

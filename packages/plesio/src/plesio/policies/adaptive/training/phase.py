@@ -54,7 +54,7 @@ import math
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.readings.reading import ComponentAdvice, Reading
 from plesio.policies.adaptive.training.rate_cycles import RateCycles
-from plesio.policies.adaptive.training.starts import Start, UsualLoss
+from plesio.policies.adaptive.training.starts import TrainingStart, UsualLoss
 from plesio.policies.adaptive.training.verdict import STRICT, Phase, Verdict
 
 __all__ = ["PhaseDetector"]
@@ -86,7 +86,7 @@ class PhaseDetector:
         """The last steps have begun, as far as it is known how many there are."""
         self._rate = RateCycles(config)
         self._usual_loss = UsualLoss(config)
-        self._start: Start | None = Start(config)
+        self._start: TrainingStart | None = TrainingStart(config)
         """The one that is not over."""
         self._verdict = Verdict(phase="critical", reason="training has just begun", inputs={})
         """What the phase follows from; renewed with every reading while the phase is critical."""
@@ -132,7 +132,7 @@ class PhaseDetector:
             setback = self._usual_loss.observe(reading)
             if setback is None:
                 return Verdict(phase="stable", reason="the learning rate rises no more", inputs={})
-            self._start = Start(self._config)
+            self._start = TrainingStart(self._config)
             for outlier in self._usual_loss.outliers:
                 self._start.observe(outlier)
             self._usual_loss.forget()

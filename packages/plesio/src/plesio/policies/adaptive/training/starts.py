@@ -13,7 +13,7 @@ from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.training.verdict import LARGEST, USUAL_READINGS, Verdict
 
-__all__ = ["Start", "UsualLoss"]
+__all__ = ["TrainingStart", "UsualLoss"]
 
 _RECENT_SHARE = 1 / 3
 _MIDDLE_WIDTH = 0.1
@@ -22,7 +22,7 @@ _MOST_VALUES = 128
 """Of one figure; beyond, each two become one."""
 
 
-class Start:
+class TrainingStart:
     """Training from here on: says when the fall that follows is over, or that there is none."""
 
     __slots__ = ("_config", "_falls", "_has_paused", "_has_returned", "_num_steps", "_signals", "is_over")

@@ -19,6 +19,7 @@ from plesio.runtime.worker.compression.qsgd import QsgdCodec
 from plesio.runtime.worker.exchange.group import Gathering, Group, Work
 
 __all__ = [
+    "CountedGroup",
     "ExchangeOutcome",
     "FactoredMean",
     "FullMean",
@@ -27,12 +28,11 @@ __all__ = [
     "ScatteredMean",
     "SummedMean",
     "Transfer",
-    "Wire",
 ]
 
 
 @dataclass(slots=True)
-class Wire:
+class CountedGroup:
     """The group's collectives, counted.
 
     Attributes:
@@ -102,7 +102,7 @@ class Mean(Protocol):
 class FullMean:
     """An all-reduce of everything; nobody can ask for anything."""
 
-    wire: Wire
+    wire: CountedGroup
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
         """Begin an exchange; ``share`` is given away."""
@@ -129,7 +129,7 @@ class SummedMean:
         feedback: Whether residuals are kept.
     """
 
-    wire: Wire
+    wire: CountedGroup
     codec: Codec
     feedback: bool
 
@@ -171,7 +171,7 @@ class GatheredMean:
         feedback: Whether residuals are kept.
     """
 
-    wire: Wire
+    wire: CountedGroup
     codec: Codec
     feedback: bool
 
@@ -220,7 +220,7 @@ class ScatteredMean:
         feedback: Whether residuals are kept.
     """
 
-    wire: Wire
+    wire: CountedGroup
     codec: QsgdCodec
     num_elements: int
     feedback: bool
@@ -281,7 +281,7 @@ class FactoredMean:
         feedback: Whether residuals are kept.
     """
 
-    wire: Wire
+    wire: CountedGroup
     factoring: Factoring
     feedback: bool
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from plesio.policies.compression import Compression
 from plesio.runtime.worker.compression.reducer import CompressionFigures, Flush
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["CompressionRecords", "Recorded"]
 
@@ -47,7 +47,7 @@ class CompressionRecords:
         timeline: Where it goes.
     """
 
-    def __init__(self, reducers: Sequence[Recorded], *, timeline: Timeline) -> None:
+    def __init__(self, reducers: Sequence[Recorded], *, timeline: WorkerTimeline) -> None:
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)

@@ -34,6 +34,7 @@ from plesio.runtime.worker.compression.codec import Codec
 from plesio.runtime.worker.compression.feedback import ErrorFeedback
 from plesio.runtime.worker.compression.half_precision import HalfPrecisionCodec
 from plesio.runtime.worker.compression.means import (
+    CountedGroup,
     ExchangeOutcome,
     FactoredMean,
     FullMean,
@@ -41,7 +42,6 @@ from plesio.runtime.worker.compression.means import (
     Mean,
     ScatteredMean,
     SummedMean,
-    Wire,
 )
 from plesio.runtime.worker.compression.power_sgd import Factoring
 from plesio.runtime.worker.compression.qsgd import QsgdCodec
@@ -129,7 +129,7 @@ class CompressedReducer:
         self._group = group
         self._spread = spread
         self._num_elements = num_elements(shapes)
-        self._wire = Wire(group)
+        self._wire = CountedGroup(group)
         self._full = FullMean(self._wire)
         self._mean = _mean_of(compression, shapes=shapes, seed=seed, wire=self._wire)
         self._feedback = ErrorFeedback(limit=compression.residual_limit(shapes)) if compression.keeps_residual else None
@@ -257,7 +257,7 @@ def make_codec(compression: Compression, *, num_elements: int, seed: int, rank: 
     raise AssertionError(f"no codec for {compression!r}")
 
 
-def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: Wire) -> Mean:
+def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: CountedGroup) -> Mean:
     match compression:
         case NoCompression():
             return FullMean(wire)

@@ -29,7 +29,7 @@ from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["AveragingExchange", "ReducerMaker"]
 
@@ -63,7 +63,7 @@ class AveragingExchange:
         *,
         policy: Policy,
         group: Group,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,

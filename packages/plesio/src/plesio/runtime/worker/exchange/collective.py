@@ -32,7 +32,7 @@ from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
 from plesio.runtime.worker.rack_batches import Rack
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["CollectiveExchange", "CollectiveExchanges"]
 
@@ -80,7 +80,7 @@ class CollectiveExchanges:
         replica: Replica,
         *,
         group: LiveGroup,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,

@@ -43,7 +43,7 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
 from plesio.runtime.worker.loss_scaling import LossScaler
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["DdpExchange"]
 
@@ -68,7 +68,7 @@ class DdpExchange(ReducingExchange):
         replica: Replica,
         *,
         group: TorchGroup,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,

@@ -22,7 +22,7 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State, all_finite
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["FsdpExchange"]
 
@@ -45,7 +45,7 @@ class FsdpExchange(SynchronousExchange):
         *,
         blocks: tuple[str, ...],
         group: TorchGroup,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:

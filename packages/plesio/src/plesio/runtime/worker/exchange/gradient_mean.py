@@ -39,7 +39,7 @@ from plesio.runtime.worker.exchange.late_gradient import apply_late
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["GradientMeanExchange"]
 
@@ -74,7 +74,7 @@ class GradientMeanExchange(SynchronousExchange):
         *,
         policy: Policy,
         group: Group,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         seed: int,

@@ -5,7 +5,7 @@ from typing import Any
 from plesio.core.records import from_values, to_values
 from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["HeldRate"]
 
@@ -19,7 +19,7 @@ class HeldRate:
         timeline: Records a rate that is held.
     """
 
-    def __init__(self, replica: Replica, limit: RateLimit | None, timeline: Timeline) -> None:
+    def __init__(self, replica: Replica, limit: RateLimit | None, timeline: WorkerTimeline) -> None:
         self._replica = replica
         self._limit = limit
         self._timeline = timeline

@@ -23,7 +23,7 @@ from plesio.cost.tournament import tournament
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.pair_link import FIRST_BYTES, PairLink
 
-__all__ = ["FEWEST_HOSTS", "HostRacks", "Way", "find_host_racks"]
+__all__ = ["FEWEST_HOSTS", "HostRacks", "PairSpeed", "find_host_racks"]
 
 FEWEST_HOSTS = 4
 """A rack has two hosts at least, and one rack is none."""
@@ -38,7 +38,7 @@ AT_ONCE_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PairSpeed:
     """Latency and bandwidth of the slowest of some pairs of hosts.
 
     Attributes:
@@ -64,8 +64,8 @@ class HostRacks:
     """
 
     racks: tuple[int, ...]
-    within: Way
-    between: Way | None
+    within: PairSpeed
+    between: PairSpeed | None
     num_bytes: int
     took_s: float
 
@@ -83,7 +83,7 @@ class HostRacks:
     def crossings(self) -> int:
         """How often a ring of the hosts as they are numbered goes from one rack to another.
 
-        >>> way = Way(latency_s=1e-4, bytes_per_s=1e8)
+        >>> way = PairSpeed(latency_s=1e-4, bytes_per_s=1e8)
         >>> HostRacks(racks=(0, 1, 0, 1), within=way, between=way, num_bytes=0, took_s=1.0).crossings
         4
         """
@@ -122,12 +122,12 @@ class _HostProbe:
         way = None
         if max(racks) > 0:
             rate = self._between_bytes_per_s(racks, guess=min(float(mean[pair]) for pair in between))
-            way = Way(latency_s=max(float(latencies[pair]) for pair in between), bytes_per_s=rate)
+            way = PairSpeed(latency_s=max(float(latencies[pair]) for pair in between), bytes_per_s=rate)
         num_bytes = self._link.gathered(torch.tensor([self._link.num_bytes_sent]))
         took_s = self._link.gathered(torch.tensor([(time.perf_counter() - begun_s) / self._count]))
         return HostRacks(
             racks=racks,
-            within=Way(
+            within=PairSpeed(
                 latency_s=max(float(latencies[pair]) for pair in within),
                 bytes_per_s=min(float(mean[pair]) for pair in within),
             ),

@@ -19,7 +19,7 @@ from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["PostLocalExchange"]
 
@@ -45,7 +45,7 @@ class PostLocalExchange(DdpExchange):
         policy: Policy,
         hook: TorchHook,
         group: TorchGroup,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         elastic: bool,

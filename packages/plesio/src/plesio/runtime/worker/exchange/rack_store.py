@@ -21,7 +21,7 @@ from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["RackStoreExchange"]
 
@@ -38,7 +38,13 @@ class RackStoreExchange:
     """
 
     def __init__(
-        self, inner: SynchronousExchange, store: StoreExchange, *, rack: Group, replica: Replica, timeline: Timeline
+        self,
+        inner: SynchronousExchange,
+        store: StoreExchange,
+        *,
+        rack: Group,
+        replica: Replica,
+        timeline: WorkerTimeline,
     ) -> None:
         self._inner = inner
         self._store = store

@@ -12,7 +12,7 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ReviewReporter"]
 
@@ -36,7 +36,7 @@ class ReviewReporter:
         *,
         group: LiveGroup,
         channel: SteeringChannel,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         held: HeldRate,
         monitor: StepMonitor | None,
         first_review: tuple[int, int],

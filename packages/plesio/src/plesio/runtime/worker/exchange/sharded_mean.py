@@ -18,7 +18,7 @@ from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ShardedMeanExchange"]
 
@@ -44,7 +44,7 @@ class ShardedMeanExchange(SynchronousExchange):
         *,
         blocks: tuple[str, ...],
         group: Group,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:

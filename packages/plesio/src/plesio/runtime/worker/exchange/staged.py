@@ -56,7 +56,7 @@ from plesio.runtime.worker.sharing import Leasing, tell_metric
 from plesio.runtime.worker.staged_batches import StagedBatches, standing
 from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageParts", "StagedExchange"]
 
@@ -85,7 +85,7 @@ class StageParts:
     rounds: RoundRecords
     leasing: Leasing
     steps: StepClock
-    timeline: Timeline
+    timeline: WorkerTimeline
 
 
 @dataclass(frozen=True)

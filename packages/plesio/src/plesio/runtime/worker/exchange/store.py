@@ -31,7 +31,7 @@ from plesio.runtime.worker.exchange.packing import pack, unpack
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.server_steps import ServerSteps
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StoreExchange"]
 
@@ -58,7 +58,7 @@ class StoreExchange:
         policy: Policy,
         client: StoreClient,
         layout: SliceLayout,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         gauge: Gauge | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_client import StoreClient
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageExchange", "StoreExchanges"]
 
@@ -35,7 +35,7 @@ class StoreExchanges:
         replica: Replica,
         *,
         client: StoreClient,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         gauge: Gauge | None,
         exchanges: CollectiveExchanges,

@@ -10,7 +10,7 @@ from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedStat
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
-from plesio.runtime.worker.timeline import Timeline
+from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ReducingExchange", "SynchronousExchange"]
 
@@ -34,7 +34,7 @@ class SynchronousExchange:
         replica: Replica,
         *,
         group: Group,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
@@ -138,7 +138,7 @@ class ReducingExchange(SynchronousExchange):
         replica: Replica,
         *,
         group: Group,
-        timeline: Timeline,
+        timeline: WorkerTimeline,
         refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,

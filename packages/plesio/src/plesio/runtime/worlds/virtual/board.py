@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
 __all__ = ["Notes", "VirtualBoard"]
 
@@ -17,7 +17,7 @@ class Notes:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.texts: dict[str, str] = {}
-        self.waiting: list[Turn] = []
+        self.waiting: list[ThreadTurn] = []
 
 
 class VirtualBoard:
@@ -28,7 +28,7 @@ class VirtualBoard:
         turn: The worker's.
     """
 
-    def __init__(self, notes: Notes, *, turn: Turn) -> None:
+    def __init__(self, notes: Notes, *, turn: ThreadTurn) -> None:
         self._notes = notes
         self._turn = turn
 

@@ -21,7 +21,7 @@ from plesio.protocol.to_server import Join
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
 from plesio.runtime.worlds.virtual.fabric import Fabric
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
 __all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
 
@@ -298,7 +298,7 @@ class _Owner:
     """The thread that a line belongs to."""
 
     scheduler: Scheduler
-    turn: Turn
+    turn: ThreadTurn
     costs: HostCosts
     work: Callable[[float], None]
 
@@ -325,7 +325,7 @@ class WorkerLine(ControlLine):
         server: VirtualServer,
         memory: ArrayPool,
         scheduler: Scheduler,
-        turn: Turn,
+        turn: ThreadTurn,
         costs: HostCosts,
         work: Callable[[float], None],
     ) -> None:

@@ -24,7 +24,7 @@ from plesio.runtime.worlds.virtual.connections import (
 from plesio.runtime.worlds.virtual.fabric import Fabric
 from plesio.runtime.worlds.virtual.group import Meeting
 from plesio.runtime.worlds.virtual.links import PostOffice
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 from plesio.sim.kernel import Kernel
 from plesio.sim.sharing import ProcessorSharing
 
@@ -73,7 +73,7 @@ class Deployment:
     office: PostOffice = field(init=False)
     notes: Notes = field(init=False)
     memory: ArrayPool = field(default_factory=ArrayPool)
-    meters: dict[Turn, Meter] = field(default_factory=dict)
+    meters: dict[ThreadTurn, Meter] = field(default_factory=dict)
     """Each worker's records of the run under way."""
     results: list[RunResult] = field(default_factory=list)
     """Results of runs without a server, in their order."""
@@ -206,14 +206,14 @@ class Deployment:
             self._processors[host] = ProcessorSharing(self.kernel, capacity=self.costs.cores)
         self._processors[host].submit(work_s, on_done)
 
-    def work(self, turn: Turn, *, host: int, work_s: float) -> None:
+    def work(self, turn: ThreadTurn, *, host: int, work_s: float) -> None:
         """Let a worker do ``work_s`` seconds of work: on a core of its own, or on those that the host's work shares."""
         if self.costs.cores is None:
             self.scheduler.spend(turn, work_s)
         elif work_s > 0:
             self.scheduler.pause(turn, lambda done: self.process(host, work_s, done))
 
-    def compute(self, turn: Turn, *, host: int, duration_s: float) -> None:
+    def compute(self, turn: ThreadTurn, *, host: int, duration_s: float) -> None:
         """Let a worker compute for ``duration_s`` of a core's time; where the cluster has few cores they are shared."""
         if self.cluster.cores_per_host >= self.cluster.workers_per_host:
             self.scheduler.sleep(turn, duration_s)

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
 __all__ = ["Meeting", "VirtualGroup"]
 
@@ -18,7 +18,7 @@ class _Operation:
     """One collective: who has come with which tensor, and whether it is over."""
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
-    waiting: list[Turn] = field(default_factory=list)
+    waiting: list[ThreadTurn] = field(default_factory=list)
     began_s: float = 0.0
     ended_s: float = 0.0
     done: bool = False
@@ -88,7 +88,7 @@ class Meeting:
         for turn in operation.waiting:
             self.scheduler.wake(turn)
 
-    def wait(self, operation: _Operation, turn: Turn) -> None:
+    def wait(self, operation: _Operation, turn: ThreadTurn) -> None:
         """Return when the collective is over."""
         operation.waiting.append(turn)
         while not operation.done:
@@ -98,7 +98,7 @@ class Meeting:
 
 
 class _Pending:
-    def __init__(self, meeting: Meeting, operation: _Operation, turn: Turn, *, began_s: float) -> None:
+    def __init__(self, meeting: Meeting, operation: _Operation, turn: ThreadTurn, *, began_s: float) -> None:
         self._meeting = meeting
         self._operation = operation
         self._turn = turn
@@ -147,7 +147,7 @@ class VirtualGroup:
         rank: int,
         *,
         meeting: Meeting,
-        turn: Turn,
+        turn: ThreadTurn,
         count_bytes: Callable[[str, int], None],
         rack: int,
         part: _PartMaker,

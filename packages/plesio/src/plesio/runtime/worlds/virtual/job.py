@@ -21,13 +21,13 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.peer_watch import Unwatched, Watch
-from plesio.runtime.worker.rack_choice import RackChoice, Wish
+from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 from plesio.runtime.worlds.virtual.board import VirtualBoard
 from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.group import VirtualGroup
 from plesio.runtime.worlds.virtual.links import VirtualLinks
-from plesio.runtime.worlds.virtual.scheduler import Turn
+from plesio.runtime.worlds.virtual.scheduler import ThreadTurn
 
 __all__ = ["VirtualJob"]
 
@@ -44,7 +44,7 @@ class VirtualClock:
         host: Where it computes.
     """
 
-    def __init__(self, deployment: Deployment, turn: Turn, *, host: int) -> None:
+    def __init__(self, deployment: Deployment, turn: ThreadTurn, *, host: int) -> None:
         self._deployment = deployment
         self._turn = turn
         self._host = host
@@ -79,7 +79,7 @@ class VirtualClock:
 class _Pulse:
     """Hears what a worker must know at once; in a simulation nobody needs to be told that it lives."""
 
-    def __init__(self, deployment: Deployment, turn: Turn, *, rank: int, host: int) -> None:
+    def __init__(self, deployment: Deployment, turn: ThreadTurn, *, rank: int, host: int) -> None:
         self._deployment = deployment
         self._turn = turn
         self._abort: Callable[[], None] = lambda: None
@@ -165,7 +165,7 @@ class VirtualJob:
     world: World = "virtual"
     shares_gpus = False
 
-    def __init__(self, deployment: Deployment, place: WorkerPlace, turn: Turn) -> None:
+    def __init__(self, deployment: Deployment, place: WorkerPlace, turn: ThreadTurn) -> None:
         self.place = place
         self.meet_s = LATE_S if place.late else math.inf
         self._deployment = deployment
@@ -256,7 +256,7 @@ class VirtualJob:
             raise CutOffError("the group was called off: another worker is lost")
         return self._group
 
-    def settle_racks(self, wish: Wish, *, device_type: str) -> RackChoice | None:
+    def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
         """Return None: the cluster has the racks."""
         return None
 

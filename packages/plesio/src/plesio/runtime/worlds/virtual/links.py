@@ -7,7 +7,7 @@ import torch
 
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worlds.virtual.fabric import Channel, Fabric
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, Turn
+from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
 __all__ = ["PostOffice", "VirtualLinks"]
 
@@ -32,9 +32,9 @@ class PostOffice:
         self._channels: dict[tuple[int, int], Channel] = {}
         self._arrived: dict[_Box, deque[torch.Tensor]] = defaultdict(deque)
         self._under_way: Counter[_Box] = Counter()
-        self._waiting: dict[int, Turn] = {}
+        self._waiting: dict[int, ThreadTurn] = {}
 
-    def send(self, message: torch.Tensor, *, box: _Box, turn: Turn) -> None:
+    def send(self, message: torch.Tensor, *, box: _Box, turn: ThreadTurn) -> None:
         """Put a message on its way; it arrives even if its sender is gone by then."""
         source, target, _ = box
         if (source, target) not in self._channels:
@@ -50,7 +50,7 @@ class PostOffice:
 
         self.scheduler.do(turn, lambda: channel.send(message.numel(), arrive))
 
-    def take(self, *, box: _Box, turn: Turn) -> torch.Tensor:
+    def take(self, *, box: _Box, turn: ThreadTurn) -> torch.Tensor:
         """Wait for the next message to arrive."""
         source, target, _ = box
         while not self._arrived[box]:
@@ -72,7 +72,7 @@ class PostOffice:
 
 
 class _Expected:
-    def __init__(self, office: PostOffice, box: _Box, turn: Turn) -> None:
+    def __init__(self, office: PostOffice, box: _Box, turn: ThreadTurn) -> None:
         self._office, self._box, self._turn = office, box, turn
 
     def wait(self) -> torch.Tensor:
@@ -89,7 +89,7 @@ class VirtualLinks:
         count_bytes: Told of each message's bytes.
     """
 
-    def __init__(self, rank: int, *, office: PostOffice, turn: Turn, count_bytes: Callable[[int], None]) -> None:
+    def __init__(self, rank: int, *, office: PostOffice, turn: ThreadTurn, count_bytes: Callable[[int], None]) -> None:
         self.rank = rank
         self._office = office
         self._turn = turn

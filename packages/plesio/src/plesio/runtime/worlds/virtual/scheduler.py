@@ -27,7 +27,7 @@ import torch
 from plesio.core.errors import PlesioError
 from plesio.sim.kernel import Cancellable, Kernel
 
-__all__ = ["Scheduler", "StallError", "Turn", "WorkerGone"]
+__all__ = ["Scheduler", "StallError", "ThreadTurn", "WorkerGone"]
 
 
 class StallError(PlesioError):
@@ -95,7 +95,7 @@ def _drawn(generator: Any) -> tuple[int, int] | None:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class ThreadTurn:
     """One thread's place in the order of turns."""
 
     name: str
@@ -125,13 +125,13 @@ class Scheduler:
         self.kernel = kernel
         self.num_switches = 0
         self._on_turn: Callable[[], None] | None = None
-        self._ready: deque[Turn] = deque()
-        self._live: dict[Turn, threading.Thread] = {}
+        self._ready: deque[ThreadTurn] = deque()
+        self._live: dict[ThreadTurn, threading.Thread] = {}
         self._all_ended = threading.Event()
-        self._running: Turn | None = None
+        self._running: ThreadTurn | None = None
         self._failure: BaseException | None = None
 
-    def spawn(self, name: str, main: Callable[[], None], *, seed: int) -> Turn:
+    def spawn(self, name: str, main: Callable[[], None], *, seed: int) -> ThreadTurn:
         """Start a new thread at the present moment of virtual time; ``main`` must not raise.
 
         Args:
@@ -139,7 +139,7 @@ class Scheduler:
             main: The thread's function.
             seed: Seed of its random streams.
         """
-        turn = Turn(name, _RandomStreams.of_seed(seed))
+        turn = ThreadTurn(name, _RandomStreams.of_seed(seed))
         turn.gate.acquire()
 
         def body() -> None:
@@ -182,22 +182,22 @@ class Scheduler:
         for turn in list(self._live):
             turn.raises = KeyboardInterrupt()
 
-    def now_s(self, turn: Turn) -> float:
+    def now_s(self, turn: ThreadTurn) -> float:
         """Return the thread's own time."""
         return max(self.kernel.now_s, turn.busy_until_s)
 
-    def spend(self, turn: Turn, duration_s: float) -> None:
+    def spend(self, turn: ThreadTurn, duration_s: float) -> None:
         """Let virtual seconds pass for this thread alone."""
         turn.busy_until_s = self.now_s(turn) + duration_s
 
-    def do(self, turn: Turn, action: Callable[[], None]) -> None:
+    def do(self, turn: ThreadTurn, action: Callable[[], None]) -> None:
         """Have ``action`` called at the thread's own time."""
         if turn.busy_until_s > self.kernel.now_s:
             self.kernel.at(turn.busy_until_s, action)
         else:
             action()
 
-    def sleep(self, turn: Turn, duration_s: float) -> None:
+    def sleep(self, turn: ThreadTurn, duration_s: float) -> None:
         """Let virtual seconds pass; called by the thread whose turn it is."""
         until_s = self.now_s(turn) + max(0.0, duration_s)
         if until_s > self.kernel.now_s:
@@ -205,14 +205,14 @@ class Scheduler:
             self._hand_over(turn)
         self.meet(turn)
 
-    def pause(self, turn: Turn, begin: Callable[[Callable[[], None]], None]) -> None:
+    def pause(self, turn: ThreadTurn, begin: Callable[[Callable[[], None]], None]) -> None:
         """Begin something that takes virtual time and sleep until it is done; ``begin`` is given what to call then."""
         done = self._end_of_sleep(turn)
         self.do(turn, lambda: begin(done))
         self._hand_over(turn)
         self.meet(turn)
 
-    def wait(self, turn: Turn, timeout_s: float | None = None) -> None:
+    def wait(self, turn: ThreadTurn, timeout_s: float | None = None) -> None:
         """Sleep until somebody calls `wake`, or ``timeout_s`` is over."""
         turn.waits = True
         if timeout_s is not None:
@@ -221,7 +221,7 @@ class Scheduler:
         self._hand_over(turn)
         self.meet(turn)
 
-    def wake(self, turn: Turn) -> None:
+    def wake(self, turn: ThreadTurn) -> None:
         """End a `wait`, if the thread is in one."""
         if turn.waits:
             turn.waits = False
@@ -230,13 +230,13 @@ class Scheduler:
                 turn.alarm = None
             self._make_ready(turn)
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: ThreadTurn) -> None:
         """Simulate a death: the thread meets `WorkerGone` now, and at every turn after."""
         turn.gone = True
         if turn in self._live:
             self.wake(turn)
 
-    def _end_of_sleep(self, turn: Turn) -> Callable[[], None]:
+    def _end_of_sleep(self, turn: ThreadTurn) -> Callable[[], None]:
         """Make the function that ends the sleep that the thread begins now, unless something else has."""
         turn.sleeps = number = turn.sleeps + 1
 
@@ -246,10 +246,10 @@ class Scheduler:
 
         return end
 
-    def _make_ready(self, turn: Turn) -> None:
+    def _make_ready(self, turn: ThreadTurn) -> None:
         self._ready.append(turn)
 
-    def meet(self, turn: Turn) -> None:
+    def meet(self, turn: ThreadTurn) -> None:
         """Raise what the thread is to meet, if anything."""
         if turn.gone:
             raise WorkerGone
@@ -257,7 +257,7 @@ class Scheduler:
             error, turn.raises = turn.raises, None
             raise error
 
-    def _hand_over(self, turn: Turn, *, ends: bool = False) -> None:
+    def _hand_over(self, turn: ThreadTurn, *, ends: bool = False) -> None:
         """Give up the turn, and return when it comes back (never, if the thread ends)."""
         if self._on_turn is not None:
             self._on_turn()
@@ -273,7 +273,7 @@ class Scheduler:
     def _pass_on(self) -> None:
         self._give(self._next())
 
-    def _next(self) -> Turn | None:
+    def _next(self) -> ThreadTurn | None:
         while not self._ready:
             if not self._live:
                 return None
@@ -302,7 +302,7 @@ class Scheduler:
                 turn.alarm = None
             self._make_ready(turn)
 
-    def _give(self, turn: Turn | None) -> None:
+    def _give(self, turn: ThreadTurn | None) -> None:
         if turn is None:
             self._all_ended.set()
             return

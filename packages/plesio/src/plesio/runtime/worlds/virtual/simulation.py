@@ -18,7 +18,7 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.runtime.worlds.virtual.scheduler import StallError, Turn, WorkerGone
+from plesio.runtime.worlds.virtual.scheduler import StallError, ThreadTurn, WorkerGone
 
 __all__ = ["Simulation", "SimulationProgress", "WorkerOutcome", "simulate"]
 
@@ -88,7 +88,7 @@ class _Stage(Generic[T]):
     seed: int
     num_entered: int = 0
     outcomes: dict[int, WorkerOutcome[T]] = field(default_factory=dict)
-    jobs: dict[int, tuple[VirtualJob, Turn]] = field(default_factory=dict)
+    jobs: dict[int, tuple[VirtualJob, ThreadTurn]] = field(default_factory=dict)
 
     def await_faults(self, faults: Iterator[Fault]) -> None:
         """Have the next fault happen when its time has come, and then wait for the one after it."""
