@@ -51,8 +51,8 @@ class HandStepped:
         self._knows = self._knows or not by_length or not has_scheduler(self._optimizers)
 
     def stepped(self, *, loop: int, num_workers: int, warn: Callable[[str], None]) -> None:
-        """Look at the schedulers in a step of a loop over shared data."""
-        if self._knows or num_workers == 1 or not has_scheduler(self._optimizers):
+        """Look at the schedulers in a step of a loop over shared data, where an optimizer has one."""
+        if self._knows or num_workers == 1:
             return
         if loop != self._loop:  # between two loops schedules by epochs are stepped
             self._loop, self._places = loop, []

@@ -60,7 +60,7 @@ class Loops:
         times: Told when computing begins, and of waits for samples.
         clock: Tells the worker's clock.
         now_s: The time.
-        checkpoint: Takes the checkpoint that is due, if one is.
+        checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
         changes: Told when it is not the script that writes to parameters.
         meter: Tells the user in a line what is not as the script asks, and the run's records what is to be alike.
         on_whole: Called when a loop that was dealt has come to its end, which all workers of a collective do alike.
@@ -79,7 +79,7 @@ class Loops:
         times: StepTimes,
         clock: Callable[[], int],
         now_s: Callable[[], float],
-        checkpoint: Callable[[], None],
+        checkpoint: Callable[[], None] | None,
         changes: OwnChanges,
         meter: Meter,
         on_whole: Callable[[], None],
@@ -168,10 +168,10 @@ class Loops:
     def _figures(self, order: Order, samples: int | None, *, epoch: int | None = None) -> PlanFigures:
         return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
 
-    @property
-    def gives(self) -> bool:
-        """True if the step under way is on batches of a loop."""
-        return self._samples > 0
+    def look_at_schedulers(self) -> None:
+        """Look at the schedulers that the script steps, in a step on batches that were dealt out."""
+        if self._samples and self._deals:
+            self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
 
     def trained(self, own: object = None) -> int:
         """Count a step on the samples given since the last one, and return their number.
@@ -192,8 +192,6 @@ class Loops:
             self._own += own * self._rounds.num_workers  # nobody tells this worker of the others' own batches
             self.global_samples = self._own
             return own
-        if samples and self._deals:
-            self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
         if self._source is not None and size:
             self.global_samples = self._source.trained(size)
             self._exact = self.global_samples is not None
@@ -232,7 +230,8 @@ class Loops:
             while True:
                 self._times.begin()
                 with self._changes.ours():
-                    if not source.turned:  # else a new loader begins first, and draws a random number
+                    # where the loop has turned, a new loader begins first, and draws a random number
+                    if self._checkpoint is not None and not source.turned:
                         self._checkpoint()
                     given = next(batches, None)
                 if given is None:
@@ -264,7 +263,8 @@ class Loops:
             while True:
                 self._times.begin()
                 with self._changes.ours():
-                    self._checkpoint()
+                    if self._checkpoint is not None:
+                        self._checkpoint()
                     batch = next(batches, None)
                 if batch is None:
                     self._schedules.end(0, whole=True, exact=True)
@@ -280,7 +280,8 @@ class Loops:
 
     def _begun(self, plan: int) -> None:
         self._past.begun(plan)
-        self._checkpoint()
+        if self._checkpoint is not None:
+            self._checkpoint()
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches, sizes = iter(loader), _sizes(loader)

@@ -96,7 +96,7 @@ class OwnChanges:
         Raises:
             TaskError: It is, and no other policy will be gone to.
         """
-        found, self._sums = self.take(), None
+        found, self._found, self._sums = self._found, None, None
         if self._lost is None:
             return
         why, refuses = self._lost
@@ -114,7 +114,8 @@ class OwnChanges:
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Within, it is the session that writes."""
-        self._look()
+        if self._num_left:
+            self._look()
         try:
             yield
         finally:
@@ -124,7 +125,7 @@ class OwnChanges:
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Within, the session writes, and leaves all as it was: also what the script has swapped in for a while."""
-        if self._elsewhere:
+        if self._elsewhere and self._num_left:
             self._look()
         before = self._written() if self._watches else 0
         try:
@@ -189,8 +190,6 @@ class OwnChanges:
         self._copies = {name: p.detach().clone() for name, p in self._parameters().items()} if keeps else None
 
     def _look(self) -> None:
-        if not self._num_left:
-            return
         before, self._version = self._version, self._written()
         moved = self._version != before
         if self._copies is not None:

@@ -101,7 +101,8 @@ class RoundRecords:
         self._say = say
         self._ahead = 0
         """Rounds that a loader may draw before the training gets to them."""
-        self._global_samples = 0
+        self.global_samples = 0
+        """Samples of all ranks that have been trained on."""
         self._shares: tuple[float, ...] = ()
         self._changes: deque[tuple[int, tuple[float, ...]]] = deque()
         self._drawn: deque[_Round] = deque()
@@ -121,11 +122,6 @@ class RoundRecords:
         """A plan, and its samples in rounds that are not kept any more."""
         self._base: tuple[int, Remainder] | None = None
         """The plan that rounds are taken of, and what was to be dealt of it in this generation."""
-
-    @property
-    def global_samples(self) -> int:
-        """Samples of all ranks that have been trained on."""
-        return self._global_samples
 
     @property
     def plan_left(self) -> tuple[int, Remainder | None]:
@@ -150,7 +146,7 @@ class RoundRecords:
             remainder: Rest of it; None is all.
             shares: Shares in which they are dealt; None: as before.
         """
-        self._global_samples = global_samples
+        self.global_samples = global_samples
         if shares is not None:
             self._shares = tuple(shares)
         self._plan, self._remainder, self._base = plan, remainder, None
@@ -177,7 +173,7 @@ class RoundRecords:
 
     def mark(self, clock: int, *, settled: int) -> None:
         """Mark this worker's trained samples at the end of step ``clock``; all replicas hold all up to ``settled``."""
-        self._marks.append(Mark(clock, self._num_trained, self._global_samples))
+        self._marks.append(Mark(clock, self._num_trained, self.global_samples))
         while len(self._marks) > 1 and self._marks[1].clock <= settled:
             self._marks.popleft()
         kept = self._marks[0].rounds
@@ -233,7 +229,7 @@ class RoundRecords:
     def regroup(self, rank: int, num_workers: int, *, generation: int, clock: int, plan: int, left: Unfinished) -> None:
         """Begin anew in another group, all at ``clock``."""
         self.rank, self.num_workers, self.generation = rank, num_workers, generation
-        self._global_samples = left.samples
+        self.global_samples = left.samples
         self._shares = ()
         self._changes.clear()
         self._drawn.clear()
@@ -279,7 +275,7 @@ class RoundRecords:
             self._latest.append(done)
             self._num_trained += 1
             num_samples -= done.own
-            self._global_samples += done.of_all
+            self.global_samples += done.of_all
 
     def abandon(self) -> None:
         """Leave the loop, all ranks together; samples that were drawn and not trained on are dropped."""

@@ -196,14 +196,14 @@ class Schedules:
         return f"schedule {len(self._scheduled)}", scheduled
 
     def note_rates(self, num_evaluations: int, *, tell: Callable[[Alike, int, list[float]], None]) -> None:
-        """Tell the rates that training goes on with after so many evaluations.
+        """Tell the rates that training goes on with after so many evaluations, where an optimizer has a scheduler.
 
         Schedules by steps are ahead of each other under a relaxed policy. So nothing is told where two steps in a row
-        have other rates, the session steps a schedule, or there is none.
+        have other rates, or the session steps a schedule.
         """
         if num_evaluations != self._evaluations:
             self._rates, self._evaluations = [], num_evaluations
-        if self._scheduled or len(self._rates) == _STEADY or not has_scheduler(self._optimizers):
+        if self._scheduled or len(self._rates) == _STEADY:
             return
         self._rates.append([float(group["lr"]) for one in self._optimizers for group in one.param_groups])
         if len(self._rates) == _STEADY and self._rates[0] == self._rates[-1]:

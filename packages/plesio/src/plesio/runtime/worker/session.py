@@ -33,6 +33,7 @@ from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.step_watch import StepWatch
+from plesio.runtime.worker.hand_stepped import has_scheduler
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
@@ -109,7 +110,7 @@ class Session:
             times=self._times,
             clock=lambda: self.clock,
             now_s=self._now_s,
-            checkpoint=self._take_checkpoint,
+            checkpoint=None if saver is None else saver.take,
             changes=replica.changes,
             meter=timeline.meter,
             on_whole=self._compare,
@@ -175,10 +176,6 @@ class Session:
         self._schedules.by_hand.asked()
         return self._loops.rounds_of(loader, num_workers=self._schedules.clock.num_workers)
 
-    def _take_checkpoint(self) -> None:
-        if self._saver is not None:
-            self._saver.take()
-
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
         """For gradient accumulation: backward passes in this context are kept on the worker until the next `step`.
 
@@ -205,18 +202,19 @@ class Session:
             self._step(loss, samples)
 
     def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> None:
-        self._take_checkpoint()
+        if self._saver is not None:
+            self._saver.take()
         self._replica.check_as_joined()
         if self._saver is not None:
             why = "no checkpoint has its state and a resumed run would begin it anew"
             self._schedules.warn_unless_kept(self._registered, why=why, warn=self._timeline.meter.warn)
         for line in self._replica.odd_gradients(looks=self.rank == 0):
             self._timeline.meter.warn(line)
-        times, clock = self._times, self.clock + 1
-        times.begin()
-        times.computed(clock, ready_s=self._exchange.ready_s, relative_size=self._world.rounds.relative_size)
-        self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.has_alike)
-        dealt = self._loops.gives
+        times, clock = self._times, self._steps.finished + 1
+        times.computed(clock, ready_s=self._exchange.ready_s, rounds=self._world.rounds)
+        if has_scheduler(self._replica.optimizers):
+            self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.has_alike)
+            self._loops.look_at_schedulers()
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
         progress = StepProgress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s)
@@ -228,7 +226,7 @@ class Session:
             return
         at_clock(clock)
         times.stepped(clock, samples=num_samples, loss=value)
-        if value is not None and not dealt:
+        if value is not None and (samples is not None or not num_samples):  # of a batch that no loop gave
             self._timeline.meter.drew(value)
 
     def _exchange_step(self, progress: StepProgress) -> bool:
@@ -320,7 +318,8 @@ class Session:
             return
         self._finished = True
         with self._replica.changes.ours():
-            self._take_checkpoint()
+            if self._saver is not None:
+                self._saver.take()
             self._times.leave()
             if self.clock == self._began and not self._past.samples and not self._loops.gave_nothing:
                 self._timeline.meter.warn(_NO_STEP)

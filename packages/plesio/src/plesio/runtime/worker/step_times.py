@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from plesio.core.clock import TrainingClock
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StepTimes"]
@@ -41,8 +42,8 @@ class StepTimes:
 
     def begin(self) -> None:
         """Begin computing, unless it has begun since the last step."""
-        self._training.start()
         if self._marked_s is None:
+            self._training.start()
             self._marked_s = self._now_s()
 
     def waited(self, begun_s: float, ended_s: float, *, clock: int) -> None:
@@ -50,14 +51,16 @@ class StepTimes:
         self._timeline.wait(max(begun_s, self._timeline.ended_s), ended_s, clock=clock)
         self._marked_s = ended_s
 
-    def computed(self, clock: int, *, ready_s: float | None, relative_size: float) -> None:
+    def computed(self, clock: int, *, ready_s: float | None, rounds: RoundRecords) -> None:
         """Record that the gradient of step ``clock`` is complete.
 
         Args:
             clock: The step.
             ready_s: The time at which the exchange had the gradient, if that was before now.
-            relative_size: Size of the step's batch, as a share of the usual one.
+            rounds: This rank's, which tell how large the step's batch is.
         """
+        if self._marked_s is None:
+            self.begin()
         timeline, entered_s = self._timeline, self._now_s()
         self._began_s = began_s = entered_s if self._marked_s is None else self._marked_s
         ready_s = max(began_s, ready_s or entered_s)
@@ -66,7 +69,7 @@ class StepTimes:
         if ready_s < entered_s:
             timeline.blocked(ready_s, entered_s, clock=clock)
         if self._pacer is not None:
-            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=relative_size)
+            self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=rounds.relative_size)
             timeline.compute(entered_s, self._now_s(), clock=clock)
         self._entered_s, self._exchanged_s = self._now_s(), timeline.exchanged_s
 

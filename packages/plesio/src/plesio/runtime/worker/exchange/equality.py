@@ -57,8 +57,9 @@ class Equality:
         Raises:
             ExchangeError: They are not.
         """
-        if self._began_in is not self._group.current and self.compare():
-            self._began_in = self._group.current
+        group = self._group.current
+        if group is not self._began_in and (not isinstance(group, TorchGroup) or self.compare()):
+            self._began_in = group
 
     def compare(self) -> bool:
         """Compare, if replicas are to be equal now, which all workers know alike; returns whether they are to be.

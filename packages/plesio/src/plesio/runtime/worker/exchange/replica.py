@@ -115,7 +115,9 @@ class Replica:
         self._cutter: Cutter | None = None
         self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._num_held = self._num_in_optimizer()
-        self._begun_as = self._kinds()
+        # the first and the last parameter: a model that is converted has both converted
+        ends = next(iter(self.parameters)), next(reversed(self.parameters))
+        self._begun_as = [(name, p.dtype, p.device.type) for name in ends for p in (self.parameters[name],)]
         self.changes = OwnChanges(lambda: self.parameters)
         """The script's own writes into the parameters."""
 
@@ -186,11 +188,6 @@ class Replica:
             self.optimizer.state.clear()
             self.optimizer.state.update(before)
 
-    def _kinds(self) -> list[tuple[str, torch.dtype, str]]:
-        """Name, type and device of the first and the last parameter: a model that is converted has both converted."""
-        ends = next(iter(self.parameters)), next(reversed(self.parameters))
-        return [(name, self.parameters[name].dtype, self.parameters[name].device.type) for name in ends]
-
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
 
@@ -214,11 +211,12 @@ class Replica:
             TaskError: A parameter has been unfrozen, or added to the optimizer: it would move on this worker alone. The
                 model has been converted. Or the script has changed a parameter by itself, and that would be lost.
         """
-        for (name, dtype, device), (_, dtype_now, device_now) in zip(self._begun_as, self._kinds(), strict=True):
-            if (dtype, device) != (dtype_now, device_now):
+        for name, dtype, device in self._begun_as:
+            now = self.parameters[name]
+            if (dtype, device) != (now.dtype, now.device.type):
                 raise TaskError(
-                    f'"{name}" was {dtype} on {device} when this session began and is {dtype_now} on {device_now} now; '
-                    "convert the model before plesio.join, or close the session and join anew"
+                    f'"{name}" was {dtype} on {device} when this session began and is {now.dtype} on {now.device.type} '
+                    "now; convert the model before plesio.join, or close the session and join anew"
                 )
         self.changes.check()
         for name, parameter in self._held_still:

@@ -155,9 +155,10 @@ class ReducingExchange(SynchronousExchange):
         if self._gauge is not None:
             self._gauge.measure(gradients)
             weight = self._gauge.weight
-        self._average_sparse(weight)
+        if any(gradient.is_sparse for gradient in gradients):
+            self._average_sparse(weight)
         unused = self._fill_unused()
-        dense = [gradient for gradient in self._replica.gradients() if not gradient.is_sparse]
+        dense = [p.grad for p in self._replica.parameters.values() if p.grad is not None and not p.grad.is_sparse]
         for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
             alike = [gradient for gradient in dense if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
@@ -183,8 +184,7 @@ class ReducingExchange(SynchronousExchange):
     def _average_sparse(self, weight: float) -> None:
         trained = self._replica.parameters.values()
         touched = [(p, p.grad) for p in trained if p.grad is not None and p.grad.is_sparse]
-        if touched:
-            own = [gradient for _, gradient in touched]
-            means = SparseMean(own, group=self._group, weight=weight / self._group.size).wait()
-            for (parameter, _), mean in zip(touched, means, strict=True):
-                parameter.grad = mean
+        own = [gradient for _, gradient in touched]
+        means = SparseMean(own, group=self._group, weight=weight / self._group.size).wait()
+        for (parameter, _), mean in zip(touched, means, strict=True):
+            parameter.grad = mean
