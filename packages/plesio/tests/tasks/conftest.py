@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch._dynamo  # whole before a test: what a task's module imports is let go where it fails
+import torch._dynamo  # noqa: F401  # whole before a test: what a task's module imports is let go where it fails
 
 
 @pytest.fixture(autouse=True)
