@@ -190,7 +190,7 @@ class Coordinator:
         return self._members.live
 
     def is_live(self, worker: int) -> bool:
-        """Whether messages of this worker count."""
+        """Tell whether messages of this worker count."""
         return self._members.is_live(worker)
 
     @property
@@ -200,7 +200,7 @@ class Coordinator:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """Those that were taken."""
+        """Snapshots that were taken."""
         return self._updates.snapshots
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Who is dealt which samples next: the two ways of `leases`, guided and fixed, over one pool.
+"""The dealing of samples to workers: the two ways of `leases`, guided and fixed, over one pool.
 
 A worker may ask for its whole rack; its batch is then one of each of the rack's workers together.
 """
@@ -17,7 +17,7 @@ __all__ = ["MAX_BLOCK_BATCHES", "Dealer", "Dealing", "FixedDealer", "GuidedDeale
 
 MAX_BLOCK_BATCHES = 8
 REMEMBERED_STEPS = 32
-"""Of each worker, on average, for its pace."""
+"""Average number of remembered steps per worker, for its pace."""
 
 Dealing = Literal["guided", "fixed"]
 
@@ -31,7 +31,7 @@ def next_round_sizes(num_left: int, *, num_slots: int, batch_size: int) -> list[
 
 
 class Pool:
-    """What nobody holds: spans that came back, then the samples that were never dealt."""
+    """The samples that no worker holds: spans that came back, then those that were never dealt."""
 
     def __init__(self, remainder: Remainder) -> None:
         self.returned = deque(remainder.spans)
@@ -69,7 +69,7 @@ class Pool:
         return before - self.num_samples
 
     def take_fresh(self, num: int) -> Span:
-        """The next ``num`` samples, all of the current epoch."""
+        """Take the next ``num`` samples, all of the current epoch."""
         span = Span(self._epoch, self._start, self._start + num)
         self.num_fresh -= num
         self._start += num
@@ -104,15 +104,15 @@ class Dealer(Protocol):
         ...
 
     def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """The worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
+        """Return the worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
         ...
 
     def finished(self, worker: int) -> None:
-        """The worker has finished a step on its samples."""
+        """Count a step that the worker has finished on its samples."""
         ...
 
     def leave(self, worker: int) -> list[Span]:
-        """What was set aside for a worker that is gone."""
+        """Return what was set aside for a worker that is gone."""
         ...
 
 
@@ -125,7 +125,7 @@ class GuidedDealer:
         self._num_workers = num_workers
         self._recent: deque[int] = deque()
         self._steps: Counter[int] = Counter()
-        """Of the recent steps, each worker's."""
+        """Recent steps of each worker."""
         self._refused: set[int] = set()
 
     @property
@@ -134,7 +134,7 @@ class GuidedDealer:
         return 0
 
     def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """The worker's next span; see `Dealer`."""
+        """Return the worker's next span; see `Dealer`."""
         pool = self._pool
         if not pool.num_samples:
             return None
@@ -187,14 +187,14 @@ class GuidedDealer:
         return num_due
 
     def finished(self, worker: int) -> None:
-        """The worker has finished a step on its samples."""
+        """Count a step that the worker has finished on its samples."""
         self._recent.append(worker)
         self._steps[worker] += 1
         while len(self._recent) > REMEMBERED_STEPS * len(self._steps):
             self._steps[self._recent.popleft()] -= 1
 
     def leave(self, worker: int) -> list[Span]:
-        """What was set aside for a worker that is gone."""
+        """Return what was set aside for a worker that is gone."""
         self._refused.discard(worker)
         self._recent = deque(other for other in self._recent if other != worker)
         del self._steps[worker]
@@ -221,17 +221,17 @@ class FixedDealer:
         return sum(len(span) for spans in self._dealt.values() for span in spans)
 
     def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """The worker's next span; see `Dealer`."""
+        """Return the worker's next span; see `Dealer`."""
         while not self._dealt.get(worker):
             if not self._deal_round(sorted(held)):
                 return None
         return self._dealt[worker].popleft()
 
     def finished(self, worker: int) -> None:
-        """The worker has finished a step on its samples; rounds do not depend on paces."""
+        """Do nothing when a worker finishes a step: rounds do not depend on paces."""
 
     def leave(self, worker: int) -> list[Span]:
-        """What was set aside for a worker that is gone."""
+        """Return what was set aside for a worker that is gone."""
         return list(self._dealt.pop(worker, ()))
 
     def _deal_round(self, live: list[int]) -> bool:
@@ -253,7 +253,7 @@ class FixedDealer:
         return self._num_workers.get(worker, 1)
 
     def _shares(self, workers: list[int]) -> dict[int, int]:
-        """Samples of the next round's batches; a short round leaves the last workers out."""
+        """Return the sizes of the next round's batches by worker; a short round leaves the last workers out."""
         num_slots = sum(map(self._size, workers))
         sizes = iter(next_round_sizes(self._pool.num_left_of_epoch, num_slots=num_slots, batch_size=self._batch_size))
         shares: dict[int, int] = {}
@@ -269,7 +269,7 @@ class FixedDealer:
 
 
 def _batches(span: Span, *, size: int, least: int) -> list[Span]:
-    """The span in parts of ``size`` samples; a rest of fewer than ``least`` is in the last one."""
+    """Cut the span into parts of ``size`` samples; a rest of fewer than ``least`` is in the last one."""
     starts = list(range(span.start, span.stop, size))
     if len(starts) > 1 and span.stop - starts[-1] < least:
         del starts[-1]

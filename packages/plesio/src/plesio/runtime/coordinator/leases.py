@@ -41,7 +41,7 @@ __all__ = ["LeaseRecords", "epoch_order", "round_sizes", "synchronous_batches"]
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order in which epoch ``epoch`` visits the samples: the same permutation in every process.
+    """Draw the order in which epoch ``epoch`` visits the samples: the same permutation in every process.
 
     >>> epoch_order(5, seed=0, epoch=0).tolist() == epoch_order(5, seed=0, epoch=0).tolist()
     True
@@ -217,7 +217,7 @@ class LeaseRecords:
 
     @property
     def done(self) -> bool:
-        """Whether the budget is met; then every `lease` is None for good."""
+        """True if the budget is met; then every `lease` is None for good."""
         return self._finished_samples == self._budget_samples
 
     def join(self, worker: int) -> None:
@@ -225,11 +225,11 @@ class LeaseRecords:
         self._held.setdefault(worker, 0)
 
     def lease(self, worker: int) -> Block | None:
-        """The next block for a live worker, or None when there is none for it now.
+        """Lease the next block to a live worker; None when there is none for it now.
 
-        None while the book is not `done` means that others hold what is left or will sooner be done with it. If one of
-        them is lost or slower than it was, there may be a block: ask again after every `finish` and `release`, until
-        `done`. Meanwhile the policy must not wait for this worker.
+        None while the book is not `done` means that others hold the rest or will sooner be done with it. If one of them
+        is lost or slower than it was, there may be a block: ask again after every `finish` and `release`, until `done`.
+        Meanwhile the policy must not wait for this worker.
         """
         assert worker in self._held, f"worker {worker} asks for samples but has not joined"
         span = self._dealer.next_for(worker, held=self._held)
@@ -275,7 +275,7 @@ class LeaseRecords:
         return True
 
     def _pass(self, worker: int, block_id: int, num_samples: int) -> Span | None:
-        """The worker has made a step on these samples; where they are, None if the block is not its own any more."""
+        """Count a worker's step on these samples, and return them; None if the block is not its own any more."""
         lease = self._leases.get(block_id)
         if lease is None or lease.worker != worker:
             return None
@@ -305,7 +305,7 @@ class LeaseRecords:
         self._budget_samples -= self._pool.drop_returned(least)
 
     def remainder(self) -> Remainder:
-        """What is left when all have given back what they held."""
+        """Return what is left when all have given back their samples."""
         assert not any(self._held.values()), f"samples are held: {self._held}"
         return self._pool.remainder()
 

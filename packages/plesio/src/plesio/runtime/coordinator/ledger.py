@@ -28,7 +28,7 @@ World = Literal["process", "virtual", "testbed"]
 
 
 class LedgerState(msgspec.Struct, kw_only=True):
-    """What the records of a run were at a checkpoint, in JSON's values; losses as few points as a result has."""
+    """The records of a run at a checkpoint, in JSON's values; losses as few points as a result has."""
 
     reports: dict[int, Report] = {}
     evaluations: list[Evaluation] = []
@@ -75,7 +75,7 @@ class Ledger:
         self.version = 0
         """Version of the shared parameters."""
         self.racks: Mapping[int, tuple[int, ...]] = {}
-        """Of each worker, who meets it in collectives where only those of its rack do; else all meet."""
+        """Workers that each worker meets in collectives, where only those of its rack do; else all meet."""
         self.rack_of: tuple[int, ...] = ()
         """Number of the rack of each worker that the run began with, by rank."""
         self._policy = policy
@@ -83,14 +83,14 @@ class Ledger:
         self.workers = WorkerFigures()
         self._odd = OddReports(num_workers=num_workers)
         self._of_lost: tuple[Sequence[int], int] | None = None
-        """Who was there when workers last formed a new group, and the samples that all others had trained on."""
+        """Members of the last new group, and the samples that all others had trained on."""
         self._samples_on_collectives = 0
-        """As known when the last stage on the store was entered."""
+        """Samples trained on collectives, as known when the last stage on the store was entered."""
         self._staleness: Counter[int] = Counter()
         self._losses = LossCurve()
         self._started_s = 0.0
         self._before = LedgerState()
-        """Of the part of the run before it was resumed."""
+        """Records of the part of the run before it was resumed."""
 
     def begin(self, started_s: float, *, rack_of: Sequence[int]) -> None:
         """Take in that the run has begun: when, by the server's clock, and in which racks its workers are, by rank."""
@@ -137,7 +137,7 @@ class Ledger:
         )
 
     def go_on_from(self, state: "LedgerState") -> None:
-        """The run is resumed where ``state`` was taken."""
+        """Resume the run where ``state`` was taken."""
         self._before = state
         self.workers.go_on_from(state.reports)
         self.evaluations += state.evaluations
@@ -153,7 +153,7 @@ class Ledger:
         return Counter(self._before.server_bytes) + self.server_bytes
 
     def note_servers(self, *, sent: Counter[str], refused: Counter[str], cross_rack_bytes: int) -> None:
-        """What the servers have sent so far in this run, by class of link, and whom they have turned away, and why."""
+        """Record the servers' traffic in this run by class of link, and the peers that they have refused, by reason."""
         self.server_bytes, self.refused_peers, self.cross_rack_bytes = sent, refused, cross_rack_bytes
 
     def report(self, worker: int, report: Report) -> None:
@@ -267,7 +267,7 @@ class Ledger:
         )
 
     def result(self, *, status: RunStatus, error: str | None = None) -> RunResult:
-        """The run's figures as they stand."""
+        """Return the run's figures so far."""
         reports = self.workers.totals()
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         on_store = self._samples_on_collectives + self.workers.arrived_samples
@@ -339,7 +339,7 @@ class Ledger:
 
 
 def _without_news(report: Report, times: WorkerTimes) -> Report:
-    """A worker's totals, with its share of what collectives took."""
+    """Return a worker's totals, with its share of the time of collectives."""
     return replace(
         report,
         wait_s=times.wait_s,

@@ -12,7 +12,7 @@ MOST_BINS = 4096
 
 
 class LossCurve:
-    """Of all workers of one run."""
+    """The loss curve over all workers of one run."""
 
     def __init__(self) -> None:
         self._clocks_per_bin = 1
@@ -26,7 +26,7 @@ class LossCurve:
         return len(self._bins)
 
     def add(self, clock: int, *, at_s: float, loss: float) -> None:
-        """A worker's loss of the step that ended at ``clock``, ``at_s`` seconds into training."""
+        """Add a worker's loss of the step that ended at ``clock``, ``at_s`` seconds into training."""
         if clock >= self._latest_clock:
             self._latest_clock, self.latest = clock, loss
         number = clock // self._clocks_per_bin

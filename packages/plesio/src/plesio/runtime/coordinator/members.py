@@ -1,13 +1,13 @@
-"""Who takes part in a run: who lives, whom the policy knows, and who speaks for whom.
+"""The workers of a run: the live ones, the ones the policy counts, and the ones that speak for others.
 
-Where racks share a store, the lowest rank of a rack speaks for it: the policy knows no other worker of the rack, and
-counts that one's updates as the work of all of them.
+If racks share a store, the lowest rank of a rack speaks for it: the policy counts no other worker of the rack, and
+counts the first one's updates as the work of all of them.
 
-A worker is lost when nothing was heard of it for a lease. The lease follows the measured step time of the slowest
-worker (`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and
-too long for another.
+A worker is lost when no message of it came for a lease. The lease follows the measured step time of the slowest worker
+(`LEASE_STEPS` steps, within `MIN_LEASE_S` and `MAX_LEASE_S`): a constant would be too short for one model and too long
+for another.
 
-Invariant: who is spoken for rests, and is so only while one worker speaks for its rack.
+Invariant: a worker that is spoken for rests, and only while another one speaks for its rack.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Answers = Iterator[Event | Effect]
-"""What a part answers, in order. An event goes to the policy, and what that decides is done before the part goes on."""
+"""Answers of a part, in order. An event goes to the policy, whose decision is carried out before the part goes on."""
 RunState = Literal["gathering", "running", "ended"]
 
 FIRST_LEASE_S = 15.0
@@ -124,7 +124,7 @@ class Members(dict[int, Member]):
     def __init__(self) -> None:
         super().__init__()
         self.by_racks = False
-        """Whether one worker speaks for its rack."""
+        """True if one worker speaks for its rack."""
         self.state: RunState = "gathering"
         """State of the run: of its beginning all workers that it expects are there, at its end none lives."""
 
@@ -135,15 +135,15 @@ class Members(dict[int, Member]):
 
     @property
     def training(self) -> list[int]:
-        """Those of them that have not left, whether they speak for themselves or not."""
+        """Live workers that have not left, whether they speak for themselves or not."""
         return [worker for worker in self.live if self[worker].spoken_for or not self[worker].left]
 
     def is_live(self, worker: int) -> bool:
-        """Whether messages of this worker count."""
+        """Tell whether messages of this worker count."""
         return worker in self and self[worker].live
 
     def known(self) -> dict[int, int]:
-        """The live workers that have not left and speak, and how many workers' work each one's is."""
+        """Return the live workers that have not left and speak, with the number of workers for which each one works."""
         return {
             worker: one.num_workers
             for worker, one in sorted(self.items())
@@ -190,14 +190,14 @@ class Members(dict[int, Member]):
             member.spoken_for = False
 
     def mates(self, worker: int) -> list[int]:
-        """The live others of a worker's rack, which cannot go on without it; nobody once its training is over."""
+        """Return the live others of a worker's rack, which cannot go on without it; none once its training is over."""
         member = self[worker]
         if not self.by_racks or member.leaving:
             return []
         return [other for other in self.live if other != worker and self[other].rack == member.rack]
 
     def bound_to(self, worker: int, exchange: ExchangeKind) -> list[int]:
-        """The live others that cannot go on without it while it trains: all of them in a collective, else its mates."""
+        """Return the live others that cannot go on without it while it trains: all in a collective, else its mates."""
         if exchange == "store" or self[worker].leaving:
             return self.mates(worker)
         return [other for other in self.live if other != worker]
@@ -208,7 +208,7 @@ class Members(dict[int, Member]):
         return any(member.leaving and not member.parted for member in self.values())
 
     def all_doomed_but(self, *workers: int) -> bool:
-        """Whether nobody else goes on."""
+        """Tell whether no other worker goes on."""
         return all(other in workers or self[other].doomed for other in self.live)
 
     def answer_leaving(self) -> list[Effect]:
@@ -232,11 +232,11 @@ class Members(dict[int, Member]):
             member.seen_s += busy_s
 
     def slowest_clock(self) -> int:
-        """The least clock of the live workers that do not rest."""
+        """Return the least clock of the live workers that do not rest."""
         return min(member.clock for member in self.values() if member.live and not member.resting)
 
     def silent_since(self, moment_s: float) -> list[int]:
-        """The live workers of whom nothing was heard since then."""
+        """Return the live workers without a message since then."""
         return [worker for worker in self.live if self[worker].seen_s < moment_s]
 
     def validate(self) -> None:

@@ -1,10 +1,10 @@
-"""Who waits to join the collective of a run that is under way, until its workers stop and take it in.
+"""Workers that wait to join the collective of a run that is under way, until its workers stop and take them in.
 
     Join --Start--> makes its parts --Cut without a position--> ready --all others stand--> a member
 
-Nobody counts on a worker that waits: it is in no group, its silence is no loss, and it may go as it came.
+No other counts on a worker that waits: it is in no group, its silence is no loss, and it may go as it came.
 
-Invariant: who waits is no member.
+Invariant: a worker that waits is no member.
 """
 
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class Newcomer:
 
 
 class Newcomers:
-    """Those of one run.
+    """The newcomers of one run.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         policy: The run's.
-        ledger: Knows the racks that the run began with.
-        elastic: Whether its workers can form a new group.
+        ledger: Has the racks that the run began with.
+        elastic: True if its workers can form a new group.
     """
 
     def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, elastic: bool) -> None:
@@ -53,7 +53,7 @@ class Newcomers:
 
     @property
     def ready(self) -> bool:
-        """Whether somebody could be taken in now."""
+        """True if a worker could be taken in now."""
         return any(one.cut is not None for one in self._waiting.values())
 
     def come_early(self, worker: int, join: Join) -> None:
@@ -66,7 +66,7 @@ class Newcomers:
         return sorted(early.items(), key=lambda one: one[0])
 
     def come(self, worker: int, join: Join) -> str | None:
-        """A worker asks to join the run that is under way. Returns why it cannot; None if it waits."""
+        """Let a worker wait that asks to join the run under way. Return why it cannot; None if it waits."""
         problem = self._refusal(worker, join)
         if problem is None:
             self._waiting[worker] = Newcomer(rack=join.rack)
@@ -92,18 +92,18 @@ class Newcomers:
         return None
 
     def is_ready(self, worker: int, cut: Cut) -> None:
-        """It has made all that it joins with."""
+        """Mark a worker as ready, with all that it joins with."""
         self._waiting[worker].cut = cut
 
     def take(self) -> list[tuple[int, int, Cut]]:
-        """Those that are ready, with their racks; they wait no more."""
+        """Take out the ready ones, with their racks; they wait no more."""
         taken = [(worker, one.rack, one.cut) for worker, one in sorted(self._waiting.items()) if one.cut is not None]
         for worker, _, _ in taken:
             del self._waiting[worker]
         return taken
 
     def forget(self, worker: int) -> None:
-        """It is gone, if it was there."""
+        """Forget a worker that is gone, if it was there."""
         self._waiting.pop(worker, None)
         self._early.pop(worker, None)
 

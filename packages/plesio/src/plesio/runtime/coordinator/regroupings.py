@@ -72,7 +72,7 @@ class Regroupings:
         self._stage = stage
         self._elastic = elastic and policy.exchange == "collective"
         self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic)
-        """Who waits to take part."""
+        """Workers that wait to take part."""
         self._unequal = Unequal(members, ledger=ledger)
         self._ledger = ledger
         self._trace = trace
@@ -82,22 +82,22 @@ class Regroupings:
         self.stale = False
         """Somebody was lost or has come on the store since the workers last formed a group."""
         self._generation = 0
-        """Of the group, or of the one that is being formed."""
+        """Generation of the group, or of the one that is being formed."""
         self._phase: Literal["going on", "holding", "stopping", "gathering"] = "going on"
         self._begun: dict[int, int] = {}
-        """Of those that hold, the step that they are in."""
+        """The step that each holding worker is in."""
         self._stand: dict[int, Cut] = {}
         self._clock = -1
         self._in_vain = 0
 
     @property
     def possible(self) -> bool:
-        """Whether the loss of a worker does not end the collectives of the others."""
+        """True if the loss of a worker does not end the collectives of the others."""
         return self._elastic and self._members.state != "gathering"
 
     @property
     def gathering(self) -> bool:
-        """Whether the group is no more, and its workers have been told to say where they stand."""
+        """True if the group is no more, and its workers have been asked for their positions."""
         return self._phase == "gathering"
 
     @property
@@ -136,7 +136,7 @@ class Regroupings:
         yield from self._go_on(now_s=now_s)
 
     def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> Answers:
-        """A worker says where it stands or which step it is in, or that it is in the new group."""
+        """Take in a worker's position, its step, or its arrival in the new group."""
         match message:
             case Cut() if worker in self.newcomers:
                 self.newcomers.is_ready(worker, message)

@@ -49,7 +49,7 @@ class Reviews:
                 yield from self._asked(worker, number)
 
     def _reviewed(self, review: Review, *, now_s: float) -> Answers:
-        """A worker tells what it saw; when all have, they are told by a `Steering`."""
+        """Take in a worker's review; when all have come, answer with a `Steering`."""
         event = review.event
         assert isinstance(event, Reviewed), event
         members = self._members
@@ -59,7 +59,7 @@ class Reviews:
             yield event
 
     def _evaluated(self, message: Evaluations) -> Answers:
-        """The evaluating worker has new validation metrics; a policy that adapts hears of them while it runs."""
+        """Record new validation metrics of the evaluating worker; a policy that adapts gets them while it runs."""
         ledger = self._ledger
         ledger.evaluated(message.evaluations, parameters_sha256=message.parameters_sha256)
         yield from self._tell(message)
@@ -69,7 +69,7 @@ class Reviews:
                 yield Evaluated(metric=sign * point.metric)
 
     def _asked(self, worker: int, number: int) -> Answers:
-        """A worker has come to an evaluation; it is told by a `KnownEvaluation`."""
+        """Answer a worker that has come to an evaluation with a `KnownEvaluation`."""
         known = self._known.get(number)
         if known is None:
             at = self._at.setdefault(number, [])

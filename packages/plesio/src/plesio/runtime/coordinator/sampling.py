@@ -1,11 +1,12 @@
-"""Who gets which samples where they are leased, and who rests for want of them.
+"""The leasing of samples to workers, and the rest of workers without any.
 
-A worker that has no samples left *rests*: the policy sees it leave, so that nobody waits for its clock, and sees it
+A worker that has no samples left *rests*: the policy sees it leave, so that no worker waits for its clock, and sees it
 join again when it is given a block. Without this, a bound would deadlock at the end of every epoch. Under a synchronous
-policy all who rest join again when the plan is done, before anybody can be given a block of the next one: otherwise the
-first to ask would make rounds on its own, and the result would depend on who is quick.
+policy all that rest join again when the plan is done, before any is given a block of the next one: otherwise the first
+to ask would make rounds on its own, and the result would depend on their speed.
 
-Invariants: who waits for a block is live, and waits in a plan that has been begun; who rests holds no block.
+Invariants: a worker that waits for a block is live, and waits in a plan that has been begun; one that rests holds no
+block.
 """
 
 from plesio.policies import Joined, LeaveReason, Left
@@ -31,7 +32,7 @@ class Sampling:
         self._members = members
         self._stage = stage
         self._asking: dict[int, int] = {}
-        """Of each worker that waits for a block, the plan."""
+        """The plan of each worker that waits for a block."""
 
     @property
     def synchronous(self) -> bool:
@@ -39,7 +40,7 @@ class Sampling:
         return self._stage.policy.synchronous
 
     def lease(self, worker: int, request: LeaseRequest) -> Answers:
-        """A worker asks for its next block; it is told by a `Lease`.
+        """Answer a worker's request for its next block with a `Lease`.
 
         An idle worker (nothing left to train on) is answered when there is a block or when the whole plan is done, and
         rests until then; another one is answered at once, with no block if there is none to be had now. The first to

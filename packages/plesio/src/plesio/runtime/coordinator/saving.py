@@ -21,16 +21,16 @@ from plesio.runtime.coordinator.stage import Stage
 __all__ = ["Checkpoints"]
 
 PAGE_CHARACTERS = 2**20
-"""Of the books in one message."""
+"""Number of characters of the books in one message."""
 
 
 class _Books(msgspec.Struct, frozen=True, kw_only=True):
-    """What server 0 knows.
+    """The books of server 0.
 
     Attributes:
         ledger: The records.
         began: The clock at which the policy's machine was started.
-        events: What it has heard; None where it needs no more than the clock to go on.
+        events: Events that it has handled; None where it needs no more than the clock to go on.
     """
 
     ledger: LedgerState
@@ -39,12 +39,12 @@ class _Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoints:
-    """Of one run.
+    """The checkpoints of one run.
 
     Args:
-        saving: How often they are taken, and where the run begins; None for a run without.
-        remembers: Whether what the policy decides follows from all that it has heard.
-        members: Who takes part.
+        saving: Frequency of checkpoints, and the beginning of the run; None for a run without.
+        remembers: True if the policy's decisions follow from all earlier events.
+        members: The workers of the run.
         ledger: The run's records.
         recorder: The policy's machine.
         stage: The one that the run is in.
@@ -81,11 +81,11 @@ class Checkpoints:
 
     @property
     def complete(self) -> bool:
-        """Whether all that the run begins with is there."""
+        """True if all parts of the run's beginning have arrived."""
         return self._saving is None or len(self._pages) >= self._saving.num_pages
 
     def hear(self, message: SaveRequest | BooksPage, *, worker: int) -> None:
-        """A worker wants a checkpoint now; or worker 0 has the next page of the books of the run that is resumed."""
+        """Take in a worker's wish for a checkpoint, or worker 0's next page of the books of a resumed run."""
         if isinstance(message, SaveRequest):
             self._asked = True
         elif worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
@@ -115,11 +115,11 @@ class Checkpoints:
         return steer is not None
 
     def passed(self, clock: int) -> None:
-        """A worker has got to ``clock``."""
+        """Take note that a worker has got to ``clock``."""
         self._clock = max(self._clock, clock)
 
     def due(self, now_s: float) -> bool:
-        """Whether to pause for one now; says so once for each."""
+        """Tell, once for each checkpoint, whether to pause for one now."""
         saving = self._saving
         if saving is None or self._pending:
             return False
@@ -162,7 +162,7 @@ class Checkpoints:
 
 
 def _live(events: Sequence[Event]) -> set[int]:
-    """Who takes part when a machine has heard these."""
+    """Return the workers that take part after these events."""
     live: set[int] = set()
     for event in events:
         if isinstance(event, Joined):

@@ -32,9 +32,9 @@ class Stage:
         self.policy = policy.director(clock=clock).first if clock else policy.first
         """The static policy that was told last."""
         self.exchange: ExchangeKind = policy.exchange
-        """What a lost worker is lost to: on the way to the store the collective until all are there."""
+        """The exchange that a lost worker is lost to: on the way to the store the collective until all are there."""
         self.plans: dict[int, LeaseRecords] = {}
-        """What the store deals out, by number of the plan."""
+        """Plans that the store deals out, by number."""
         self.standing: dict[int, Standing] = {}
         """The workers that stand still."""
         self.halting = False
@@ -44,27 +44,27 @@ class Stage:
         self._finishing: int | None = None
         """The plan of which the rest is too little to be dealt in a round: nobody stops in it."""
         self._samples_before = 0
-        """Of plans that are over, and of stages before."""
+        """Samples of plans that are over, and of stages before."""
 
     def stops(self, plan: int | None) -> bool:
-        """Whether a worker in this plan stops when it has exchanged, or has no samples."""
+        """Tell whether a worker in this plan stops when it has exchanged, or has no samples."""
         return self.halting and plan != self._finishing
 
     def stays(self) -> Turn:
-        """What a worker is told that stands still in a stage that is not over."""
+        """Return the answer to a worker that stands still in a stage that is not over."""
         return Turn(steer=None, to_the_end=self.halting)
 
     def steer(self, steer: Steer) -> None:
-        """The workers have been told how to go on."""
+        """Take over how the workers have been told to go on."""
         self.policy = parse_policy(steer.policy)
 
     def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
-        """Who has which samples of a plan; the first to ask for one begins it.
+        """Return the leases of a plan, which the first request for it begins.
 
         Args:
-            plan: Which.
-            figures: What is dealt out.
-            workers: Those that lease, and for how many workers each.
+            plan: Its number.
+            figures: The samples to deal out.
+            workers: Workers that lease, and for how many each.
         """
         if plan not in self.plans and plan in self._over:
             self.plans[plan] = LeaseRecords.of(_NOTHING, batch_size=1, workers=(), dealing="guided", num_workers={})
@@ -90,11 +90,11 @@ class Stage:
         return "fixed" if self.policy.synchronous else "guided"
 
     def is_done(self, plan: int | None) -> bool:
-        """Whether a plan has been begun on the store and is done."""
+        """Tell whether a plan has been begun on the store and is done."""
         return plan in self._over or (plan in self.plans and self.plans[plan].done)
 
     def all_stand(self, workers: Sequence[int]) -> bool:
-        """Whether none of these, and somebody, is still under way."""
+        """Tell whether all of these workers, and at least one, stand still."""
         return bool(workers) and self.standing.keys() == set(workers)
 
     def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Stage:
         return first.samples, left_out
 
     def goes_round(self, num_workers: int) -> bool:
-        """Whether enough is left of the plan in which all stand still for a round of so many workers.
+        """Tell whether enough is left of the plan in which all stand still for a round of so many workers.
 
         If not, it is finished on the store.
         """
@@ -174,7 +174,7 @@ class Stage:
         return done
 
     def stay(self) -> list[int]:
-        """The stage goes on after all; returns who stood still."""
+        """Go on with the stage after all, and return the workers that stood still."""
         stood = sorted(self.standing)
         self.standing.clear()
         self.halting, self._finishing = False, None

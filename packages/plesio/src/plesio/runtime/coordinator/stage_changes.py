@@ -117,11 +117,11 @@ class StageChanges:
             yield from events  # the answer to the last one is how they go on
 
     def steer(self, steer: Steer, *, stand: bool, now_s: float) -> list[Effect]:
-        """The policy says how all go on.
+        """Carry out the policy's decision on how all go on.
 
         Args:
-            steer: How.
-            stand: Whether they stand where they had to pause.
+            steer: The decision.
+            stand: True if they stand where they had to pause.
             now_s: The time.
         """
         before, self._steered = self._steered, steer
@@ -159,7 +159,7 @@ class StageChanges:
         return [Tell(worker=worker, message=turn) for worker in workers]
 
     def stay(self, reason: str) -> list[Effect]:
-        """The stage goes on after all."""
+        """Go on with the stage after all."""
         if reason:
             self._ledger.note(reason)
         stood = self._stage.stay()

@@ -39,7 +39,7 @@ class Unequal:
         self._since_s = 0.0
 
     def ended(self, before_s: float) -> list[int]:
-        """The workers whose training was over by then, where others still train."""
+        """Return the workers whose training was over by then, where others still train."""
         members = self._members
         if all(members[worker].leaving for worker in members.live):
             return []

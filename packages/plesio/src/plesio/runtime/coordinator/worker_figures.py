@@ -1,4 +1,4 @@
-"""What each worker of a run has reported, and what its updates and its collectives prove beyond that.
+"""Each worker's reports in a run, with the evidence of its updates and its collectives.
 
 Workers send `Report`s of what is new since their last one (`plesio.runtime.worker.meter`). The time for which a worker
 is blocked in a collective is waiting and communicating in one, and is split when all who met have reported it.
@@ -89,7 +89,7 @@ class WorkerFigures:
         return {worker: self._total(worker) for worker in sorted({*self._reports, *self._arrived, *self._before})}
 
     def _total(self, worker: int) -> Report:
-        """A worker's last report; of a lost worker the steps that its updates prove may be more than it told."""
+        """Return a worker's last report; a lost worker's updates may prove more steps than it reported."""
         report = self.latest(worker)
         steps, samples = self._arrived.get(worker, (0, 0))
         before = self._before.get(worker)

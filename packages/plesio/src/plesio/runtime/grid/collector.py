@@ -76,10 +76,10 @@ class Collector:
         return rank // self.formation.setting.stages
 
     def lose(self, group: int) -> None:
-        """A group is gone.
+        """Count a group as lost.
 
         Raises:
-            WorkerLostError: It is rather this worker that the others have given up.
+            WorkerLostError: The others have given up this worker instead.
         """
         if self.watch.doubtful:
             raise WorkerLostError.expelled(self.rank)
@@ -134,10 +134,10 @@ class Collector:
             Outgoing(self.links, self._one, _STATE_TAG).fail(reason)
 
     def tell(self, text: str | None) -> str:
-        """The collector's text, on all that are there.
+        """Send the collector's text to all that are there, and return it.
 
         Raises:
-            PeerGoneError: It is gone; see `retried`.
+            PeerGoneError: The collector is gone; see `retried`.
         """
         if self.links is None:
             assert text is not None, "a worker by itself collects"

@@ -33,7 +33,7 @@ class Column:
 
     @classmethod
     def of(cls, links: Links, place: GridPlace, setting: GridSetting) -> "Column":
-        """The neighbours of a place."""
+        """Connect a place to its neighbours."""
         rank = place.group * setting.stages + place.stage
         column = cls()
         if place.stage > 0:

@@ -81,7 +81,7 @@ _COST_TEXTS: Mapping[Unit, Callable[[float], str]] = {
 
 
 def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, NetworkCut | None]:
-    """The network as one chain of layers, and its cut if it comes in stages.
+    """Return the network as one chain of layers, and its cut if it comes in stages.
 
     Raises:
         TaskError: It is no chain of modules, or stages have parameters or buffers in common.
@@ -96,7 +96,7 @@ def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequentia
 
 
 def parts(layers: nn.Sequential, cut: NetworkCut) -> list[nn.Sequential]:
-    """The stages.
+    """Cut the network into its stages.
 
     Raises:
         ConfigError: The cut does not fit.
@@ -262,15 +262,15 @@ def _costs(layers: nn.Sequential, example: Any, *, reading: Callable[[], float])
 def agreed_cut(
     layers: nn.Sequential, x: Any, *, num_stages: int, balance: Balance, group: Group | None, world: World
 ) -> NetworkCut:
-    """The cut that makes stages alike; all workers of the group ask for it together.
+    """Find the cut that makes stages alike; all workers of the group call it together.
 
     Args:
-        layers: The network's.
+        layers: The network's layers.
         x: A micro-batch.
         num_stages: K.
-        balance: What is to be alike.
+        balance: The quantity that is to be alike.
         group: The workers; None for one by itself.
-        world: Where they are: in the virtual one layers are not timed, so that equal arguments give equal cuts.
+        world: Their world: in the virtual one layers are not timed, so that equal arguments give equal cuts.
 
     Raises:
         TaskError: The layers do not chain, or are too few.

@@ -45,7 +45,7 @@ class Round:
         return sum(self.sizes)
 
     def of(self, group: int) -> tuple[int, list[Span]]:
-        """Samples of a group, and which; none if it was not there."""
+        """Return the number of a group's samples, and their spans; none if it was not there."""
         if group not in self.groups:
             return 0, []
         place = self.groups.index(group)
@@ -95,7 +95,7 @@ class Deal(RoundRecords):
         return left
 
     def dealt(self, plan: int, spans: Sequence[Span], *, ended: int) -> None:
-        """The latest round has these samples, in the order of groups; with it ``ended`` are dealt of the plan."""
+        """Record the samples of the latest round, in the order of groups; with it ``ended`` are dealt of the plan."""
         assert self._whole is not None, "it was begun"
         super().dealt(plan, spans, ended=ended)
         left = self._whole[1].after(ended)
@@ -116,14 +116,14 @@ class Deal(RoundRecords):
         return last
 
     def drawn(self) -> Round:
-        """The next round, whose samples a loader has drawn; nobody takes them back but by regrouping."""
+        """Return the next round, whose samples a loader has drawn; only regrouping takes them back."""
         drawn = self._ahead_of_training.popleft()
         self.trained(drawn.sizes[self.rank])
         self.mark(self._num_trained, settled=self._num_trained)
         return drawn
 
     def give(self, drawn: Round, *, data: object) -> None:
-        """The training loop is given a round of a data set."""
+        """Note that the training loop is given a round of a data set."""
         drawn.data = data
         self._given.append(drawn)
         while len(self._given) > self._horizon:

@@ -98,7 +98,7 @@ class Feed:
         return self._state.upcoming is not None
 
     def take_samples(self, tick: int) -> int | None:
-        """Samples of all groups in the micro-batch that was given, the ``tick``-th; None where it is not from here."""
+        """Return the samples of all groups in the ``tick``-th micro-batch, just given; None if it is not from here."""
         given, self._given = self._given, None
         if given is None:
             return None
@@ -128,7 +128,7 @@ class Feed:
         return unfinished.dropped
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
-        """The group's micro-batches of a loader."""
+        """Divide a loader and return the group's micro-batches."""
 
         def order() -> Order:
             return Order(loader, seed=self._seed)
@@ -143,7 +143,7 @@ class Feed:
         return sum(1 for size in epochs for _ in self._deal.equal_sizes(size, batch_size=figures.batch_size))
 
     def _batches(self, order: Order, samples: int | None) -> Iterator[Any]:
-        """The group's micro-batches of one loop over the data."""
+        """Yield the group's micro-batches of one loop over the data."""
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         figures = order.figures(samples=samples, epoch=plan, num_workers=self._deal.num_workers)
         past = self._past
@@ -165,7 +165,7 @@ class Feed:
     def _as_dealt(
         self, order: Order, figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
     ) -> Iterator[Any]:
-        """The micro-batches of one loop until its end, or until what is left is dealt otherwise."""
+        """Yield the micro-batches of one loop until its end, or until the rest is dealt otherwise."""
         deal, whole = self._deal, figures.whole()
         last = deal.skip(whole, plan=begin.plan, batch_size=figures.batch_size, rounds=begin.rounds)
         source = SynchronousBatches(whole, batch_size=figures.batch_size, plan=begin.plan, rounds=deal)
@@ -194,7 +194,7 @@ class Feed:
             rest.close()
 
     def _drawn(self, batches: Iterator[Given]) -> tuple[Any, Round | None] | None:
-        """The next micro-batch and its round, or None."""
+        """Return the next micro-batch and its round, or None."""
         item = next(batches, None)
         return None if item is None else (item.batch, self._deal.drawn())
 
@@ -204,4 +204,4 @@ def _nothing_begun() -> None:
 
 
 def _nothing(begun_s: float, ended_s: float) -> None:
-    """Groups never wait for samples."""
+    """Do nothing: groups never wait for samples."""

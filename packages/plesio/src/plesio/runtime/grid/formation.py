@@ -33,7 +33,7 @@ class GridPlace:
 
     @classmethod
     def of(cls, rank: int, setting: GridSetting) -> "GridPlace":
-        """The place of a rank."""
+        """Return the place of a rank."""
         return cls(*divmod(rank, setting.stages))
 
 
@@ -75,11 +75,11 @@ class Formation:
 
     @classmethod
     def first(cls, setting: GridSetting) -> "Formation":
-        """The groups that the run begins with."""
+        """Form the groups that the run begins with."""
         return cls(setting=setting, groups=tuple(range(setting.groups)))
 
     def after(self, regrouping: GroupChange) -> "Formation":
-        """The groups of the next generation.
+        """Form the groups of the next generation.
 
         Raises:
             ConfigError: Groups join, and the grid mixes by a matrix that the user gave.
@@ -98,7 +98,7 @@ class Formation:
         return self.groups.index(group)
 
     def worker(self, group: int, stage: int) -> int:
-        """The rank of a group's stage."""
+        """Return the rank of a group's stage."""
         return group * self.setting.stages + stage
 
     @property
@@ -107,12 +107,12 @@ class Formation:
         return [self.worker(group, stage) for group in self.groups for stage in range(self.setting.stages)]
 
     def neighbours(self, group: int) -> dict[int, float]:
-        """The groups that a group mixes with, and the weight of each."""
+        """Return the groups that a group mixes with, and the weight of each."""
         shares = self.setting.mixing.neighbours(self.place(group))
         return {self.groups[place]: share for place, share in shares.items()}
 
     def unreached(self, *, lost: Sequence[int]) -> list[int]:
-        """Groups that have no way to the first one that is left, if ``lost`` are gone."""
+        """Return the groups that have no way to the first one that is left, if ``lost`` are gone."""
         places = [self.place(group) for group in lost if group in self.groups]
         return [self.groups[place] for place in self.setting.mixing.unreached(lost=places)]
 
@@ -128,7 +128,7 @@ class Formation:
         return (setting.every + setting.bound + 1) * setting.micro_batches + max(setting.delays)
 
     def agreed(self, tick: int) -> int:
-        """A tick of which all have heard before it, if it is told from ``tick`` on; no update is begun then."""
+        """Return a tick before which news from ``tick`` has reached all; no update is begun then."""
         heard = tick + self.setting.groups * self.hop_ticks + 2
         return -(-heard // self.window) * self.window
 

@@ -123,14 +123,14 @@ class Grid:
         return self._composed
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None = None) -> LoaderShard:
-        """This group's micro-batches of what the loader's sampler gives in an epoch. All of its stages get the same.
+        """Divide what the loader's sampler gives in an epoch over the groups; all stages of a group get the same.
 
         Args:
             loader: A loader over a map-style data set. Its ``batch_size`` is a micro-batch's.
             samples: Train on this many samples over all groups, crossing epochs; None is one epoch.
 
         Returns:
-            What gives the batches in the loader's own form, and has a length; iterated anew it is the next epoch.
+            An iterable of batches in the loader's own form, with a length; iterated anew it is the next epoch.
 
         Raises:
             DataError: The data set has no length, or has fewer samples than there are groups.
@@ -173,7 +173,7 @@ class Grid:
         return loss
 
     def state_dict(self) -> dict[str, Tensor] | None:
-        """The whole network's ordinary state, the mean over the groups, on the worker that collects; None elsewhere.
+        """Return the whole network's ordinary state, the groups' mean, on the worker that collects; None elsewhere.
 
         All workers call it at the same place. It loads into the network as it was before it was cut.
         """
@@ -228,7 +228,7 @@ class Grid:
             raise self._leaving(error) from None
 
     def report(self) -> RunResult:
-        """The run's figures: after `finish` or `close` of the whole run; before, what this worker has done."""
+        """Return the run's figures: after `finish` or `close` of the whole run; before, of this worker alone."""
         return self._records.result or self._records.so_far()
 
     def save(self) -> None:

@@ -157,7 +157,7 @@ def grid(
 def _setting(
     given: GridSetting | str | None, *, groups: int | None, num_workers: int, cut: NetworkCut | None
 ) -> GridSetting:
-    """The grid, for as many workers as there are."""
+    """Return the grid for as many workers as there are."""
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
     by_launcher = os.environ.get(GRID_VARIABLE)
@@ -239,7 +239,7 @@ class _Composer:
         return MonotonicClock() if self.job is None else self.job.clock
 
     def session(self, *, release: Callable[[], None]) -> Grid:
-        """The session, whose network is cut at its first step."""
+        """Make the session, whose network is cut at its first step."""
         job, around, timeline = self.job, ambient(), self._timeline()
         try:
             met = self._meet(timeline)

@@ -78,7 +78,7 @@ class Door:
         return "/".join(map(str, ("grid", self._board.read("grid"), *parts)))
 
     def waiting(self) -> tuple[int, ...]:
-        """Groups that are here and want to join; looks for them once in a while."""
+        """Return groups that are here and want to join; look for them once in a while."""
         now_s = self._job.clock.now_s()
         if now_s - self._looked_s < _LOOK_S:
             return ()
@@ -100,7 +100,7 @@ class Door:
         return range(group * self._setting.stages, (group + 1) * self._setting.stages)
 
     def refuse(self, group: int, reason: str) -> None:
-        """A group cannot join."""
+        """Refuse a group that cannot join."""
         self._board.post(self._key("door", group), json.dumps({"error": reason}))
 
     def invite(self, formation: Formation, due: GroupChange) -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ class Door:
         return Collector(links, rank, formation, watch, num_gathered=past["gathered"]), past
 
     def close(self) -> None:
-        """The run has ended: nobody can join it any more."""
+        """Close the door at the run's end: no group can join it any more."""
         self._board.post(self._key("ended"), "")
 
 

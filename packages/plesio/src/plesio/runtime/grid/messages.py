@@ -48,7 +48,7 @@ def num_message_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def pack(tensors: Sequence[Tensor], *, num_bytes: int, **more: object) -> Tensor:
-    """A message of ``num_bytes``; ``more`` is what else its header says."""
+    """Pack tensors into a message of ``num_bytes``; ``more`` goes into its header."""
     device = tensors[0].device if tensors else torch.device("cpu")
     message = torch.empty(num_bytes, dtype=torch.uint8, device=device)
     header = torch.frombuffer(bytearray(_header(tensors, **more)), dtype=torch.uint8)
@@ -67,7 +67,7 @@ def _header_of(message: Tensor) -> dict[str, Any]:
 
 
 def unpack(message: Tensor) -> tuple[list[Tensor], dict[str, object]]:
-    """The tensors of a message, as views of it, and what else its header says."""
+    """Return the tensors of a message, as views of it, and the other fields of its header."""
     header = _header_of(message)
     tensors, place = [], _HEADER_BYTES
     for name, shape in header.pop("tensors"):
@@ -157,14 +157,14 @@ class Incoming:
             self._expected = self.links.expect(self.num_bytes, source=self.source, tag=self.tag)
 
     def take(self, *, more: bool) -> tuple[list[Tensor], dict[str, object]]:
-        """The next message, when it is there.
+        """Wait for the next message.
 
         Args:
-            more: Whether one more will follow, so that room can be made for it at once.
+            more: True if one more will follow, so that room can be made for it at once.
 
         Raises:
             PeerFailedError: The sender cannot go on.
-            PeerGoneError: It is gone.
+            PeerGoneError: The sender is gone.
         """
         message = self.pending.pop(0) if self.pending else self._wait()
         if more and not self.pending:

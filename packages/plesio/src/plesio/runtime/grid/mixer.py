@@ -127,7 +127,7 @@ class Mixer:
         self._choco = None if isinstance(formation.setting.compress, NoCompression) else self._estimates(seed)
 
     def _mixed_before(self, stage: int) -> int:
-        """The version of the latest mixing of the generation before."""
+        """Return the version of the latest mixing of the generation before."""
         setting, began = self._formation.setting, self._formation.began
         version = max(0, began - setting.delays[stage]) // setting.micro_batches
         return version - version % setting.every
@@ -221,7 +221,7 @@ class Mixer:
         return received
 
     def _after(self, other: int) -> int:
-        """The first micro-batch that a neighbour has told nobody here the use of."""
+        """Return the first micro-batch whose use a neighbour has not reported here."""
         return self.neighbours[other].heard * self._formation.setting.micro_batches
 
     def _lose(self, group: int, first: int) -> None:

@@ -89,5 +89,5 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def state_of(stage: nn.Module) -> list[Tensor]:
-    """A copy of a stage's parameters and buffers."""
+    """Copy a stage's parameters and buffers."""
     return [tensor.detach().clone() for tensor in _named(stage).values()]

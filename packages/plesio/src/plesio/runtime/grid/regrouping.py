@@ -166,7 +166,7 @@ class Regrouper:
         )
 
     def close(self) -> None:
-        """The run is over."""
+        """Close the door at the end of the run."""
         if self._door is not None and self._collector.collects:
             self._door.close()
 

@@ -114,7 +114,7 @@ def found(setting: CheckpointSetting, *, grid: GridSetting, seed: int, rank: int
 
 
 def whole_network(path: Path, manifest: Manifest) -> dict[str, torch.Tensor]:
-    """The network in a grid's checkpoint: the mean over the groups, as an ordinary ``state_dict``.
+    """Read the network of a grid's checkpoint: the mean over the groups, as an ordinary ``state_dict``.
 
     Raises:
         DataError: It cannot be read.

@@ -66,7 +66,7 @@ class Tally:
         return self.dealt - self.left_out
 
     def leave_out(self, missing: Mapping[int, int], *, given: int) -> None:
-        """Groups are lost that had not trained on samples, by number of the micro-batch; there have been ``given``."""
+        """Leave out the samples of lost groups that had not trained on them, by micro-batch; ``given`` were given."""
         first = given - len(self.sizes)
         for number, samples in missing.items():
             if number < first:

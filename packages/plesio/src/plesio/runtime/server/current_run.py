@@ -69,16 +69,16 @@ class CurrentRun:
 
     @property
     def live_workers(self) -> frozenset[int]:
-        """Who takes part."""
+        """Workers that take part."""
         return frozenset() if self._coordinator is None else frozenset(self._coordinator.live)
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """Those that were taken."""
+        """Snapshots that were taken."""
         return [] if self._coordinator is None else self._coordinator.snapshots
 
     def progress(self) -> RunFigures | None:
-        """Where it stands; None where there is none."""
+        """Return the run's figures so far; None without a run."""
         return None if self._coordinator is None else self._coordinator.ledger.progress()
 
     def result(self, peer: bytes, report: Report | None) -> RunResult | None:
@@ -142,7 +142,7 @@ class CurrentRun:
         self._act(self._coordinator.handle(message, worker=worker, now_s=self._clock.now_s()))
 
     def _begin(self, join: Join) -> None:
-        """The run that its first worker describes."""
+        """Begin the run that its first worker describes."""
         self._folder = None if join.folder is None else Path(join.folder)
         aside = None if self._folder is None or self._writes else self._ending.aside(self._folder)
         policy = parse_policy(join.policy)
@@ -172,7 +172,7 @@ class CurrentRun:
         return True
 
     def distrust(self, peer: bytes, error: Exception) -> None:
-        """A message of ``peer`` could not be acted on, although it could be read: refuse it, and lose that worker.
+        """Refuse a message of ``peer`` that could be read and not be acted on, and lose that worker.
 
         The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
         """
@@ -184,7 +184,7 @@ class CurrentRun:
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
 
     def gone(self, peer: bytes) -> None:
-        """A connection ended. A heartbeat's ends with its process only, so that loss need not wait for the lease."""
+        """Lose a worker whose heartbeat connection ended: it ends with its process only, so the lease need not pass."""
         self._early.pop(peer, None)
         worker = worker_of(peer)
         if self._coordinator is not None and worker is not None and peer.startswith(b"heartbeat"):
@@ -196,20 +196,20 @@ class CurrentRun:
             self._act(self._coordinator.tick(now_s=self._clock.now_s(), busy_s=busy_s))
 
     def take_over(self, line: str) -> None:
-        """The server that this one is a backup of is lost; ``line`` says so in the results."""
+        """Take over from the server that this one is a backup of, and note ``line`` in the results."""
         self._writes = True
         self._ending.take_over()
         self.note(line)
 
     def discard(self) -> None:
-        """The job is over, and this server was not needed: what it has put aside goes."""
+        """Remove what this backup has put aside: the job is over, and it was not needed."""
         if self._coordinator is not None:
             self._coordinator.trace.close()
             self._coordinator.log.close()
         self._ending.discard()
 
     def end(self) -> None:
-        """The job is over: close the records of a run that is under way."""
+        """End the job: close the records of a run that is under way."""
         self._end_now()
         self._ending.give_up_waiting()
 

@@ -52,7 +52,7 @@ from plesio.runtime.server.step_rules import STEP_RULES, Group, MomentumHistory,
 __all__ = ["InterleavedOptimizer"]
 
 _WHOLE = 1 - 1e-6
-"""Of a round: shares are fractions, and their sum is one only to rounding."""
+"""Least share of a whole round: shares are fractions, and their sum is one only to rounding."""
 _AGE_SMOOTHING = 0.25
 """Share of a round's ages in their smoothed value."""
 _DECAYS = ("momentum", "rho", "alpha")
@@ -61,7 +61,7 @@ _DECAYS = ("momentum", "rho", "alpha")
 
 @dataclass(slots=True)
 class _Round:
-    """What has come of the round under way.
+    """The sums of the round under way.
 
     Attributes:
         share: Sum of the updates' shares.
@@ -160,6 +160,6 @@ class InterleavedOptimizer:
 
 
 def _expected_mean(mean: Tensor, gradient: Tensor, *, share: float) -> Tensor:
-    """The round's mean as far as it has come, and no nearer to zero than chance will leave it."""
+    """Return the round's mean so far, and no nearer to zero than chance will leave it."""
     least = gradient * math.sqrt(min(1.0, share))
     return torch.where(mean.abs() >= least.abs(), mean, least)

@@ -82,7 +82,7 @@ class JobServer:
 
     @property
     def results(self) -> list[RunResult]:
-        """Of the runs that have ended (server 0)."""
+        """Results of the runs that have ended (server 0)."""
         return self._end.results
 
     def load(self) -> None:

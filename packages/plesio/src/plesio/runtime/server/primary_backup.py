@@ -68,11 +68,11 @@ class EntryClock(MonotonicClock):
         self._now_s = 0.0
 
     def set(self, now_s: float) -> None:
-        """An entry of this time is acted on now."""
+        """Set the time to that of the entry that is acted on now."""
         self._now_s = now_s
 
     def now_s(self) -> float:
-        """The entry's time."""
+        """Return the entry's time."""
         return self._now_s
 
 
@@ -131,7 +131,7 @@ class _Replicated:
             self.refuse(incoming, error)
 
     def refuse(self, incoming: Incoming, error: Exception) -> None:
-        """This message makes no sense."""
+        """Refuse a message that makes no sense."""
         name = incoming.peer.decode(errors="replace")
         self._refusals.refuse(TransportError(f"{name} sent what makes no sense: {error}"))
 
@@ -182,7 +182,7 @@ class PrimaryServer(_Replicated):
         self._enter(now_s, what="folder", folder=folder)
 
     def heard(self, number: int) -> None:
-        """The backup has all entries up to this one."""
+        """Take note that the backup has all entries up to this one."""
         self._heard = number
         while self._changes and self._changes[0][0] <= number:
             _, self._known = self._changes.popleft()
@@ -190,11 +190,11 @@ class PrimaryServer(_Replicated):
 
     @property
     def safe(self) -> bool:
-        """Whether the backup has all, or there is none."""
+        """True if the backup has all entries, or there is none."""
         return self._pass_on is None or self._heard == self._num_entries
 
     def go_on_alone(self) -> bool:
-        """The backup is lost; whether this server goes on, which it does not with fewer than half of the workers."""
+        """Drop the lost backup, and tell whether to go on, which takes half of the workers or more."""
         self._pass_on = None
         if 2 * len(self._known & self.server.run.live_workers) < len(self._known):
             _log.warning("the job's server is cut off from its backup and from most of the workers, and ends")
@@ -207,7 +207,7 @@ class PrimaryServer(_Replicated):
         return True
 
     def end(self, *, now_s: float) -> None:
-        """The job is over: what is under way is closed here, and not at the backup."""
+        """End the job: what is under way is closed here, and not at the backup."""
         if self._is_cut_off:
             self.server.run.discard()
             return
@@ -233,16 +233,16 @@ class BackupServer(_Replicated):
 
     @property
     def serves(self) -> bool:
-        """Whether it has taken over."""
+        """True if it has taken over."""
         return self._taken_over_s is not None
 
     @property
     def follows(self) -> bool:
-        """Whether the primary is there."""
+        """True if the primary is there."""
         return not self._primary_is_lost
 
     def may_write(self, folder: str) -> None:
-        """Whoever has started this server says so too, before the primary's word counts here."""
+        """Allow a folder that the starter of this server has named, before the primary's word counts here."""
         self._allowed.add(folder)
 
     def follow(self, arrived: Sequence[tuple[ReplicationEntry, Bulk]]) -> None:
@@ -286,7 +286,7 @@ class BackupServer(_Replicated):
 
     @property
     def _are_enough(self) -> bool:
-        """Whether so many workers have come that the primary has not half of them."""
+        """True if so many workers have come that the primary has not half of them."""
         known = self.server.run.live_workers
         come = known & {worker for peer in self._asking if (worker := worker_of(peer)) is not None}
         return self.serves or self._job_is_over or 2 * len(come) >= len(known)
@@ -309,7 +309,7 @@ class BackupServer(_Replicated):
         self.server.run.take_over(line)
 
     def time_s(self, now_s: float) -> float:
-        """The run's time, which stood still while nobody served."""
+        """Return the run's time, which did not pass while no server served."""
         assert self._taken_over_s is not None
         return self._primary_s + now_s - self._taken_over_s
 

@@ -40,7 +40,7 @@ ORPHAN_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What a server is told by its starter, in one line of JSON on its standard input.
+    """The configuration of a server, from its starter, in one line of JSON on its standard input.
 
     Attributes:
         index: Number of the server; 0 decides.
@@ -48,9 +48,9 @@ class ServerConfig:
         job: Name of the job.
         secret: The job's secret.
         first: Addresses of server 0, for the others.
-        encrypt: Whether bulk data are encrypted between hosts.
+        encrypt: True if bulk data are encrypted between hosts.
         backup: Addresses of its backup, if it has one.
-        is_backup: Whether it is one.
+        is_backup: True if it is one.
     """
 
     index: int
@@ -182,7 +182,7 @@ class ServerProcess:
 
 
 def _folder_prefix() -> str:
-    """Of the servers' folders; process ids mean something in one PID namespace only."""
+    """Return the prefix of the servers' folders; process ids mean something in one PID namespace only."""
     return f"plesio-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 

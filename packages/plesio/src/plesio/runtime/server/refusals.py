@@ -11,11 +11,11 @@ __all__ = ["MAX_SAID", "Refusals"]
 _log = logging.getLogger(__name__)
 
 MAX_SAID = 20
-"""Whoever sends what makes no sense does not decide how much is logged."""
+"""Most lines that are logged: the sender of senseless messages does not decide their number."""
 
 
 class Refusals:
-    """Those of one server.
+    """The refusals of one server.
 
     Args:
         endpoint: Has the counts.

@@ -52,11 +52,11 @@ class _Conversation:
 
 
 class ReplicatedConnections:
-    """What a `JobServer` speaks through, at the primary and at its backup.
+    """The connections through which a `JobServer` speaks, at the primary and at its backup.
 
     Args:
         endpoint: The connections themselves.
-        primary: Whether this is the primary.
+        primary: True if this is the primary.
     """
 
     def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
@@ -68,14 +68,14 @@ class ReplicatedConnections:
         self._conversations: dict[bytes, _Conversation] = defaultdict(_Conversation)
         self._entry = 0
         self._waiting: deque[tuple[int, bytes, int, int, _Control | _Bulk]] = deque()
-        """What the primary has said: after which entry, to whom, its number, what it has heard, and what it says."""
+        """The primary's messages: after which entry, to which peer, number, latest number received, and content."""
         self._safe = 0
         self._resumed: set[bytes] = set()
-        """Who has come to the backup that has taken over."""
+        """Peers that have come to the backup that has taken over."""
 
     @property
     def generation(self) -> int:
-        """Of the membership; the backup's own connections are in it when it has taken over."""
+        """Generation of the membership; the backup's own connections are in it when it has taken over."""
         return self._generation
 
     @generation.setter
@@ -139,12 +139,12 @@ class ReplicatedConnections:
             self._endpoint.send(peer, message.header, meta=meta, payload=message.payload)
 
     def take_over(self) -> None:
-        """The primary is lost: its conversations go on here, with each worker that comes."""
+        """Go on with the lost primary's conversations here, with each worker that comes."""
         self._serves = True
         self._endpoint.generation = self._generation
 
     def resume(self, peer: bytes, heard: Mapping[str, int]) -> None:
-        """A worker has come to the backup that has taken over: send what it has not heard."""
+        """Send a worker that has come to the backup, after its takeover, the messages that it has not received."""
         self._resumed.add(peer)
         conversation = self._conversations[peer]
         conversation.controls.heard(heard.get("control", 0))

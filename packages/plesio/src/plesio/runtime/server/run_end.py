@@ -54,12 +54,12 @@ class RunEnd:
 
     @property
     def results(self) -> list[RunResult]:
-        """Of the runs that have ended."""
+        """Results of the runs that have ended."""
         return self._results
 
     @property
     def under_way(self) -> bool:
-        """Whether a run is ending now."""
+        """True if a run is ending now."""
         return self._ending is not None
 
     def serves(self, peer: bytes) -> None:
@@ -67,26 +67,26 @@ class RunEnd:
         self._others.add(peer)
 
     def gone(self, peer: bytes) -> None:
-        """A connection ended; if it was a server's, that one has nothing more to say."""
+        """Take note that a connection ended; if it was a server's, that one has nothing more to send."""
         if peer in self._others:
             self._others.discard(peer)
             self.ended_at(peer, Ended(sent={}, refused={}))
 
     def let_go(self, worker: int) -> None:
-        """A worker has said goodbye: it waits for the run's result."""
+        """Add a worker that has taken leave: it waits for the run's result."""
         self._closing.append(worker)
 
     def result(self, coordinator: Coordinator) -> RunResult:
-        """The run's figures, as far as they are known."""
+        """Return the run's figures, as far as they are known."""
         self._traffic.enter(coordinator.ledger)
         return coordinator.ledger.result(status=coordinator.ledger.status, error=coordinator.ledger.error)
 
     def begin(self, coordinator: Coordinator, *, folder: Path | None) -> None:
-        """The run is over for the workers: have the other servers forget it.
+        """End a run that is over for the workers: have the other servers forget it.
 
         Args:
             coordinator: The run's.
-            folder: Where its results go; None for nowhere.
+            folder: Folder of its results; None for none.
         """
         self._ending, self._folder = coordinator, folder
         self._awaited = set(self._others)
@@ -101,7 +101,7 @@ class RunEnd:
         self._close_if_all_have()
 
     def give_up_waiting(self) -> None:
-        """The job is over: nobody is left to wait for the other servers."""
+        """Give up waiting for the other servers: the job is over."""
         self._awaited.clear()
         self._close_if_all_have()
 
@@ -130,19 +130,19 @@ class RunEnd:
         self._traffic.begin_run()
 
     def aside(self, folder: Path) -> Path:
-        """Where a backup's coordinator writes a run's logs until it has taken over; those of the run before go."""
+        """Return the folder of a backup's logs of a run until it takes over, emptied of the run before."""
         self.discard()
         self._aside = folder / ASIDE
         return self._aside
 
     def discard(self) -> None:
-        """What was put aside is not needed."""
+        """Remove what was put aside and is not needed."""
         if self._aside is not None:
             shutil.rmtree(self._aside, ignore_errors=True)
             self._aside = None
 
     def take_over(self) -> None:
-        """The primary is lost: from now on results are written, and those of the last run if it has ended."""
+        """Take over from the lost primary: write results from now on, and the last run's if it has ended."""
         self._writes = True
         if self._left is not None:
             self._write(*self._left)

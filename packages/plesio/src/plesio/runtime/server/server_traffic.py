@@ -1,4 +1,4 @@
-"""What the servers of a job have sent in the run under way, and whom they have turned away."""
+"""Traffic of a job's servers in the run under way, and the peers that they have refused."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class ServerTraffic:
         return Counter({str(reason): count for reason, count in self._endpoint.refused.items()})
 
     def own(self) -> Ended:
-        """This server's, as it tells server 0."""
+        """Return this server's counts, as it sends them to server 0."""
         return Ended(sent=dict(self._sent() - self._sent_before), refused=dict(self._refused() - self._refused_before))
 
     def add(self, elsewhere: Ended) -> None:

@@ -142,7 +142,7 @@ class Shard:
         return Optimizers(parts) if len(parts) > 1 else parts[0] if parts else None
 
     def _pieces(self) -> list[Piece]:
-        """The parameters' slices, each whole, as the optimizer knows them."""
+        """Return the parameters' slices, each whole, as the optimizer has them."""
         return [
             (tensor, replace(piece, start=0, stop=piece.stop - piece.start))
             for tensor, piece in zip(self._tensors, self._slices, strict=True)
@@ -243,7 +243,7 @@ class Shard:
         self.version = version
 
     def _narrow(self, indices: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Those of the slices that have masters, each with it."""
+        """Yield the slices that have masters, each with its master."""
         for index in indices:
             if self._views[index].dtype != self._tensors[index].dtype:
                 yield self._views[index], self._tensors[index]
@@ -260,7 +260,7 @@ class Shard:
         self._pending.pop((worker, clock), None)
 
     def pull(self, known_version: int | None) -> PackedSlices:
-        """The slices that changed after ``known_version`` (all, also what never does, when None), copied."""
+        """Copy the slices that changed after ``known_version`` (all, also those that never change, when None)."""
         if known_version is None:
             present = list(range(len(self._slices)))
         else:
@@ -300,7 +300,7 @@ class Shard:
         return self._moving(self._parts(self._snapshots[number]))
 
     def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
-        """The bytes of every slice, sharing the block's memory."""
+        """Return the bytes of every slice, sharing the block's memory."""
         return [
             block[piece.offset : piece.offset + num_bytes]
             for piece, num_bytes in zip(self._slices, self._num_bytes, strict=True)
@@ -315,7 +315,7 @@ class Shard:
 
 
 def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block of the slices' values, and what follows them."""
+    """Split off the block of the slices' values from what follows them."""
     block = torch.zeros(slices[-1].offset + slices[-1].num_bytes if slices else 0, dtype=torch.uint8)
     position = 0
     for piece in slices:
@@ -325,7 +325,7 @@ def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tens
 
 
 def _options(told: dict[str, Any]) -> dict[str, Any]:
-    """A group's, as torch has them."""
+    """Convert a group's options to torch's types."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 

@@ -245,7 +245,7 @@ class ShardServer:
                 shard.snapshot(number)
 
     def _known_version(self, request: _Request) -> int | None:
-        """The worker's version; before all versions if it made steps that were refused, so that it gets rid of them."""
+        """Return the worker's version; -1, before all, if it made steps that were refused and must drop them."""
         if request.worker not in self._refused or request.known_version is None:
             return request.known_version
         self._refused.discard(request.worker)

@@ -22,7 +22,7 @@ __all__ = ["STEP_RULES", "Group", "MomentumHistory", "State", "StepRule", "memor
 LONGER = 4.0
 """By how many times its own length momentum's memory becomes longer, for every round that gradients are old."""
 LARGEST_SHARE = 1 / 3
-"""Of the rounds so far, that momentum remembers beyond its own length: what it remembers, it learns late."""
+"""Share of the rounds so far that momentum may remember beyond its own length: what it remembers, it learns late."""
 _LONGEST = 1e6
 """Rounds of memory: a momentum of 1 would be without end."""
 
@@ -34,7 +34,7 @@ Scale = Callable[[Tensor, State, Group, float], tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(slots=True, kw_only=True)
 class MomentumHistory:
-    """What decides how long momentum remembers.
+    """The figures that decide how long momentum remembers.
 
     Attributes:
         rounds: Rounds since the parameters came to the store.
@@ -137,7 +137,7 @@ class StepRule:
 
 
 def penalised(parameter: Tensor, group: Group) -> Tensor:
-    """The parameter's gradient as the optimizer takes it: turned where it maximises, with the coupled weight decay."""
+    """Return the parameter's gradient as the optimizer takes it: negated if it maximises, with coupled weight decay."""
     gradient = parameter.grad
     assert gradient is not None
     if group.get("maximize"):
