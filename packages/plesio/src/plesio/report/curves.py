@@ -32,7 +32,7 @@ class Curve:
 
 
 def mean_by_index(curves: Sequence[Curve]) -> Curve:
-    """Mean of the first points, of the second points and so on, in x and in y, as far as every curve goes.
+    """Average the first points, the second points and so on, in x and in y, as far as every curve goes.
 
     Runs are evaluated at fixed sample counts, so the k-th evaluations of all seeds belong together although they come
     at different times; nothing is interpolated.
@@ -49,7 +49,7 @@ def mean_by_index(curves: Sequence[Curve]) -> Curve:
 
 
 def mean_on_shared_range(curves: Sequence[Curve], *, num_points: int, window: int = 1) -> Curve:
-    """Mean over the range of x that every curve covers, at ``num_points`` places, smoothed over ``window`` of them.
+    """Average over the range of x that every curve covers, at ``num_points`` places, smoothed over ``window`` of them.
 
     Between two points a curve is taken as straight; beyond its ends it is not extended. Near the ends of the range the
     window is cut to the places that exist.

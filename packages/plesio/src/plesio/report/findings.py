@@ -121,7 +121,7 @@ def bytes_finding(comparison: Comparison) -> str:
 
 
 def wait_finding(comparison: Comparison) -> str:
-    """How much of their time workers waited, at the two extremes."""
+    """Describe how much of their time workers waited, at the two extremes."""
     shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
     if not shares:
         return "Where each worker's time went"
@@ -137,7 +137,7 @@ def memory_finding(comparison: Comparison) -> str:
 
 
 def memory_of_run_finding(comparison: Comparison) -> str:
-    """How much parameters, gradients and optimizer state are, at the two extremes."""
+    """Describe how much memory parameters, gradients and optimizer state take, at the two extremes."""
     parts = ("parameters", "gradients", "optimizer")
     held = {
         summary.policy: sum(summary.memory[part] for part in parts) for summary in comparison.policies if summary.memory
@@ -152,7 +152,7 @@ def memory_of_run_finding(comparison: Comparison) -> str:
 
 
 def cpu_finding(comparison: Comparison) -> str:
-    """How busy the workers' processes were, at the two extremes."""
+    """Describe how busy the workers' processes were, at the two extremes."""
     used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
     if not used:
         return "Processor time over time"

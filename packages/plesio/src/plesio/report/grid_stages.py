@@ -92,7 +92,7 @@ def _figures(trace: Trace, rank: int, setting: GridSetting) -> StageFigures:
 
 
 def grid_charts(runs: Sequence[RunStages]) -> list[Chart]:
-    """Bubble, staleness and consensus of each run."""
+    """Draw bubble, staleness and consensus of each run."""
     charts: list[Chart] = []
     for number, run in enumerate(runs):
         charts += [_bubble_chart(run, number), _staleness_chart(run, number)]

@@ -90,7 +90,7 @@ def hedges_g(one: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def size_word(g: float) -> str:
-    """How large an effect is called.
+    """Name the size of an effect.
 
     >>> size_word(-0.3), size_word(2.1)
     ('small', 'large')
@@ -99,7 +99,7 @@ def size_word(g: float) -> str:
 
 
 def least_visible(num_seeds: int) -> float:
-    """How far a mean of paired differences must be from 0 to be claimed, in their standard deviations.
+    """Return how far a mean of paired differences must be from 0 to be claimed, in their standard deviations.
 
     >>> round(least_visible(3), 2), round(least_visible(10), 2)
     (2.48, 0.72)

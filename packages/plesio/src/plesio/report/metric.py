@@ -47,7 +47,7 @@ class Metric:
         return f"{self.scale * value:.1f} %" if self.is_percent else f"{value:.4g}"
 
     def spread_text(self, spread: Spread) -> str:
-        """Mean ± standard deviation; the mean alone for a single seed.
+        """Write mean ± standard deviation; the mean alone for a single seed.
 
         >>> Metric(name="accuracy", goal="max").spread_text(Spread.of({0: 0.98, 1: 0.97}))
         '97.5 ± 0.7 %'

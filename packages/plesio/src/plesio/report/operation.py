@@ -192,7 +192,7 @@ def _exchanges(spans: Iterable[ActivitySpan], traces: Mapping[int, Trace], run: 
 
 
 def _residuals(traces: Mapping[int, Trace]) -> tuple[float, ...]:
-    """By exchange, the largest of the workers'."""
+    """Return the largest of the workers' values, by exchange."""
     largest: dict[int, float] = {}
     for trace in traces.values():
         for record in trace.records:

@@ -48,7 +48,7 @@ def operation_advice(operation: Operation, *, beside: Sequence[Operation] = ()) 
 
 
 def operations_advice(operations: Sequence[Operation]) -> dict[str, list[str]]:
-    """Sentences by policy, of runs on the same network; policies without any are left out."""
+    """Write advice by policy, for runs on the same network; policies without any are left out."""
     found = {operation.policy: operation_advice(operation, beside=operations) for operation in operations}
     return {policy: texts for policy, texts in found.items() if texts}
 

@@ -77,7 +77,7 @@ def _moment(record: TraceRecord, *, worker: int, at_s: float) -> dict[str, Any]:
 
 
 def _counters(record: TraceRecord, *, worker: int, at_s: float) -> Iterator[dict[str, Any]]:
-    """Rows below the worker's own, each with the quantities of one unit."""
+    """Yield rows below the worker's own, each with the quantities of one unit."""
     for name, quantities in _COUNTERS.items():
         values = {label: record.fields[field] for label, field in quantities.items() if field in record.fields}
         if values:

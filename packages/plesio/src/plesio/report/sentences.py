@@ -63,7 +63,7 @@ def share_text(share: float) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in a row.
+    """Join words in a row.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -86,7 +86,7 @@ def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
 
 
 def _stages(summary: PolicySummary) -> list[str]:
-    """How late gradients were in a grid."""
+    """Describe how late gradients were in a grid."""
     if summary.staleness.max == 0 or len(summary.stage_staleness) < 2:
         return []
     means = [f"{staleness.mean:.1f}" for staleness in summary.stage_staleness]

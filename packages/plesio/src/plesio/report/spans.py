@@ -86,7 +86,7 @@ def read_traces(run_folder: Path, *, kind: str | None = None) -> RunTraces:
 
 
 def spans_of(run: RunTraces) -> Iterator[ActivitySpan]:
-    """All spans, worker by worker, in the order in which they were recorded."""
+    """Yield all spans, worker by worker, in the order in which they were recorded."""
     waited_s = _waited_s(run.by_worker)
     for worker, trace in run.by_worker.items():
         waits = iter(waited_s[worker])
@@ -111,7 +111,7 @@ def _blocked(records: Sequence[TraceRecord]) -> Iterator[tuple[_BlockedKey, floa
 
 
 def _waited_s(traces: Mapping[int, Trace]) -> dict[int, list[float]]:
-    """How long each blocked span was waiting, by worker and in the order of the spans."""
+    """Compute how long each blocked span was waiting, by worker and in the order of the spans."""
     blocked_s: dict[_BlockedKey, dict[int, float]] = defaultdict(dict)
     for worker, trace in traces.items():
         for key, duration_s in _blocked(trace.records):

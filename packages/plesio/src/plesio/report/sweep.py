@@ -75,7 +75,7 @@ def sweep_sentences(sweep: Sweep) -> list[str]:
 
 
 def _times_s(comparison: Comparison) -> dict[str, float]:
-    """Median times of the policies of which every seed reached the target, the shortest first."""
+    """Return the median times of the policies of which every seed reached the target, the shortest first."""
     points = {summary.policy: charts.TIME.point_of(summary) for summary in comparison.policies}
     found = {policy: point.median for policy, point in points.items() if point.median is not None and point.complete}
     return dict(sorted(found.items(), key=lambda item: item[1]))

@@ -118,7 +118,7 @@ def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPo
 
 
 def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """Specs of the policies that have a bound, from the tightest on; of one bound, by their period."""
+    """List the specs of the policies that have a bound, from the tightest on; of one bound, by their period."""
     specs = dict.fromkeys(summary.policy for comparison in comparisons.values() for summary in comparison.policies)
     return [
         spec for _, _, spec in sorted((policy.bound, policy.period, spec) for spec, policy in _bounded(specs).items())
@@ -172,7 +172,7 @@ def bandwidth_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *
 
 
 def _dot_shift(number: int) -> float:
-    """How far to the right of its line the dots of the ``number``-th one are, as a share of the axis."""
+    """Return how far right of its line the dots of the ``number``-th one are, as a share of the axis."""
     return (number + 1.5) * _DOT_GAP
 
 
@@ -189,14 +189,14 @@ def _bound_labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def _from_warm_to_cold(number: int) -> list[str]:
-    """So many colours: an order, and no policy's."""
+    """Return so many colours: an order, and no policy's."""
     places = [place / max(1, number - 1) for place in range(number)]
     parts = sample_colorscale(_SLOW_TO_FAST, places, colortype="tuple")
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in parts]
 
 
 def _ticks(places: Mapping[str, float]) -> dict[float, str]:
-    """Labels on two lines at the bandwidths, without those that would overlap the one before."""
+    """Return labels on two lines at the bandwidths, without those that would overlap the one before."""
     gap = _LABEL_GAP * math.log10(max(places.values()) / min(places.values()))
     ticks: dict[float, str] = {}
     for bandwidth, place in places.items():

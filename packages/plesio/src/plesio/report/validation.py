@@ -24,7 +24,7 @@ _NOTHING = 1e-12
 
 
 def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
-    """Every row, then the summary.
+    """Render every row, then the summary.
 
     Args:
         predictions: Whose settings have the same names.
@@ -102,7 +102,7 @@ def _error(error: float, scale: Scale, *, signed: bool = False) -> str:
 
 
 def predictions_chart(predictions: Sequence[Prediction]) -> Panels:
-    """All predictions; colours are policies, marks are tasks and step times, hollow ones the baseline's."""
+    """Draw all predictions; colours are policies, marks are tasks and step times, hollow ones the baseline's."""
     policies = list(dict.fromkeys(prediction.setting["policy"] for prediction in predictions))
     colours = {name: look.colour for name, look in looks_of(policies, quiet=policies[0]).items()}
     workloads = dict.fromkeys(_workload(prediction) for prediction in predictions)

@@ -164,7 +164,7 @@ class Job:
             )
 
     def missing(self) -> list[int]:
-        """Workers that the job should begin with and that have not come."""
+        """List the workers that the job should begin with and that have not come."""
         return [rank for rank in range(self.place.num_workers) if not self._store.check([f"here/{rank}"])]
 
     def assure_all_come(self) -> None:
@@ -275,7 +275,7 @@ class Job:
             process_group(PrefixStore(at, self._store), rank=place.rank, gpus=gpus, timeout=timeout)
 
     def links(self, device: torch.device) -> TorchLinks:
-        """Messages to any worker of the group, by its rank in the job."""
+        """Make the links for messages to any worker of the group, by its rank in the job."""
         return TorchLinks(self.group(device.type), device=device, workers=self._members)
 
     def board(self) -> StoreBoard:
@@ -388,7 +388,7 @@ class Job:
         self._group_traffic.shut()  # Gloo's own abort wakes nobody
 
     def bytes_sent(self) -> Counter[str]:
-        """Bytes this process has sent in this job, by class of link."""
+        """Count the bytes this process has sent in this job, by class of link."""
         sent: Counter[str] = Counter(collective=self._group_traffic.bytes_sent())
         for endpoint in self._servers.connections:
             sent.update(ipc=endpoint.traffic.ipc.sent, tcp=endpoint.traffic.tcp.sent)

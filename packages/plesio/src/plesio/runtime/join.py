@@ -384,7 +384,7 @@ class _Run:
         return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
 
     def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> WorkerTimeline:
-        """With a trace in the folder, if there is one."""
+        """Make the timeline, with a trace in the folder, if there is one."""
         timeline = WorkerTimeline.of(
             meter, self.folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges
         )

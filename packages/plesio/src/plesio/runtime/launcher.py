@@ -152,7 +152,7 @@ def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest 
 
 
 def _lost(checkpoints: CheckpointSetting, outcome: JobOutcome, *, since_unix_s: float, begun_unix_s: float) -> str:
-    """How far a run had come that failed, and where it goes on, in a sentence."""
+    """Describe in a sentence how far a run had come that failed, and where it goes on."""
     failed_unix_s = min(ending.at_unix_s for ending in outcome.endings)
     last = _latest(checkpoints, since_unix_s=since_unix_s)
     if last is None:

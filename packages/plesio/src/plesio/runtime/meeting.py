@@ -77,7 +77,7 @@ def process_group(
 
 @contextlib.contextmanager
 def gloo_interface(place: WorkerPlace) -> Iterator[None]:
-    """Gloo on the interface that leads to the others (the host name may not), unless the user chose one."""
+    """Let Gloo use the interface that leads to the others (the host name may not), unless the user chose one."""
     interface = place.own_interface()
     if interface is None or "GLOO_SOCKET_IFNAME" in os.environ:
         yield

@@ -25,15 +25,15 @@ class Site(Protocol):
         ...
 
     def here(self) -> AbstractContextManager[None]:
-        """In this context this thread is where that address is."""
+        """Put this thread, within this context, on the host of that address."""
         ...
 
     def environment(self, rank: int, *, num_workers: int) -> Mapping[str, str]:
-        """Variables that say where a worker is."""
+        """Return the variables that tell a worker its place."""
         ...
 
     def entry(self, rank: int) -> HostEntry | None:
-        """For a worker that is a fork of this process; None if it is where it belongs."""
+        """Return the entry of a worker that is a fork of this process; None if it is where it belongs."""
         ...
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:

@@ -140,7 +140,7 @@ def supervise(
 
 @contextmanager
 def _signals_as_bytes() -> Iterator[socket.socket]:
-    """While inside, each stop signal arrives as a byte on the socket instead of its usual effect."""
+    """Turn each stop signal within this context into a byte on the socket, instead of its usual effect."""
 
     def arrived(number: int, frame: FrameType | None) -> None:
         pass  # the wake-up socket has its number

@@ -125,7 +125,7 @@ def _chart_over_time(layout: PaperLayout, used: Sequence[Used]) -> Panels | None
 
 
 def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator[tuple[str, str, PolicySummary]]:
-    """(row, strategy, summary) with 2 workers or more, model by model, where all of these strategies were run."""
+    """Yield (row, strategy, summary) with 2 workers or more, model by model, where all of these strategies were run."""
     for model in found.models():
         for workers in PAPER.workers[1:]:
             summaries = [found.summary(strategy, model=model, workers=workers) for strategy in strategies]
@@ -190,7 +190,7 @@ def _memory_chart(found: Characterisation, layout: PaperLayout) -> BarChart | No
 
 
 def speed_up_chart(found: Characterisation) -> Panels | None:
-    """Speed-up over the number of workers, a panel a model and a line a policy."""
+    """Draw the speed-up over the number of workers, a panel a model and a line a policy."""
     looks = _looks(found)
     panels = []
     for model in found.models():
@@ -255,7 +255,7 @@ def accuracy_chart(found: Characterisation) -> Panels | None:
 
 
 def _with_most_workers(found: Characterisation) -> Iterator[tuple[Comparison, str]]:
-    """Each model's comparison with the most workers, nothing else varied, and what to call it."""
+    """Yield each model's comparison with the most workers, nothing else varied, and its title."""
     for model in found.models():
         for number in sorted({one.workers for one in found.settings}, reverse=True):
             comparison = found.measured(model=model, workers=number)
@@ -265,7 +265,7 @@ def _with_most_workers(found: Characterisation) -> Iterator[tuple[Comparison, st
 
 
 def pareto_chart(found: Characterisation) -> Panels | None:
-    """Time against the final metric with the most workers, a panel a model; the front is joined."""
+    """Draw time against the final metric with the most workers, a panel a model; the front is joined."""
     looks = _looks(found)
     panels = []
     fronts: list[str] = []
@@ -293,7 +293,7 @@ def pareto_chart(found: Characterisation) -> Panels | None:
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Names of the points with no other that costs no more and gains no less, from the cheapest on.
+    """Name the points with no other that costs no more and gains no less, from the cheapest on.
 
     Args:
         points: (cost, gain) of each.
@@ -339,7 +339,7 @@ def _pareto_panel(comparison: Comparison, looks: Looks, *, title: str) -> tuple[
 
 
 def factor_charts(found: Characterisation) -> list[Panels]:
-    """For each part and each factor that it varies besides model and workers: what that does to speed and metric."""
+    """Draw, for each part and each factor that it varies beside model and workers, the effect on speed and metric."""
     made = []
     for part in found.parts:
         for factor in FACTORS[2:]:
@@ -349,7 +349,7 @@ def factor_charts(found: Characterisation) -> list[Panels]:
 
 
 def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
-    """Levels along the axis; what else the part crosses is held at its first level."""
+    """Draw the levels along the axis; what else the part crosses is held at its first level."""
     chosen = {level: found.settings[combination] for level, combination in part.along(factor).items()}
     looks = _looks(found)
     metric = next(iter(chosen.values())).metric

@@ -93,12 +93,12 @@ class Characterisation:
         return next((found[policy] for policy in PAPER.strategies[strategy].policies if policy in found), None)
 
     def tested(self, figure: Literal["speed", "metric", "spread"]) -> list[tuple[Claim, Judgement]]:
-        """Claims about a figure that have a p value, each with what the seeds say of it."""
+        """List the claims about a figure that have a p value, each with its judgement."""
         judged = ((claim, getattr(claim, figure)) for claim in self.claims)
         return [(claim, one) for claim, one in judged if one is not None and one.p_value is not None]
 
     def models(self) -> list[str]:
-        """Names of the models, in the order of the runs."""
+        """Name the models, in the order of the runs."""
         return list(dict.fromkeys(combination.model for combination in self.settings))
 
     def unfinished(self) -> Iterator[str]:
@@ -112,7 +112,7 @@ class Characterisation:
 def summarise_characterisation(
     parts: Sequence[Part], runs: Mapping[Combination, Sequence[RunResult]]
 ) -> Characterisation:
-    """All figures of a characterisation.
+    """Summarise all figures of a characterisation.
 
     Raises:
         DataError: There are no runs, or those of a combination cannot be compared.
@@ -154,7 +154,7 @@ def _claim(combination: Combination, summary: PolicySummary, comparison: Compari
 
 
 def _digests(comparison: Comparison, policy: str) -> dict[int, str]:
-    """Digests of the final parameters by seed; steps are the same where these are, as by racks where there is one."""
+    """Collect digests of the final parameters by seed; equal ones mean equal steps, as by racks where there is one."""
     return {
         run.seed: run.parameters_sha256
         for run in comparison.runs
@@ -193,7 +193,7 @@ def _by_family(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def regained(found: Characterisation) -> dict[str, Judgement]:
-    """By model: final metric of the modified asynchronous server minus the plain one's, with the most workers.
+    """Compare the final metrics of the modified asynchronous server and the plain one with the most workers, by model.
 
     That the modified one wins accuracy back is the source's main claim (Table 7). The p values of all models are one
     family.

@@ -168,14 +168,14 @@ def _decision(found: Characterisation, feature: str, strategy: str, base: str) -
 
 
 def _efficiency(found: Characterisation, strategy: str, *, model: str, workers: int) -> float | None:
-    """Speed-up over one worker, a worker."""
+    """Return the speed-up over one worker, a worker."""
     rates = [found.summary(strategy, model=model, workers=number) for number in (workers, 1)]
     many, one = (None if rate is None or rate.samples_per_s is None else rate.samples_per_s.mean for rate in rates)
     return None if many is None or not one else many / one / workers
 
 
 def scaling_table(found: Characterisation) -> Table:
-    """Speed-up and efficiency by model, policy and number of workers, against the same policy with one worker."""
+    """Tabulate speed-up and efficiency by model, policy and number of workers, against one worker."""
     rows = []
     for combination, comparison in found.settings.items():
         if comparison is not found.measured(model=combination.model, workers=combination.workers):
@@ -211,7 +211,7 @@ def scaling_table(found: Characterisation) -> Table:
 
 
 def claims_tables(found: Characterisation) -> dict[str, Table]:
-    """For speed, metric and spread: each policy against the baseline of its setting, and what may be said of it."""
+    """Tabulate speed, metric and spread: each policy against its setting's baseline, with the verdict."""
 
     def rows(name: str, better: str, worse: str) -> Iterator[list[str]]:
         for claim in found.claims:
@@ -243,7 +243,7 @@ def _estimate(one: Judgement, text: Callable[[float], str]) -> str:
 
 
 def _tests(one: Judgement) -> tuple[str, str, str]:
-    """p, p by Holm's method, and the effect size in words."""
+    """Return p, p by Holm's method, and the effect size in words."""
     if one.p_value is None or one.p_adjusted is None:
         return _NONE, _NONE, _NONE
     size = _NONE if one.g is None else f"{one.g:+.1f}, {size_word(one.g)}"

@@ -64,7 +64,7 @@ def amount_colour(share: float) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on a ``#rrggbb`` colour.
+    """Choose black or white, whichever is easier to read on a ``#rrggbb`` colour.
 
     >>> ink_on("#0072b2"), ink_on("#e69f00")
     ('white', 'black')

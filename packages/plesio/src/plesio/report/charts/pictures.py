@@ -148,7 +148,7 @@ def _(chart: LineChart, axes: Axes) -> None:
 
 
 def _style(series: Series, look: Look, number: int | None) -> dict[str, Any]:
-    """How a line is drawn, or points; ``number`` is a line's among those that have markers."""
+    """Choose how a line is drawn, or points; ``number`` is a line's among those that have markers."""
     is_thin = series.weight == "thin"
     if series.style in ("points", "strokes"):
         style: dict[str, Any] = {"linestyle": "", "marker": _SHAPES[look.shape], "markersize": _SIZES[series.weight]}
@@ -245,7 +245,7 @@ def _(chart: Timeline, axes: Axes) -> None:
 
 
 def _name_below(figure: Figure, *, fewest: int) -> None:
-    """Names of what has one, below the chart, where they cover nothing; a taller picture for them."""
+    """Write names below the chart, where they cover nothing; a taller picture for them."""
     signs = {
         name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -262,7 +262,7 @@ def _rows_down(axes: Axes, rows: Sequence[str]) -> None:
 
 
 def _set_axis(axes: Axes, axis: Axis, along: str, values: Sequence[float] = ()) -> None:
-    """Title, range and ticks; ``values`` are those along the axis, which a logarithmic one needs."""
+    """Set title, range and ticks; ``values`` are those along the axis, which a logarithmic one needs."""
     view = axis.view
     getattr(axes, f"{along}axis").set_major_formatter(_TICK_TEXT)
     if axis.log:

@@ -121,7 +121,7 @@ def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str
 
 
 def extent(values: Sequence[float]) -> tuple[float, float]:
-    """Both ends of a logarithmic axis on which all ``values`` are, with some margin; what is not positive is on none.
+    """Choose the ends of a logarithmic axis for all positive ``values``, with some margin.
 
     >>> low, high = extent([1.0, 1000.0, math.nan])
     >>> f"{low:.2f} to {high:.0f}"
@@ -133,14 +133,14 @@ def extent(values: Sequence[float]) -> tuple[float, float]:
 
 
 def values_along(chart: LineChart, axis: str) -> list[float]:
-    """All that is drawn along ``x`` or ``y``."""
+    """Collect all values that are drawn along ``x`` or ``y``."""
     if axis == "x":
         return [*chain.from_iterable(series.x for series in chart.series), *chart.marks.values(), *chart.moments]
     return [*chain.from_iterable((*series.y, *series.low, *series.high) for series in chart.series), *chart.levels]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Three to six round values from ``low`` to ``high``: powers of ten, or closer to each other where few are.
+    """Choose three to six round values from ``low`` to ``high``: powers of ten, or closer to each other where few are.
 
     >>> log_ticks(0.5, 2e4), log_ticks(4, 60), log_ticks(0.8, 12)
     ([1.0, 10.0, 100.0, 1000.0, 10000.0], [5.0, 10.0, 20.0, 50.0], [1.0, 3.0, 10.0])
@@ -182,7 +182,7 @@ def marked_lines(series: Sequence[Series]) -> list[Series]:
 
 
 def rows_of(chart: Chart) -> list[str]:
-    """Names of the chart's rows, from the top down; none where it has no rows."""
+    """Name the chart's rows, from the top down; none where it has no rows."""
     if isinstance(chart, LineChart):
         return [on_two_lines(text) for text in chart.y.ticks.values()] if chart.y.down else []
     return [on_two_lines(row) for row in chart.rows] if isinstance(chart, BarChart | RangeChart | Timeline) else []
@@ -202,7 +202,7 @@ def on_two_lines(name: str) -> str:
 
 
 def fewest_names(chart: Chart) -> int:
-    """How many names a legend has at least: one alone is told by the title, unless it is a colour's."""
+    """Return the least number of names in a legend: one alone is told by the title, unless it is a colour's."""
     return 1 if isinstance(chart, HeatMap) else 2
 
 

@@ -218,7 +218,7 @@ def _num_exchanges(spans: Sequence[PolicySpan]) -> int:
 
 
 def _num_in_full(spans: Sequence[PolicySpan], *, sent_share: float, num_racks: int, num_workers: int) -> float:
-    """How many exchanges of all workers in full have as many bytes; the module's head has the formula."""
+    """Count the full exchanges of all workers with as many bytes; the module's head has the formula."""
     count = _num_exchanges(spans)
     if not isinstance(parse_policy(spans[0].policy), Hierarchical):
         return count * sent_share
@@ -228,7 +228,7 @@ def _num_in_full(spans: Sequence[PolicySpan], *, sent_share: float, num_racks: i
 
 
 def _sent_share(spec: str, *, low_rank_share: float) -> float:
-    """Bytes of an exchange under this policy, as a share of those of one in full; in low rank what workers say."""
+    """Return the bytes of an exchange under this policy, as a share of full ones; in low rank as workers report."""
     if spec == IN_LOW_RANK.spec:
         return low_rank_share
     compression = getattr(parse_policy(spec), "compression", NO_COMPRESSION)

@@ -20,7 +20,7 @@ __all__ = ["render_explanation", "render_explanation_page"]
 
 
 def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) -> RenderableType:
-    """How it did against bsp, with the figures as a table, then the sentences as paragraphs, and the advice."""
+    """Render the verdict against bsp with its table, then the sentences as paragraphs, and the advice."""
     figures = measured_table(explanation)
     parts: list[RenderableType] = [
         *map(Text, (heading_text(explanation), *verdict_sentences(explanation))),
@@ -79,7 +79,7 @@ def _sentence(review: ExplainedReview) -> str:
 
 
 def _inputs_text(inputs: Mapping[str, float]) -> str:
-    """All figures by the component that named them.
+    """Write all figures by the component that named them.
 
     >>> _inputs_text({"noise.slack": 3.0, "noise.scale": 41.257, "progress.after": 0.5})
     'noise: slack 3, scale 41.26; progress: after 0.5'

@@ -42,7 +42,7 @@ class ChangingRuns:
     comparison: Path | None
 
     def choose(self, *, policy: str | None = None, seed: int | None = None) -> int:
-        """Place of the first run with this policy and seed; None is any.
+        """Find the first run with this policy and seed; None is any.
 
         Raises:
             DataError: There is none.
@@ -95,7 +95,7 @@ class ChangingRuns:
         return None if operation is None else operation_advice(operation)
 
     def _num_seeds(self, run: RunResult) -> int:
-        """How many seeds both this policy and bsp were run to the end with."""
+        """Count the seeds with which both this policy and bsp were run to the end."""
         ours = {one.seed for one in self.known if one.policy == run.policy and one.status == "finished"}
         return len(ours & {one.seed for one in self.known if _is_bsp_of(one, run)})
 
@@ -153,7 +153,7 @@ def _comparison_of(directory: Path) -> Path | None:
 
 
 def _event_folders(directory: Path) -> dict[tuple[str, int], Path]:
-    """Folders with recorded events, by policy and seed; each has the result of its run beside them."""
+    """Find the folders with recorded events, by policy and seed; each has the result of its run beside them."""
     folders: dict[tuple[str, int], Path] = {}
     for events in sorted((directory / _RUNS).glob(f"*/{_EVENTS}")):
         for run in read_results(events.with_name(_RESULTS))[:1]:

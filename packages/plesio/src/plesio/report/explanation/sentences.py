@@ -42,7 +42,7 @@ def heading_text(explanation: Explanation) -> str:
 
 
 def explanation_sentences(explanation: Explanation) -> list[str]:
-    """How the run began, and each change with what steps took then; a single sentence where nothing changed."""
+    """Describe how the run began, and each change with its step times; in a single sentence if nothing changed."""
     if not explanation.chapters:
         return ["No step was finished, so there is nothing to tell."]
     first = explanation.chapters[0]
@@ -79,7 +79,7 @@ def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
 
 
 def upheld_text(latest: ExplainedReview | None, *, reason: str) -> str:
-    """Why the latest review left in force what came into force for ``reason``; with a space before it.
+    """Explain why the latest review left in force what came into force for ``reason``; with a space before it.
 
     Empty where there was no such review, or it gave the same reason with other figures.
     """
@@ -134,7 +134,7 @@ def _took_text(chapter: Chapter, *, until: str) -> str:
 
 
 def _steps_made_text(chapter: Chapter) -> str:
-    """How many steps each worker made on the store, where they were not equally many."""
+    """Describe how many steps each worker made on the store, where they were not equally many."""
     fewest, most = min(chapter.steps_made, default=0), max(chapter.steps_made, default=0)
     return "" if fewest == most else f"; the workers made between {fewest} and {counted(most, 'step')}"
 
@@ -156,7 +156,7 @@ def _deeds(change: Change) -> Iterator[str]:
 
 
 def _grounds(change: Change) -> Iterator[str]:
-    """Why; shares are not what the policy's reason speaks of."""
+    """Yield the reasons; shares are not what the policy's reason speaks of."""
     if change.reshared:
         yield f"because {_pace_text(change.pace_s, shares=change.shares)}"
     if change.restored or change.policy != change.before:
@@ -219,7 +219,7 @@ def _total_sentence(explanation: Explanation) -> str:
 
 
 def _sent_text(explanation: Explanation) -> str:
-    """How less was sent than under bsp: by fewer exchanges, by smaller ones, or by both; empty where it was not."""
+    """Describe how less was sent than under bsp: by fewer exchanges, smaller ones, or both; empty if it was not."""
     exchanges = sum(chapter.num_exchanges for chapter in explanation.chapters)
     compressed = sum(chapter.num_compressed for chapter in explanation.chapters)
     by_racks = any(isinstance(parse_policy(chapter.policy), Hierarchical) for chapter in explanation.chapters)

@@ -64,7 +64,7 @@ class RecordedClock:
         self._points = sorted({**known, max(num_steps, *known): run.wall_s}.items())
 
     def at_s(self, clock: float) -> float:
-        """Seconds of training when the step that ends at ``clock`` was finished."""
+        """Return the seconds of training when the step that ends at ``clock`` was finished."""
         place = bisect_right(self._points, (clock, float("inf")))
         if place == len(self._points):
             return self._points[-1][1]
@@ -85,7 +85,7 @@ def slack_of(spec: str) -> int:
 
 
 def components_of(policy: Adaptive) -> tuple[str, ...]:
-    """Names of the components that may object to slack.
+    """Name the components that may object to slack.
 
     >>> components_of(Adaptive(phase=None))
     ('gradient', 'noise', 'feedback', 'progress')
@@ -190,7 +190,7 @@ class _Steps:
             self._pace_s |= _paces(answer.reviews)
 
     def measured_s(self, begin: int, end: int) -> float | None:
-        """Mean over the workers and the steps from one clock to another; None if no review tells of them."""
+        """Return the mean over the workers and the steps from one clock to another; None without a review of them."""
         told = [self._measured_s[clock] for clock in range(begin + 1, end + 1) if clock in self._measured_s]
         return statistics.fmean(told) if told else None
 
@@ -227,7 +227,7 @@ def _measured(reviews: Sequence[Reviewed]) -> dict[int, float]:
 
 
 def _paces(reviews: Sequence[Reviewed]) -> dict[int, tuple[float, ...]]:
-    """Each worker's seconds of computing in each step, brought to an equal share of the step's samples."""
+    """Return each worker's seconds of computing in each step, brought to an equal share of the step's samples."""
     clocks = _clocks(reviews)
     paces = {}
     for place, clock in zip(range(-len(clocks), 0), clocks, strict=True):

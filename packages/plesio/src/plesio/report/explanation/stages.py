@@ -42,7 +42,7 @@ class StoreSteps:
         return dict(sorted(steps.items()))
 
     def furthest(self, begin: int) -> int:
-        """Clock of the furthest worker under what came into force at ``begin``; this one if no update came."""
+        """Return the clock of the furthest worker under what came into force at ``begin``; without updates that."""
         return max((arrived.clock for since, arrived in self._arrivals if since == begin), default=begin)
 
 

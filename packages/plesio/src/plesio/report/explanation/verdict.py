@@ -116,7 +116,7 @@ def measured_table(explanation: Explanation) -> Table | None:
 
 
 def _unknown(explanation: Explanation) -> list[str]:
-    """There is no bsp to hold it against."""
+    """State that there is no bsp to hold it against."""
     where = "no finished run of bsp with the same task, workers and seed is here"
     sentences = [f"Whether this run did better or worse than bsp is not known: {where}."]
     if explanation.predicts:
@@ -160,7 +160,7 @@ def _time(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str]:
 
 
 def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
-    """Both evaluated a model that was at the target; by this reading, when, if not by luck alone."""
+    """Write when each held the target by this reading, which does not count a lucky evaluation."""
     if theirs is None:
         return f"held the target for more than a lucky evaluation ({how}), and bsp did not"
     if ours is None:
@@ -270,7 +270,7 @@ def outcome_of(run: RunResult, *, target: float | None) -> MeasuredOutcome:
 
 
 def smoothed(evaluations: Sequence[Evaluation]) -> list[tuple[float, float]]:
-    """(seconds, mean of an evaluation and its neighbours); NaN next to one that is; empty with too few to smooth.
+    """Return (seconds, mean of an evaluation and its neighbours); NaN next to a NaN; empty with too few to smooth.
 
     >>> points = [Evaluation(samples=n, at_s=n, metric=m) for n, m in enumerate([0.0, 0.3, 0.6, 0.3, 0.6, 0.6])]
     >>> [round(metric, 2) for _, metric in smoothed(points)]
@@ -289,7 +289,7 @@ def _first_s(evaluations: Sequence[Evaluation], *, target: float, goal: Literal[
 
 
 def _crossing_s(points: Sequence[tuple[float, float]], *, target: float, goal: Literal["max", "min"]) -> float | None:
-    """When the line through the points first meets the target."""
+    """Return when the line through the points first meets the target."""
     sign = 1.0 if goal == "max" else -1.0
     for place, (at_s, value) in enumerate(points):
         if not sign * value >= sign * target:

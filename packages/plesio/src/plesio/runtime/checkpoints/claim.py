@@ -48,7 +48,7 @@ _open: "weakref.WeakSet[FolderClaim]" = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """In a process that was forked: what the parent holds stays the parent's alone."""
+    """Close the claims of a forked process: the parent alone holds them."""
     for claim in list(_open):
         claim.close()
 

@@ -137,7 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -192,11 +192,11 @@ class HashedFile(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return its descriptor."""
         return self._descriptor
 
     def tell(self) -> int:
-        """Bytes up to now."""
+        """Return the number of bytes up to now."""
         return self._num_bytes
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -215,7 +215,7 @@ class HashedFile(io.RawIOBase):
         return num_bytes
 
     def close(self) -> None:
-        """Have it on the disk; harmless when repeated."""
+        """Flush it to the disk; harmless when repeated."""
         if not self.closed:
             try:
                 os.fsync(self._descriptor)
@@ -291,7 +291,7 @@ def faults(path: Path, files: Mapping[str, WrittenFile], *, on_bytes: Callable[[
 
 
 def _committed_unix_s(path: Path) -> float:
-    """When the checkpoint in this folder was; where its manifest says nothing, when the folder was last changed."""
+    """Return when the checkpoint in this folder was committed; without a manifest, when the folder last changed."""
     try:
         return read_manifest(path).created_unix_s
     except DataError:

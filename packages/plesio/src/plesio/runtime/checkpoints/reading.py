@@ -46,7 +46,7 @@ _CLASSES = {
 
 
 def read(path: Path) -> StateDict:
-    """All tensors and values of the checkpoint in this folder, as ``{"model": ..., "optimizer": ...}``.
+    """Read all tensors and values of the checkpoint in this folder, as ``{"model": ..., "optimizer": ...}``.
 
     Raises:
         DataError: They cannot be read, or hold something that could run.

@@ -106,7 +106,7 @@ class ResumedCheckpoint:
         return Report(**reports[str(rank)]) if str(rank) in reports else Report()
 
     def books(self) -> str:
-        """For server 0."""
+        """Read the books for server 0."""
         return (self.path / "books.json").read_text(encoding="utf-8")
 
 

@@ -57,7 +57,7 @@ def could_not_be_written(folder: Folder, error: Exception) -> str:
 
 
 def say(part: Path, rank: int, said: Said) -> None:
-    """Say it; on the disk when this returns."""
+    """Leave a note; it is on the disk when this returns."""
     unfinished = part / f"said-{rank}.part"
     with HashedFile(unfinished) as file:
         file.write(msgspec.json.encode(said))

@@ -61,7 +61,7 @@ def _dense(value: Any) -> Any:
 
 
 def check_model(replica: Replica, state: Mapping[str, Any]) -> None:
-    """See that ``state`` is of this model.
+    """Check that ``state`` is of this model.
 
     Raises:
         DataError: It is of another one; the message names what differs.
@@ -191,7 +191,7 @@ class _HashedFiles(FileSystem):
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, its elements in the order in which they are read."""
+    """Copy a tensor to the CPU, its elements in the order in which they are read."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 

@@ -85,7 +85,7 @@ def _changes(here: OptimizerRecord, there: OptimizerRecord) -> Iterator[str]:
 
 
 def check_plain(replica: Replica) -> None:
-    """See that all that the optimizer has beside tensors can be read again.
+    """Check that all that the optimizer has beside tensors can be read again.
 
     Raises:
         ConfigError: It has something else than numbers, texts, and lists and tables of them.

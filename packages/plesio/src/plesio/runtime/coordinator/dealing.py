@@ -23,7 +23,7 @@ Dealing = Literal["guided", "fixed"]
 
 
 def next_round_sizes(num_left: int, *, num_slots: int, batch_size: int) -> list[int]:
-    """Sizes of the next round's batches; never leaves behind less than one sample per slot."""
+    """Return the sizes of the next round's batches; never leave behind less than one sample per slot."""
     if num_left >= num_slots * (batch_size + 1):
         return [batch_size] * num_slots
     share, extra = divmod(num_left, num_slots)
@@ -51,7 +51,7 @@ class Pool:
         return self.num_fresh + sum(map(len, self.returned))
 
     def take_returned(self, num: int, *, num_workers: int, rest: int) -> Span | None:
-        """Up to ``num`` samples of the first span that is enough for ``num_workers``; leaves nothing below ``rest``."""
+        """Take up to ``num`` samples of the first span large enough for ``num_workers``; leave none below ``rest``."""
         for index, span in enumerate(self.returned):
             if len(span) < num_workers:
                 continue
@@ -78,7 +78,7 @@ class Pool:
         return span
 
     def remainder(self) -> Remainder:
-        """All of it, in order, what belongs together in one span."""
+        """Return all of it, in order, what belongs together in one span."""
         spans: list[Span] = []
         for span in sorted(self.returned):
             last = spans[-1] if spans else None
@@ -161,7 +161,7 @@ class GuidedDealer:
         return self._num_workers.get(worker, 1)
 
     def _num_due(self, worker: int, *, rivals: Set[int], held: Mapping[int, int]) -> int:
-        """How many batches ``worker`` gets if each one left goes to whoever would finish it first (list scheduling).
+        """Count the batches that ``worker`` gets if each goes to the worker that finishes it first (list scheduling).
 
         Looks no further ahead than a full block each: beyond that the answer makes no difference.
         """

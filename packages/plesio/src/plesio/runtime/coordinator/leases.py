@@ -63,7 +63,7 @@ def synchronous_batches(
     drop_last: bool = False,
     limit: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """One rank's batches of an epoch: as many on every rank, and every sample on exactly one of them.
+    """Deal one rank's batches of an epoch: as many on every rank, and every sample on exactly one of them.
 
     Full rounds take ``num_workers * batch_size`` samples. Of the rest, at least one sample per worker makes a last,
     shorter round whose batches differ by at most one sample; fewer than that are added to the last full round.
@@ -101,7 +101,7 @@ def synchronous_batches(
 
 
 def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Iterator[list[int]]:
-    """Sizes of the batches of each round, by rank, until ``num_samples`` are dealt; fewer than workers are not.
+    """Yield the sizes of each round's batches, by rank, until ``num_samples`` are dealt; fewer than workers are not.
 
     >>> list(round_sizes(10, num_workers=2, batch_size=3)), list(round_sizes(1, num_workers=2, batch_size=3))
     ([[3, 3], [2, 2]], [])
@@ -178,7 +178,7 @@ class LeaseRecords:
         dealing: Dealing,
         num_workers: Mapping[int, int],
     ) -> Self:
-        """Deals out what is left of a plan that was begun otherwise; for racks, in pieces that are large enough."""
+        """Make the book of what is left of a plan begun otherwise; for racks, in pieces that are large enough."""
         book = cls.__new__(cls)
         book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers)
         return book

@@ -97,7 +97,7 @@ class Ledger:
         self._started_s, self.rack_of = started_s, tuple(rack_of)
 
     def elapsed_s(self, now_s: float) -> float:
-        """Seconds that the run has taken, those of the part before it was resumed among them."""
+        """Return the seconds that the run has taken, with those of the part before it was resumed."""
         return now_s - self._started_s
 
     def ran_on(self, environment: Environment) -> None:
@@ -113,7 +113,7 @@ class Ledger:
         self.status, self.error = status, error
 
     def state(self) -> "LedgerState":
-        """All that has been entered, to go on from."""
+        """Return all that has been entered, to go on from."""
         reports = self.workers.totals()
         if self._of_lost is not None:  # what a lost worker said last may be more or less than what became of it
             members, of_others = self._of_lost
@@ -229,7 +229,7 @@ class Ledger:
         self.applied_positions += num_positions
 
     def stale(self, counts: Mapping[int, int]) -> None:
-        """So many updates were applied with each staleness."""
+        """Count updates by the staleness with which they were applied."""
         self._staleness.update(counts)
 
     def steered(self, action: Steer, *, at_s: float) -> None:
@@ -254,7 +254,7 @@ class Ledger:
         self.decisions[-1] = {**self.decisions[-1], "latest": latest}
 
     def progress(self) -> RunFigures:
-        """Figures for a live display."""
+        """Return figures for a live display."""
         reports = self.workers.reports.values()
         total = sum(self._staleness.values())
         return RunFigures(

@@ -43,7 +43,7 @@ class LossCurve:
             self._bins[number // 2] = before + num, before_s + sum_s, before_loss + sum_loss
 
     def points(self, most: int) -> tuple[LossPoint, ...]:
-        """At most so many points, each the mean of as many bins."""
+        """Return at most so many points, each the mean of as many bins."""
         numbers = sorted(self._bins)
         width = max(1, -(-len(numbers) // most))
         points = []

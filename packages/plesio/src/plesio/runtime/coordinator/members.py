@@ -43,7 +43,7 @@ LEASE_STEPS = 20
 
 
 def lease_s(step_s: float) -> float:
-    """Seconds of silence after which a worker is lost, where the slowest one's step takes so long; 0 is not known."""
+    """Return the seconds of silence after which a worker is lost, for the slowest step time; 0 is not known."""
     return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
 
 
@@ -181,7 +181,7 @@ class Members(dict[int, Member]):
         return {worker: tuple(rack) for rack in racks.values() for worker in rack}
 
     def dissolve_racks(self) -> None:
-        """From now on everyone speaks for itself."""
+        """Let every worker speak for itself from now on."""
         self.by_racks = False
         for member in self.values():
             member.num_workers = 1

@@ -61,7 +61,7 @@ class Newcomers:
         self._early[worker] = join
 
     def early(self) -> list[tuple[int, Join]]:
-        """Those, once."""
+        """Return the early ones, once."""
         early, self._early = self._early, {}
         return sorted(early.items(), key=lambda one: one[0])
 

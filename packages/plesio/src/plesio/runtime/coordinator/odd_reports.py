@@ -131,7 +131,7 @@ def _draw_alike(reports: Mapping[int, Report], *, num_workers: int) -> bool:
 
 
 def refusals(reports: Mapping[int, Report]) -> list[str]:
-    """Lines for workers most of whose gradients were refused: they have trained on next to nothing."""
+    """Write lines on workers most of whose gradients were refused: they have trained on next to nothing."""
     return [
         f"worker {worker}: {refused} of {report.steps} steps had gradients that are not finite, and trained nothing"
         for worker, report in sorted(reports.items())

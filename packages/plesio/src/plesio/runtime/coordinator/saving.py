@@ -129,12 +129,12 @@ class Checkpoints:
         return self._pending
 
     def postponed(self, steer: Steer) -> Steer:
-        """All stand, but none is to be taken here: it is at the next such moment."""
+        """Put off a checkpoint to the next moment at which all stand."""
         self._asked, self._pending = self._asked or self._pending, False
         return replace(steer, save=False)
 
     def take(self, steer: Steer, *, now_s: float) -> list[Effect]:
-        """All have been told how to go on; where they stand for a checkpoint, it is taken.
+        """Take the checkpoint for which all stand, now that all have been told how to go on.
 
         Args:
             steer: What they have been told.

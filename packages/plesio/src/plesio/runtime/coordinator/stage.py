@@ -98,7 +98,7 @@ class Stage:
         return bool(workers) and self.standing.keys() == set(workers)
 
     def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
-        """All stand on the way to the store: it is the exchange now.
+        """Change to the store: all stand on the way to it.
 
         Args:
             workers: Those that lease, and for how many workers each.
@@ -141,7 +141,7 @@ class Stage:
         return False
 
     def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> Turn:
-        """All go on elsewhere; returns what they must know.
+        """Leave the store with all workers, and return what they must know.
 
         Args:
             steer: How.

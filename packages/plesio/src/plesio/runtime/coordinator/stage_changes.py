@@ -77,7 +77,7 @@ class StageChanges:
         yield from self.leave_store()
 
     def _standing_events(self) -> list[Ready]:
-        """Nothing if somebody is still under way."""
+        """Return the events that all stand; none while a worker is still under way."""
         present = list(self._members.known())
         standing = self._stage.standing
         if not self._stage.all_stand(present):
@@ -147,7 +147,7 @@ class StageChanges:
         self._regroupings.resumed(Steering.of(steer, workers=self._members.training))
 
     def _turn(self, steer: Steer) -> list[Effect]:
-        """All leave the store and go on together."""
+        """Let all leave the store and go on together."""
         workers = sorted(self._stage.standing)
         self._members.dissolve_racks()
         self._ledger.meet({})

@@ -47,7 +47,7 @@ class Unequal:
         return [worker for worker in over if worker not in self._ledger.lost]
 
     def mixed_up(self, *, generation: int, now_s: float, lease_s: float) -> str | None:
-        """Why nobody can go on, if workers wait in different collectives for long."""
+        """Explain why no worker can go on, if workers wait in different collectives for long."""
         waiting: list[tuple[int, Within, int]] = []
         for worker in self._members.live:
             report = self._ledger.workers.latest(worker)

@@ -49,7 +49,7 @@ class Collector:
         self.known.update(self.formation.workers)
 
     def regrouped(self, formation: Formation, links: Links | None, watch: Watch) -> None:
-        """Others are there from now on."""
+        """Take up the workers that are there from now on."""
         self.formation, self.links, self.watch = formation, links, watch
         self.known.update(formation.workers)
 
@@ -102,7 +102,7 @@ class Collector:
                 self.lose(self._group_of(one))
 
     def gather(self, tensors: Sequence[Tensor]) -> dict[int, list[Tensor]] | None:
-        """All workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
+        """Return all workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
 
         Raises:
             PeerGoneError: The collector is gone; see `retried`.

@@ -72,7 +72,7 @@ class Column:
                 outgoing.num_bytes = state[name]
 
     def said(self, gone: PeerGoneError) -> str | None:
-        """Why a neighbour has left, if it has said so."""
+        """Return why a neighbour has left, if it has sent a reason."""
         for incoming in (self.before, self.behind):
             while incoming is not None and incoming.source == gone.rank:
                 try:

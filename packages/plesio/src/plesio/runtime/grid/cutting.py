@@ -58,7 +58,7 @@ class NetworkCut:
     unit: Unit = "s"
 
     def words(self, num_layers: int) -> str:
-        """One line about it.
+        """Describe it in one line.
 
         >>> NetworkCut((2, 3), (0.004, 0.002, 0.003)).words(5)
         '3 stages of 5 layers: 0-1 (4.0 ms), 2 (2.0 ms), 3-4 (3.0 ms)'
@@ -128,7 +128,7 @@ def parts(layers: nn.Sequential, cut: NetworkCut) -> list[nn.Sequential]:
 
 
 def balanced(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
-    """After how many layers each stage but the last ends, so that the largest sum of costs is least.
+    """Return the layers after which each stage but the last ends, for the least largest sum of costs.
 
     >>> balanced([1, 1, 1, 3, 3], 3)
     (3, 4)
@@ -174,12 +174,12 @@ def units_of(layers: nn.Sequential) -> list[int]:
 
 
 def layer_bytes(layers: nn.Sequential) -> list[float]:
-    """Bytes of each layer's parameters."""
+    """Count the bytes of each layer's parameters."""
     return [float(sum(p.numel() * p.element_size() for p in layer.parameters())) for layer in layers]
 
 
 def layer_seconds(layers: nn.Sequential, example: Any) -> list[float]:
-    """Seconds of each layer's forward and backward pass of ``example``; medians. What it computes has no effect.
+    """Time each layer's forward and backward pass of ``example``, in seconds; medians. Its results have no effect.
 
     Raises:
         TaskError: A layer cannot take what the one before hands on.
@@ -190,7 +190,7 @@ def layer_seconds(layers: nn.Sequential, example: Any) -> list[float]:
 
 
 def layer_operations(layers: nn.Sequential, example: Any) -> list[float]:
-    """Operations of each layer's forward and backward pass of ``example``. What it computes has no effect.
+    """Count the operations of each layer's forward and backward pass of ``example``. Its results have no effect.
 
     They are those of matrix products and convolutions, and one for each number that any operation writes.
 
@@ -216,7 +216,7 @@ class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _without_effect(layers: nn.Sequential) -> Iterator[None]:
-    """Afterwards random numbers and buffers are as before."""
+    """Restore random numbers and buffers after this context."""
     buffers = [buffer.clone() for buffer in layers.buffers()]
     random_state = torch.get_rng_state()
     try:
@@ -232,7 +232,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _costs(layers: nn.Sequential, example: Any, *, reading: Callable[[], float]) -> list[float]:
-    """By how much ``reading`` grows in the passes of each layer."""
+    """Measure by how much ``reading`` grows in the passes of each layer."""
     given = _listed(example)
     costs = []
     for number, layer in enumerate(layers):

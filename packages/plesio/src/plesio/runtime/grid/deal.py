@@ -71,7 +71,7 @@ class Deal(RoundRecords):
         self._whole: tuple[int, Remainder] | None = None
 
     def equal_sizes(self, num_samples: int, *, batch_size: int) -> Iterator[list[int]]:
-        """Sizes of each round's micro-batches, none above ``batch_size``: for more there is no room in a stage.
+        """Yield the sizes of each round's micro-batches, none above ``batch_size``: a stage has no more room.
 
         Of a full round and a rest of fewer samples than groups, two rounds are made.
 
@@ -130,7 +130,7 @@ class Deal(RoundRecords):
             self._given.popleft()
 
     def missing(self, lost: Mapping[int, int]) -> dict[int, int]:
-        """By number of the micro-batch, the samples that lost groups were given and had not trained on.
+        """Return the samples, by micro-batch, that lost groups were given and had not trained on.
 
         Args:
             lost: Groups, each with the first micro-batch that it had not trained on.

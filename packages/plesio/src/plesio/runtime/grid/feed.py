@@ -42,7 +42,7 @@ class FeedState:
         return self.taken + (self.upcoming is not None)
 
     def to_values(self) -> list[Any]:
-        """Plain values."""
+        """Convert to plain values."""
         return [self.plan, self.taken, self.upcoming, None if self.left is None else to_values(self.left)]
 
     @classmethod
@@ -110,7 +110,7 @@ class Feed:
         return self._state
 
     def missing(self, lost: Mapping[int, int]) -> dict[int, int]:
-        """By number of the micro-batch, the samples that lost groups were given and had not trained on."""
+        """Return the samples, by micro-batch, that lost groups were given and had not trained on."""
         return self._deal.missing(lost)
 
     def regroup(self, formation: Formation, *, lost: Mapping[int, int]) -> int:
@@ -200,7 +200,7 @@ class Feed:
 
 
 def _nothing_begun() -> None:
-    """There is no past to go on from."""
+    """Do nothing: there is no past to go on from."""
 
 
 def _nothing(begun_s: float, ended_s: float) -> None:

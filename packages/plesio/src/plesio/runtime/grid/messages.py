@@ -43,7 +43,7 @@ def _header(tensors: Sequence[Tensor], **more: object) -> bytes:
 
 
 def num_message_bytes(tensors: Sequence[Tensor]) -> int:
-    """Bytes of a message that has room for these."""
+    """Count the bytes of a message that has room for these."""
     return _HEADER_BYTES + sum(_aligned(tensor.numel() * tensor.element_size()) for tensor in tensors)
 
 
@@ -126,7 +126,7 @@ class Outgoing:
         self.links.flush(self.to)
 
     def fail(self, reason: str) -> None:
-        """Say that there will be no more, and why; a receiver that is gone need not hear it."""
+        """Send that there will be no more, and why; a receiver that is gone need not get it."""
         while len(json.dumps(reason)) > _HEADER_BYTES // 2:  # as written, where a character may take six
             reason = reason[: len(reason) * 3 // 4]
         with contextlib.suppress(PeerGoneError):

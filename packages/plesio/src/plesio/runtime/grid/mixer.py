@@ -167,7 +167,7 @@ class Mixer:
                 self._lose(other, self._after(other))
 
     def _there(self) -> Iterator[tuple[int, _Neighbour]]:
-        """Neighbours that are not known to be lost."""
+        """Yield the neighbours that are not known to be lost."""
         for other, neighbour in self.neighbours.items():
             if other not in self.lost:
                 yield other, neighbour
@@ -242,7 +242,7 @@ class Mixer:
             )
 
     def state(self) -> dict[str, Any]:
-        """All that this replica remembers, plain; waits for what neighbours have sent of mixings under way."""
+        """Return all that this replica remembers, plain; wait for neighbours' messages on mixings under way."""
         for other, neighbour in self._there():
             try:
                 neighbour.incoming.hold(len(self.begun))
@@ -273,7 +273,7 @@ class Mixer:
 
 
 def flat_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of numbers as one vector, of the widest of their types."""
+    """Join tensors of numbers to one vector, of the widest of their types."""
     if not tensors:
         return torch.zeros(0)
     dtype = tensors[0].dtype

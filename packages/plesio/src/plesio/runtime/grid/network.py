@@ -29,7 +29,7 @@ class WholeNetwork:
 
     @contextmanager
     def loaded(self, state: Mapping[str, Tensor]) -> Iterator[None]:
-        """With ``state`` in the layers, in evaluation mode and without gradients; afterwards all is as before."""
+        """Put ``state`` into the layers, in evaluation mode and without gradients; afterwards all is as before."""
         own = _named(self.layers)
         before = {name: tensor.detach().clone() for name, tensor in own.items()}
         self._write(own, state)
@@ -40,7 +40,7 @@ class WholeNetwork:
             self._write(own, before)
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
-        """Have ``state`` in the layers for good."""
+        """Put ``state`` into the layers for good."""
         self._write(_named(self.layers), state)
 
     @torch.no_grad()
@@ -49,7 +49,7 @@ class WholeNetwork:
             tensor.copy_(state[name])
 
     def whole(self, states: Mapping[int, Sequence[Tensor]], setting: GridSetting) -> tuple[State, float]:
-        """One state of those of all workers, by rank: the mean over the groups; and their distance from it.
+        """Combine the states of all workers, by rank: the mean over the groups, and their distance from it.
 
         A group that was not there yet as a whole, some of whose stages have an empty state, does not count.
 
@@ -79,7 +79,7 @@ class WholeNetwork:
         return {name: state[names[id(tensor)]] for name, tensor in own.items() if id(tensor) in names}
 
     def sha256(self, state: State) -> str:
-        """Over the bytes of what is trained, in name order."""
+        """Hash the bytes of what is trained, in name order."""
         trained = [name for name, parameter in self.layers.named_parameters() if parameter.requires_grad]
         return parameters_sha256(trained, state)
 

@@ -97,7 +97,7 @@ class Regrouper:
             self._news.propose(GroupChange(self._collector.formation.agreed(tick), lost=lost, joined=joined))
 
     def _waiting(self) -> tuple[int, ...]:
-        """Newcomers that can join."""
+        """List the newcomers that can join."""
         waiting = () if self._door is None else self._door.waiting()
         try:
             self._collector.formation.after(GroupChange(0, joined=waiting))
@@ -171,7 +171,7 @@ class Regrouper:
             self._door.close()
 
     def end(self, feed: Feed) -> None:
-        """There is no tick any more at which samples could be dealt: count those of lost groups that are left out."""
+        """Count the samples of lost groups that are left out: no tick is left at which they could be dealt."""
         self._worker.tally.leave_out(feed.missing(self._lost), given=self._worker.machine.given)
         for group, first in sorted(self._lost.items()):
             num_samples = sum(feed.missing({group: first}).values())

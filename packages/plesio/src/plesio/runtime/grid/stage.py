@@ -323,7 +323,7 @@ class GridStage:
         self.optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Any]:
-        """All that the stage remembers, plain; of stashed forward passes what it takes to do them again."""
+        """Return all that the stage remembers, plain; of stashed forward passes what it takes to do them again."""
         return {
             "layers": {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()},
             "optimizer": deepcopy(self.optimizer.state_dict()),

@@ -75,7 +75,7 @@ class Tally:
                 self.sizes[number - first].left_out += samples
 
     def state(self) -> list[Any]:
-        """Plain values."""
+        """Return the counts as plain values."""
         sizes = [[size.own, size.of_all, size.left_out] for size in self.sizes]
         return [self.dealt, self.left_out, dict(self.staleness), sizes, list(self.losses)]
 
@@ -169,7 +169,7 @@ class StageWorker:
             self._do(action)
 
     def state(self) -> dict[str, Any]:
-        """All that this worker remembers after a tick, plain; waits for what the others have sent by it."""
+        """Return all that this worker remembers after a tick, plain; wait for what the others have sent by it."""
         return {
             "stage": self.stage.state(),
             "machine": asdict(self.machine.state()),

@@ -113,12 +113,12 @@ class SliceLayout:
         return cls(tuple(tuple(part) for part in parts))
 
     def block_bytes(self, server: int) -> int:
-        """Bytes of one server's block, padding included."""
+        """Return the bytes of one server's block, padding included."""
         last = self.servers[server][-1] if self.servers[server] else None
         return 0 if last is None else last.offset + last.num_bytes
 
     def payload_bytes(self, server: int, present: Iterable[int] | None = None) -> int:
-        """Bytes on the wire for the slices ``present`` (all when None) of one server."""
+        """Return the bytes on the wire for the slices ``present`` (all when None) of one server."""
         slices = self.servers[server]
         return sum(slices[index].num_bytes for index in (range(len(slices)) if present is None else present))
 
@@ -128,7 +128,7 @@ class SliceLayout:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self, server: int) -> tuple[SliceRow, ...]:
-        """One server's slices as they are sent to it."""
+        """Return one server's slices as they are sent to it."""
         rows: tuple[SliceRow, ...] = msgspec.to_builtins(self.servers[server])
         return rows
 

@@ -38,7 +38,7 @@ class _States(MutableMapping[torch.Tensor, Any]):
         return self._of(parameter)[parameter]
 
     def get(self, parameter: torch.Tensor, default: Any = None) -> Any:
-        """Its own, or the default; makes none."""
+        """Return the parameter's state, or the default; make none."""
         return next((one.state[parameter] for one in self._optimizers if parameter in one.state), default)
 
     def __setitem__(self, parameter: torch.Tensor, state: Any) -> None:

@@ -82,7 +82,7 @@ class CurrentRun:
         return None if self._coordinator is None else self._coordinator.ledger.progress()
 
     def result(self, peer: bytes, report: Report | None) -> RunResult | None:
-        """Its figures so far, with those that the peer brings; None where there is no run."""
+        """Return the run's figures so far, with those that the peer brings; None where there is no run."""
         if self._coordinator is None:
             return None
         if report is not None and (worker := worker_of(peer)) is not None and self._coordinator.is_live(worker):
@@ -102,7 +102,7 @@ class CurrentRun:
         return True
 
     def may_write(self, folder: str) -> None:
-        """Results of runs may go to ``folder``.
+        """Allow results of runs in ``folder``.
 
         Whoever has the job's secret can ask for any folder, and the server has the rights of the user whose process
         started it. So it is that process which says where they may go; workers that ask for a folder wait until then.

@@ -143,7 +143,7 @@ class InterleavedOptimizer:
 
     @contextmanager
     def _scaled(self, weight: float, *, decays: float = 1.0) -> Iterator[None]:
-        """Within this learning rates are ``weight`` times as large, and what decays does so for a part of a step."""
+        """Multiply learning rates by ``weight`` within this context, and decay by a part of a step's."""
         groups = self._optimizer.param_groups
         before = [dict(group) for group in groups]
         for group in groups:

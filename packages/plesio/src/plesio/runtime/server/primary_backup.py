@@ -136,7 +136,7 @@ class _Replicated:
         self._refusals.refuse(TransportError(f"{name} sent what makes no sense: {error}"))
 
     def tick(self, *, now_s: float) -> None:
-        """Time has passed."""
+        """Enter that time has passed."""
         self._enter(now_s, what="time")
 
     def _enter(self, now_s: float, payload: NDArray[np.uint8] | None = None, /, **fields: Any) -> None:
@@ -178,7 +178,7 @@ class PrimaryServer(_Replicated):
             self._changes.append((entry.number, live))
 
     def may_write(self, folder: str, *, now_s: float) -> None:
-        """Results of runs may go to ``folder``."""
+        """Allow results of runs in ``folder``."""
         self._enter(now_s, what="folder", folder=folder)
 
     def heard(self, number: int) -> None:
@@ -246,7 +246,7 @@ class BackupServer(_Replicated):
         self._allowed.add(folder)
 
     def follow(self, arrived: Sequence[tuple[ReplicationEntry, Bulk]]) -> None:
-        """Say at once that these entries, with what brought them, are here, and then act on them."""
+        """Confirm at once that these entries, with what brought them, are here, and then act on them."""
         self._waiting += arrived
         ready = []
         while self._waiting and not self.serves and self._can_follow(self._waiting[0][0]):
@@ -262,7 +262,7 @@ class BackupServer(_Replicated):
             self._act(entry, bulk.payload)
 
     def _can_follow(self, entry: ReplicationEntry) -> bool:
-        """Not after one that is missing, which its dying sender could not hand over any more."""
+        """Tell whether to act on an entry: not after a missing one, which its dying sender could not hand over."""
         return entry.number == self._num_entries + 1 and (entry.what != "folder" or entry.folder in self._allowed)
 
     def take_in(self, incoming: Incoming, *, now_s: float) -> None:

@@ -27,7 +27,7 @@ class Refusals:
         self._index = index
 
     def refuse(self, error: PlesioError) -> None:
-        """Say in one line what cannot be read, and count it; what its sender was promised is not touched."""
+        """Log in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
         count = self._endpoint.refused[Refusal.MALFORMED]
         if count <= MAX_SAID:

@@ -97,7 +97,7 @@ class ReplicatedConnections:
         return conversation.heard_bulk.is_new(entry.serial)
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
-        """Say a control message; True: whether the peer is there is not known yet."""
+        """Send a control message; True, since it is not known yet whether the peer is there."""
         if worker_of(peer) is None:  # an observer: it has no numbers, and asks again if it must
             return self._endpoint.send_control(peer, kind, body)
         conversation = self._conversations[peer]
@@ -108,7 +108,7 @@ class ReplicatedConnections:
     def send(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
     ) -> None:
-        """Say a bulk message."""
+        """Send a bulk message."""
         conversation = self._conversations[peer]
         message = _Bulk(header, meta, payload)
         self._say(peer, conversation.bulks.add(message), conversation.heard_bulk.last, message)
@@ -157,7 +157,7 @@ class ReplicatedConnections:
             self._send(peer, number, conversation.heard_bulk.last, bulk)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `send`: its own, since it may have to be kept."""
+        """Return memory to fill and `send`: its own, since it may have to be kept."""
         return np.empty(num_bytes, dtype=np.uint8)
 
     def release(self, bulk: Bulk) -> None:

@@ -63,7 +63,7 @@ class RunEnd:
         return self._ending is not None
 
     def serves(self, peer: bytes) -> None:
-        """Another server has joined the job."""
+        """Add another server that has joined the job."""
         self._others.add(peer)
 
     def gone(self, peer: bytes) -> None:
@@ -95,7 +95,7 @@ class RunEnd:
         self._close_if_all_have()
 
     def ended_at(self, peer: bytes, traffic: Ended) -> None:
-        """Another server has ended the run, or is gone."""
+        """Take note that another server has ended the run, or is gone."""
         self._traffic.add(traffic)
         self._awaited.discard(peer)
         self._close_if_all_have()

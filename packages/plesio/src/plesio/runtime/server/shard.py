@@ -63,7 +63,7 @@ def warm_up() -> None:
 
 
 def empty_payload(num_bytes: int) -> NDArray[np.uint8]:
-    """Memory of its own for a payload."""
+    """Return memory of its own for a payload."""
     return np.empty(num_bytes, np.uint8)
 
 
@@ -125,7 +125,7 @@ class Shard:
         return shard
 
     def _build(self, spec: OptimizerSpec) -> torch.optim.Optimizer | None:
-        """One of each class, in one."""
+        """Build one optimizer of each class, joined to one."""
         groups: dict[str, list[dict[str, Any]]] = {}
         self._group_of: dict[int, int] = {}
         for number in sorted(range(len(spec.groups)), key=lambda number: spec.names.index(spec.names[number])):
@@ -273,14 +273,14 @@ class Shard:
         return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> PackedSlices:
-        """All slices that move, and the optimizer's state."""
+        """Return all slices that move, and the optimizer's state."""
         for stepper in self._steps:
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
     def pull_shared(self) -> PackedSlices:
-        """All slices that move."""
+        """Return all slices that move."""
         return self._moving(self._bytes)
 
     def _moving(
@@ -296,7 +296,7 @@ class Shard:
         self._snapshots[number] = self._block[: 0 if last is None else last.offset + last.num_bytes].clone()
 
     def pull_snapshot(self, number: int) -> PackedSlices:
-        """All slices that move, as they were at a snapshot."""
+        """Return all slices that move, as they were at a snapshot."""
         return self._moving(self._parts(self._snapshots[number]))
 
     def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
@@ -307,7 +307,7 @@ class Shard:
         ]
 
     def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Bytes one after the other, copied by one call."""
+        """Join the parts to one payload, copied by one call."""
         payload = torch.from_numpy(self._allocate(sum(part.numel() for part in parts)))
         if parts:
             torch.cat(parts, out=payload)

@@ -148,7 +148,7 @@ def penalised(parameter: Tensor, group: Group) -> Tensor:
 
 
 def memory(decay: float, *, past: MomentumHistory) -> float:
-    """b: what momentum keeps at a round's end, where the synchronous optimizer keeps ``decay``.
+    """Compute b: what momentum keeps at a round's end, where the synchronous optimizer keeps ``decay``.
 
     >>> [round(memory(0.9, past=MomentumHistory(rounds=rounds, age=1.0)), 4) for rounds in (0, 60, 1000)]
     [0.9, 0.95, 0.98]
@@ -180,7 +180,7 @@ def _advance_buffer(
 
 
 def _kept_of_mean(state: State, group: Group, *, past: MomentumHistory) -> float:
-    """B of a mean that begins with its first value, as Adam's corrected one does."""
+    """Compute B of a mean that begins with its first value, as Adam's corrected one does."""
     beta1, step = group["betas"][0], float(state.get("step", 0.0))
     if step < _own_memory(beta1):
         return float(1 - (1 - beta1) / (1 - beta1 ** (step + 1)))
@@ -205,7 +205,7 @@ def _blend(before: Tensor | None, value: Tensor, *, kept: float) -> Tensor:
 
 
 def _adam(mean: Tensor, state: State, group: Group, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """``D = sqrt(v / (1 - β2^t)) + ε`` with ``v <- β2 v + (1 - β2) ḡ²``; of AMSGrad with the largest v so far."""
+    """Compute ``D = sqrt(v / (1 - β2^t)) + ε`` with ``v <- β2 v + (1 - β2) ḡ²``; AMSGrad: the largest v."""
     beta2, step = group["betas"][1], float(state.get("step", 0.0))
     square = largest = _blend(state.get("exp_avg_sq"), mean.square(), kept=beta2**share)
     moments = {"exp_avg_sq": square}
@@ -215,7 +215,7 @@ def _adam(mean: Tensor, state: State, group: Group, share: float) -> tuple[Tenso
 
 
 def _adamax(mean: Tensor, state: State, group: Group, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """``D <- max(β2 D, |ḡ| + ε)``."""
+    """Compute ``D <- max(β2 D, |ḡ| + ε)``."""
     largest = mean.abs().add_(group["eps"])
     if "exp_inf" in state:
         torch.maximum(largest, state["exp_inf"] * group["betas"][1] ** share, out=largest)
@@ -223,13 +223,13 @@ def _adamax(mean: Tensor, state: State, group: Group, share: float) -> tuple[Ten
 
 
 def _adagrad(mean: Tensor, state: State, group: Group, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """``D = sqrt(sum of ḡ²) + ε``."""
+    """Compute ``D = sqrt(sum of ḡ²) + ε``."""
     total = torch.addcmul(state["sum"], mean, mean, value=share)
     return total.sqrt().add_(group["eps"]), {"sum": total}
 
 
 def _rmsprop(mean: Tensor, state: State, group: Group, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """``D = sqrt(v) + ε`` with ``v <- α v + (1 - α) ḡ²``; centred with the square of the mean of ḡ off."""
+    """Compute ``D = sqrt(v) + ε`` with ``v <- α v + (1 - α) ḡ²``; centred with the square of the mean of ḡ off."""
     kept = group["alpha"] ** share
     square = _blend(state.get("square_avg"), mean.square(), kept=kept)
     if not group["centered"]:

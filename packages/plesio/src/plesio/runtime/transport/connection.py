@@ -44,7 +44,7 @@ class ServerConnection(Protocol):
         ...
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `push`."""
+        """Return memory to fill and `push`."""
         ...
 
     def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = ...) -> object:
@@ -93,7 +93,7 @@ class WorkerConnections(Protocol):
         ...
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `send`."""
+        """Return memory to fill and `send`."""
         ...
 
     def release(self, bulk: Bulk) -> None:

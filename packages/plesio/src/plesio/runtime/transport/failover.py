@@ -178,7 +178,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         self._tell(kind, body)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `push`: its own, since it may have to be sent again."""
+        """Return memory to fill and `push`: its own, since it may have to be sent again."""
         return np.empty(num_bytes, dtype=np.uint8)
 
     def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> None:
@@ -200,7 +200,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         return taken
 
     def check(self) -> None:
-        """Nothing: `poll` finds out, and connects to the backup."""
+        """Do nothing: `poll` notices, and connects to the backup."""
 
     def _bulk(self, bulk: Bulk) -> Bulk | None:
         number, heard, meta = unnumbered(bulk.meta)

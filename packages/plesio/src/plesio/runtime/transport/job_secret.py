@@ -72,7 +72,7 @@ def given_secret(environ: Mapping[str, str] = os.environ, *, num_hosts: int = 1)
 
 
 def signed(text: str, *, secret: str, job: str) -> str:
-    """``text`` with the proof that it comes from somebody who has the secret, and is of this job."""
+    """Sign ``text`` with the proof that it comes from a holder of the secret, and is of this job."""
     key = hashlib.blake2b(secret.encode(), digest_size=32, person=b"plesio signature").digest()
     return f"{text} {hashlib.blake2b(f'{job} {text}'.encode(), key=key, digest_size=32).hexdigest()}"
 

@@ -96,7 +96,7 @@ class Mappings:
         return lent[0], lent[1]
 
     def take_dropped(self) -> list[tuple[bytes, int]]:
-        """Owners and serials of segments that no array refers to any more, since the last call."""
+        """Return owners and serials of segments that no array refers to any more, since the last call."""
         dropped = []
         while self._dropped:
             dropped.append(self._dropped.popleft())

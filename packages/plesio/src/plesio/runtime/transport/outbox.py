@@ -116,11 +116,11 @@ class Outbox:
         return segment
 
     def lend(self, segment: Segment, *, peer: bytes) -> None:
-        """``peer`` has been told of this segment."""
+        """Note that ``peer`` has been told of this segment."""
         self._lent[peer][segment.serial] = segment
 
     def take_back(self, peer: bytes, serial: int) -> None:
-        """``peer`` has given a segment back; one that it never had is ignored."""
+        """Take back a segment from ``peer``; one that it never had is ignored."""
         segment = self._lent[peer].pop(serial, None) if peer in self._lent else None
         if segment is not None:
             self.put(Staged(segment.array, segment))

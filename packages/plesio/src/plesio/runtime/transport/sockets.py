@@ -175,7 +175,7 @@ def host_identity() -> str:
 
 
 def choose_link(addresses: Mapping[str, str]) -> Link:
-    """``ipc`` when the server is on this host and its socket file can be reached from here, else ``tcp``."""
+    """Return ``ipc`` when the server is on this host and its socket file can be reached from here, else ``tcp``."""
     path = addresses.get("data_ipc", "")
     if not path or addresses["host"] != host_identity():
         return "tcp"

@@ -37,11 +37,11 @@ class TcpTraffic:
         self._descriptors += [number for number in sorted(opened) if number not in self._descriptors]
 
     def bytes_sent(self) -> int:
-        """Payload bytes that the other ends have acknowledged."""
+        """Count the payload bytes that the other ends have acknowledged."""
         return sum(_acked(descriptor) for descriptor in self._descriptors)
 
     def own_ends(self) -> list[str]:
-        """Addresses and ports of this process's ends; the process at the other end of one calls it its far end."""
+        """Return the addresses and ports of this process's ends; the other process has each as its far end."""
         return sorted(own for own, _ in self._ends.values())
 
     def shut(self, *, towards: Container[str] | None = None) -> None:
@@ -65,7 +65,7 @@ class TcpTraffic:
 
 
 def _connections() -> Iterator[tuple[int, tuple[str, str]]]:
-    """Descriptors of this process's TCP connections, with their ends."""
+    """Find the descriptors of this process's TCP connections, with their ends."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own descriptor, and what others close meanwhile
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):

@@ -104,7 +104,7 @@ class ServerWatch:
         self._num_denied += 1
 
     def note_heard(self, peer: bytes, descriptor: int) -> None:
-        """``peer`` begins a message over a connection that was known as ``descriptor`` when it arrived."""
+        """Take note that ``peer`` begins a message over a connection that had ``descriptor`` when it arrived."""
         self.read()
         connection = self._origin(peer, descriptor)
         connection.peer = peer
@@ -164,7 +164,7 @@ class ServerWatch:
         return len(self._ended)
 
     def take_gone(self, *, num_ended: int) -> list[bytes]:
-        """Peers whose last connection is among the first ``num_ended`` that ended; they are forgotten.
+        """Take out the peers whose last connection is among the first ``num_ended`` that ended; they are forgotten.
 
         Note `num_ended`, read the socket until it is empty, then call this: now all is read that these brought.
         """

@@ -218,7 +218,7 @@ Incoming = Control | Bulk | Gone
 
 
 def job_digest(job: str) -> int:
-    """64 bits that name a job in every head.
+    """Hash a job's name to the 64 bits in every head.
 
     >>> job_digest("a") != job_digest("b")
     True

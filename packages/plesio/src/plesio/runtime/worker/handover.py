@@ -32,7 +32,7 @@ __all__ = ["Handover", "packed", "unpacked"]
 
 
 def packed(values: dict[str, Any]) -> bytes:
-    """Plain values and tensors as bytes.
+    """Pack plain values and tensors into bytes.
 
     Raises:
         ConfigError: There is something else in them.
@@ -88,7 +88,7 @@ class Handover:
         self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 
     def tell(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         groups = self._replica.optimizer.param_groups
         return {
             "session": self._session(),
@@ -97,7 +97,7 @@ class Handover:
         }
 
     def take(self, told: dict[str, Any]) -> None:
-        """Another worker has told this."""
+        """Take in the values of another worker."""
         self._told, self._registered.before = told, told["registered"]
         self._replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()

@@ -141,7 +141,7 @@ class HeartbeatSender:
         self._meter = meter
 
     def wait_for_failure(self) -> PlesioError | None:
-        """`failure`, waiting for it a lease at most: whoever is lost is known by then."""
+        """Return `failure`, waiting for it a lease at most: lost workers are known by then."""
         self._failed.wait(self._lease_s)
         return self._failure
 

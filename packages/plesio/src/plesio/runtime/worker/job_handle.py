@@ -78,7 +78,7 @@ class Pulse(Protocol):
         ...
 
     def wait_for_failure(self) -> PlesioError | None:
-        """`failure`, waiting for it a lease at most."""
+        """Return `failure`, waiting for it a lease at most."""
         ...
 
     def quiet(self) -> None:
@@ -111,7 +111,7 @@ class JobHandle(Protocol):
         ...
 
     def links(self, device: torch.device) -> Links:
-        """Messages of bytes on a device to any worker of the group that `group` or `regroup` made last, by rank."""
+        """Make the links for messages on a device to any worker of the group of `group` or `regroup`, by rank."""
         ...
 
     def board(self) -> Board:
@@ -156,11 +156,11 @@ class JobHandle(Protocol):
         ...
 
     def missing(self) -> list[int]:
-        """Workers that the job should begin with and that have not come."""
+        """List the workers that the job should begin with and that have not come."""
         ...
 
     def bytes_sent(self) -> Counter[str]:
-        """Bytes this worker has sent in this job, by class of link."""
+        """Count the bytes this worker has sent in this job, by class of link."""
         ...
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
@@ -168,7 +168,7 @@ class JobHandle(Protocol):
         ...
 
     def memory_bytes(self) -> int | None:
-        """Memory that this worker is said to need; None where it has a process of its own, which can be measured."""
+        """Return the memory that this worker needs by setting; None where it has a process of its own to measure."""
         ...
 
     def let_servers_go_on(self) -> None:
@@ -230,7 +230,7 @@ def ambient() -> Ambient | None:
 
 @contextmanager
 def within(surroundings: Ambient) -> Iterator[None]:
-    """In this context, and this thread, sessions join the ambient job when they are given none."""
+    """Let sessions join the ambient job in this context, and this thread, when they are given none."""
     before = ambient()
     _AMBIENT.found = surroundings
     try:

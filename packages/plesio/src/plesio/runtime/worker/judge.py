@@ -82,7 +82,7 @@ class Judge:
         return "min" if _LESS_IS_BETTER.search(name) else "max"
 
     def _news(self, goals: dict[str, Goal]) -> Any:
-        """``goals``, unless they are the run's own."""
+        """Return ``goals``, unless they are the run's own."""
         return UNSET if goals == {self.info.metric_name: self.info.metric_goal} else goals
 
 

@@ -28,7 +28,7 @@ class BatchSource(Protocol):
         ...
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Positions of each batch, until there is none for now."""
+        """Yield the positions of each batch, until there is none for now."""
         ...
 
     def wait(self) -> bool:
@@ -82,7 +82,7 @@ class SynchronousBatches:
         return self._rounds.generation != self._generation
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Every batch of the plan. Fewer samples of an epoch than there are ranks are dealt with the next epoch's."""
+        """Yield every batch of the plan. A rest of an epoch smaller than the ranks is dealt with the next epoch."""
         rounds = self._rounds
         waiting: list[Span] = []
         ended = 0
@@ -104,7 +104,7 @@ class SynchronousBatches:
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
 
     def wait(self) -> bool:
-        """There is more only where what is left has been divided anew."""
+        """Tell whether there is more: only where the rest has been divided anew."""
         if self.turned:
             self._begin()
             return True
@@ -122,7 +122,7 @@ class SynchronousBatches:
         return self._rounds.global_samples
 
     def close(self) -> None:
-        """All ranks leave their loops together; nothing is held elsewhere."""
+        """Abandon the loop: all ranks leave theirs together, and nothing is held elsewhere."""
         self._rounds.abandon()
 
 
@@ -255,7 +255,7 @@ class Fed:
         self._kept: WeakKeyDictionary[DataLoader[Any], tuple[DataLoader[Any], _Feed]] = WeakKeyDictionary()
 
     def like(self, loader: DataLoader[Any]) -> tuple[DataLoader[Any], _Feed]:
-        """One like ``loader``, and what it takes its indices from."""
+        """Return a loader like ``loader``, made once, and the feed of its indices."""
         if loader in self._kept:
             return self._kept[loader]
         fed, feed = copy.copy(loader), _Feed()

@@ -311,7 +311,7 @@ def _check(loader: object) -> None:
 
 
 def _ahead(loader: DataLoader[Any]) -> int:
-    """Batches that a loader like this one may draw before the training loop asks for them."""
+    """Count the batches that a loader like this one may draw before the training loop asks for them."""
     return loader.num_workers * ((loader.prefetch_factor or 2) + 1)
 
 
@@ -327,7 +327,7 @@ def _sizes(loader: DataLoader[Any]) -> Iterator[int]:
 
 
 def _num_samples(batch: Any) -> int:
-    """Length of the first tensor in a batch; 0 where there is none."""
+    """Return the length of the first tensor in a batch; 0 where there is none."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()

@@ -69,7 +69,7 @@ class LossScaler:
 
     @contextmanager
     def step(self, clock: int) -> Iterator[None]:
-        """Within, the gradients of this step are in true units; afterwards the scale is that of the next one.
+        """Unscale the gradients of this step within this context; afterwards the scale is that of the next one.
 
         A step that ends with an exception has no verdict.
 

@@ -17,7 +17,7 @@ __all__ = ["environment"]
 
 @functools.cache
 def environment() -> Environment:
-    """Versions, processor and commit of this process."""
+    """Return versions, processor and commit of this process."""
     return Environment(
         plesio=version("plesio"),
         python=platform.python_version(),

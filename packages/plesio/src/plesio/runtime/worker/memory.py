@@ -41,11 +41,11 @@ class MemoryReadings(Protocol):
         ...
 
     def peak_bytes(self) -> int:
-        """Most of it since these readings were made, or since `forget`."""
+        """Return the most bytes since these readings were made, or since `forget`."""
         ...
 
     def forget(self) -> None:
-        """From here on the peak is counted anew."""
+        """Count the peak anew from here on."""
         ...
 
 
@@ -71,11 +71,11 @@ class ProcessMemory:
         return _glibc_heap()
 
     def resident_bytes(self) -> int:
-        """Resident memory."""
+        """Return the resident memory."""
         return int(self._process.memory_info().rss)
 
     def shared_bytes(self) -> int:
-        """Shared memory, less what was there when this was made."""
+        """Return the shared memory, less what was there when this was made."""
         return max(0, _status_bytes("RssShmem") - self._shared_before)
 
     def peak_bytes(self) -> int:
@@ -86,7 +86,7 @@ class ProcessMemory:
         return self._seen
 
     def forget(self) -> None:
-        """From here on the peak is counted anew."""
+        """Count the peak anew from here on."""
         self._seen = 0
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK)
@@ -111,7 +111,7 @@ class CudaMemory:
         return torch.cuda.memory_reserved()
 
     def shared_bytes(self) -> int:
-        """None."""
+        """Return 0: no other process has any of it."""
         return 0
 
     def peak_bytes(self) -> int:
@@ -119,7 +119,7 @@ class CudaMemory:
         return torch.cuda.max_memory_reserved()
 
     def forget(self) -> None:
-        """From here on the peak is counted anew."""
+        """Count the peak anew from here on."""
         torch.cuda.reset_peak_memory_stats()
 
 

@@ -33,7 +33,7 @@ MOST_MARKED = 16
 
 
 def local_bytes(tensors: Iterable[torch.Tensor], *, device_type: str) -> int:
-    """Bytes of these tensors that are on a device of this type: this worker's part of a sharded one.
+    """Count the bytes of these tensors on a device of this type: this worker's part of a sharded one.
 
     >>> sparse = torch.eye(4).to_sparse()
     >>> local_bytes([torch.ones(3), sparse], device_type="cpu")  # 3 numbers; 4 values, and 8 indices of 8 bytes
@@ -169,7 +169,7 @@ class MemoryGauge:
                 self._hooks.append(handle)
 
     def look(self) -> None:
-        """See what is shared, and what the allocator has taken from the system."""
+        """Record the shared memory, and what the allocator has taken from the system."""
         self._shared_bytes = max(self._shared_bytes, self._memory.shared_bytes())
         self._live()
 
@@ -242,7 +242,7 @@ class MemoryGauge:
 
 
 def _activations(marks: Sequence[tuple[int, int]], end: tuple[int, int]) -> tuple[int, int]:
-    """Bytes of activations, and of gradients that came where activations had been.
+    """Count the bytes of activations, and of gradients that came where activations had been.
 
     Gradients may be made in backward, or lie in buckets that are there all the time; what is allocated at the end and
     was not at the begin says which.

@@ -94,11 +94,11 @@ class Meter:
         self.totals.alike = [*(self.totals.alike or []), (kind, number, values)]
 
     def mean_step_s(self) -> float:
-        """Seconds of training for each step so far; 0 before the first."""
+        """Return the seconds of training for each step so far; 0 before the first."""
         return self.totals.elapsed_s / max(1, self.totals.steps)
 
     def measured_by(self, gauges: Gauges) -> None:
-        """From here on ``gauges`` tell the memory, where what is measured was not there at the beginning."""
+        """Measure memory by ``gauges`` from here on, where what is measured was not there at the beginning."""
         self._gauges = gauges
 
     def hand_on(self, to: Callable[[Report], None]) -> None:

@@ -366,7 +366,7 @@ def _apart(parts: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torc
 
 
 def _bytes_of(parts: Sequence[torch.Tensor], sparse: Sequence[torch.Tensor]) -> tuple[float, float, float]:
-    """Bytes of the dense parts, of the sparse ones if they were dense, and of the places and values that these have."""
+    """Return the bytes of the dense parts, of the sparse ones if they were dense, and of their places and values."""
     dense = sum(part.nbytes for part in parts if not part.is_sparse)
     tables = sum(part.numel() * part.dtype.itemsize for part in sparse)
     rows = sum(part.indices().nbytes + part.values().nbytes for part in sparse)
@@ -374,7 +374,7 @@ def _bytes_of(parts: Sequence[torch.Tensor], sparse: Sequence[torch.Tensor]) -> 
 
 
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One flat tensor, in which squares of single numbers do not overflow; a copy unless it is one already.
+    """Return one flat tensor, in which squares of single numbers do not overflow; a copy unless it is one already.
 
     One product over it takes half the time of a norm for each of a model's many small tensors, and a bucket, which is
     flat already, is looked at as it is: every call that a step makes once finds its code in no cache.

@@ -202,7 +202,7 @@ def _check(sampler: object) -> None:
 
 @contextlib.contextmanager
 def begun_anew(sampler: object, *, key: tuple[int, int]) -> Iterator[None]:
-    """Random numbers in this context are a function of ``key``; afterwards all generators are as they were."""
+    """Draw random numbers in this context from ``key`` alone; afterwards all generators are as they were."""
     [seed] = np.random.SeedSequence(key).generate_state(1, np.uint32).tolist()
     with contextlib.ExitStack() as put_back:
         for generator in _generators(sampler):

@@ -56,13 +56,13 @@ class OwnChanges:
         """True where something follows a hook after a step before it runs again."""
 
     def watch(self) -> None:
-        """Somebody has to know of them, now or later."""
+        """Watch for changes from now on: they matter, now or later."""
         self._watches = True
 
     def lost_under(
         self, policy: Policy | None, *, warn: Callable[[str], None], refuses: bool, elsewhere: bool = False
     ) -> None:
-        """From here on they are lost, if they are under ``policy``.
+        """Take note that they are lost from here on, if they are under ``policy``.
 
         Args:
             policy: In force; None where one has ended.
@@ -77,12 +77,12 @@ class OwnChanges:
         self._watches |= policy is not None and (why is not None or policy.bound > 0)
 
     def begin(self) -> None:
-        """From here on it is the script that writes, but for `ours`."""
+        """Count writes from here on as the script's, except within `ours`."""
         if self._watches:
             self._leave()
 
     def found(self, name: str) -> None:
-        """Something has been changed."""
+        """Take note that something has been changed."""
         self._found, self.seen = name, True
 
     def take(self) -> str | None:
@@ -113,7 +113,7 @@ class OwnChanges:
 
     @contextmanager
     def ours(self) -> Iterator[None]:
-        """Within, it is the session that writes."""
+        """Count writes within this context as the session's."""
         if self._num_left:
             self._look()
         try:
@@ -124,7 +124,7 @@ class OwnChanges:
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """Within, the session writes, and leaves all as it was: also what the script has swapped in for a while."""
+        """Restore all after this context, in which the session writes: also what the script has swapped in."""
         if self._elsewhere and self._num_left:
             self._look()
         before = self._written() if self._watches else 0
@@ -159,7 +159,7 @@ class OwnChanges:
 
     @contextmanager
     def by_hooks(self, optimizers: Iterable[Optimizer]) -> Iterator[None]:
-        """Within, what hooks after a step of these optimizers write is the script's."""
+        """Count what hooks after a step of these optimizers write, within this context, as the script's."""
         kept = [(one, one._optimizer_step_post_hooks) for one in optimizers if one._optimizer_step_post_hooks]
         for one, hooks in kept if self._watches else ():
             around = [(-1, lambda *_: self._leave()), *hooks.items(), (-2, lambda *_: self._look_at_hooks())]

@@ -61,13 +61,13 @@ class Pacer:
         check_fields(self, "Pacer: ")
 
     def draw_s(self, step: int, *, at_s: float = 0.0) -> float:
-        """Seconds that step ``step`` of this worker takes if it begins ``at_s`` seconds after the run."""
+        """Return the seconds that step ``step`` of this worker takes if it begins ``at_s`` seconds after the run."""
         sequence = np.random.SeedSequence((self.seed, self.worker, step))
         duration_s = self.step_time.sample_s(np.random.Generator(np.random.Philox(sequence))) / self.speed
         return duration_s if self.slowdowns is None else duration_s * self.slowdowns.factor_at(at_s)
 
     def step_s(self, step: int, *, started_s: float) -> float:
-        """Seconds that step ``step`` takes if it begins at ``started_s``, on the pacer's clock."""
+        """Return the seconds that step ``step`` takes if it begins at ``started_s``, on the pacer's clock."""
         if self.began_s is None:
             self.began_s = started_s
         return self.draw_s(step, at_s=started_s - self.began_s)

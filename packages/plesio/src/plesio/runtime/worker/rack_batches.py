@@ -185,7 +185,7 @@ class RackBatches:
         """Samples of this worker and of the rack, of each batch that was drawn and not trained on."""
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Positions of each batch, until there is none for now."""
+        """Yield the positions of each batch, until there is none for now."""
         for batch in self._whole.batches():
             num_samples = sum(map(len, batch))
             share, extra = divmod(num_samples, self._rack.size)

@@ -56,7 +56,7 @@ class Regroupable(Protocol):
     """An exchange that is built anew in a new group."""
 
     def stand(self) -> Stand | None:
-        """Which steps this worker's replica holds; None if it has made none by this exchange."""
+        """Return the steps that this worker's replica holds; None if it has made none by this exchange."""
         ...
 
     def units(self) -> list[int]:
@@ -103,7 +103,7 @@ class Groups(Protocol):
         ...
 
     def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
-        """Say where this worker stands, and whether it has stopped where all agreed to; wait until all stand."""
+        """Report this worker's position, and whether it has stopped where all agreed to; wait until all stand."""
         ...
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
@@ -111,7 +111,7 @@ class Groups(Protocol):
         ...
 
     def regrouped(self, regrouped: Regrouped) -> None:
-        """Say that the new group is there."""
+        """Report that the new group is there."""
         ...
 
 
@@ -183,7 +183,7 @@ class Recovery:
         return self._handover.past(regroup, samples=self._rounds.global_samples)
 
     def let_others_join(self, *, plan: int, samples: int) -> None:
-        """Between two steps: take those in who wait to join, if all workers have agreed to stop here.
+        """Take in workers that wait to join, between two steps, if all workers have agreed to stop here.
 
         Args:
             plan: As in `recover`.
@@ -241,7 +241,7 @@ class Recovery:
         return regroup
 
     def _waited(self, since_s: float) -> None:
-        """All since then was waiting, but for what the records have already."""
+        """Count all time since then as waiting, except what the records have already."""
         since_s, now_s = max(since_s, self._timeline.ended_s), self._timeline.now_s()
         if since_s < now_s:
             self._timeline.wait(since_s, now_s, clock=self._steps.finished)
@@ -294,7 +294,7 @@ class Recovery:
         self._handover.schedules.meet(max(one.scheduled for one in positions if one is not None))
 
     def _tell(self, group: Group, *, leader: int) -> dict[str, Any]:
-        """All that those who join need of the leader, whose they have nothing of yet: they take it at once.
+        """Bring to joining workers all that they need of the leader; they take it at once.
 
         Raises:
             ConfigError: A registered object has a state that cannot be sent; on those who join.

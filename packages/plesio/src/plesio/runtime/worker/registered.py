@@ -27,7 +27,7 @@ class Stateful(Protocol):
     """Anything that torch's schedulers are like: its state can be taken and given back."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, as plain values and tensors."""
+        """Return its state, as plain values and tensors."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ __all__ = ["Mark", "RoundRecords", "Unfinished", "divide"]
 
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:
-    """``total`` in whole parts, none of them empty, so that the largest part over its share is as small as can be.
+    """Divide ``total`` into whole parts, none empty, so that the largest part over its share is as small as can be.
 
     With shares in proportion to the workers' paces that is the shortest round.
 
@@ -249,7 +249,7 @@ class RoundRecords:
         self._changes.append((self._num_trained + self._ahead, tuple(shares)))
 
     def equal_sizes(self, num_samples: int, *, batch_size: int) -> Iterator[list[int]]:
-        """Sizes of the batches of each round that is dealt of so many samples; too few for a round make none."""
+        """Yield the sizes of each round's batches that is dealt of so many samples; too few for a round make none."""
         return round_sizes(num_samples, num_workers=self.num_workers, batch_size=batch_size)
 
     def draw(self, equal_sizes: Sequence[int]) -> list[int]:

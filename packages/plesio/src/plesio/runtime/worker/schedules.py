@@ -225,7 +225,7 @@ class Schedules:
         self.catch_up()
 
     def meet(self, reached: int) -> None:
-        """All workers go on from here, where the furthest of them is."""
+        """Go on with all workers from here, where the furthest of them is."""
         self.clock.reached = max(self.clock.reached, reached)
         self.catch_up()
 

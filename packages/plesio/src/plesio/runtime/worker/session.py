@@ -177,7 +177,7 @@ class Session:
         return self._loops.rounds_of(loader, num_workers=self._schedules.clock.num_workers)
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
-        """For gradient accumulation: backward passes in this context are kept on the worker until the next `step`.
+        """Accumulate gradients: backward passes in this context are kept on the worker until the next `step`.
 
         Leaving it out is correct too; DDP then only communicates in every backward pass.
         """

@@ -80,11 +80,11 @@ class InRounds:
     in_rack: bool = False
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Batches that every rank computes by itself."""
+        """Return a source of batches that every rank computes by itself."""
         return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Rank 0's."""
+        """Return rank 0's metric."""
         return find() if self.group is None else tell_metric(find(), self.group)
 
 
@@ -100,7 +100,7 @@ class Leaser(Protocol):
         ...
 
     def halt(self) -> None:
-        """There are no samples because the stage on the store ends."""
+        """Report that there are no samples because the stage on the store ends."""
         ...
 
 
@@ -184,9 +184,9 @@ class ByLeases:
         return self.rack is not None
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Leased blocks."""
+        """Return a source of leased blocks."""
         return self.leasing.batches(figures, plan=plan, exchange=self.exchange, rack=self.rack)
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """See `Leasing.share_metric`."""
+        """Share the metric; see `Leasing.share_metric`."""
         return self.leasing.share_metric(find, number=number, rack=self.rack)

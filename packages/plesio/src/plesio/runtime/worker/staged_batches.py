@@ -97,7 +97,7 @@ class StagedBatches:
         return self._stages.halted and not self._to_the_end
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Positions of each batch, until there is none for now."""
+        """Yield the positions of each batch, until there is none for now."""
         if not self._stopped:
             yield from self._current.batches()
 
@@ -128,7 +128,7 @@ class StagedBatches:
             self._moved = True
 
     def to_leases(self) -> Remainder:
-        """From now on samples are leased; returns what is left for that."""
+        """Lease samples from now on, and return what is left for that."""
         assert isinstance(self._current, SynchronousBatches)
         remainder = self._current.remainder()
         self._current.close()

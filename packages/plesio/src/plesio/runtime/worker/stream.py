@@ -83,7 +83,7 @@ class Stream:
         self._read = self._trained = 0
 
     def batches(self) -> Generator[Any]:
-        """Every batch of this worker."""
+        """Yield every batch of this worker."""
         iterator = self._begin()
         while True:
             own, num_workers = None, self._rounds.num_workers
@@ -105,7 +105,7 @@ class Stream:
         return self._rounds.num_workers
 
     def position(self) -> dict[str, Any]:
-        """How many batches have been trained on, and the loader's state, where it has one and is no further."""
+        """Return the number of batches trained on, and the loader's state, where it has one and is no further."""
         take = getattr(self._loader, "state_dict", None) if self._read == self._trained else None
         return {"batches": self._trained, "state": None if take is None else take()}
 
@@ -137,7 +137,7 @@ class _Numbers:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """In this context the stream's are drawn."""
+        """Draw random numbers in this context from the stream's own generators."""
         others = self._take()
         self._put(self._states)
         try:

@@ -47,7 +47,7 @@ class WorkerTimeline:
         return cls(meter, trace, clock=clock, gauges=gauges)
 
     def measured_by(self, gauges: Gauges) -> None:
-        """From here on ``gauges`` measure each step, where what they measure was not there at the beginning."""
+        """Measure each step by ``gauges`` from here on, where what they measure was not there at the beginning."""
         self._gauges = gauges
         self.meter.measured_by(gauges)
 
@@ -125,5 +125,5 @@ class WorkerTimeline:
         self.event("loss_scale", at_s=self.now_s(), clock=clock, scale=scale)
 
     def event(self, kind: str, *, at_s: float, clock: int, **fields: object) -> None:
-        """Something happened."""
+        """Record an event."""
         self.trace.event(kind, at_s=at_s, clock=clock, **fields)

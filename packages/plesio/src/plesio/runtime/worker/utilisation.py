@@ -80,13 +80,13 @@ class Sample:
 
     @classmethod
     def mean_of(cls, first: "Sample", second: "Sample") -> "Sample":
-        """Two stretches of equal length as one."""
+        """Join two stretches of equal length to one."""
         pairs = {name: (getattr(first, name), getattr(second, name)) for name in _NAMES}
         means: dict[str, Any] = {name: None if None in pair else statistics.fmean(pair) for name, pair in pairs.items()}
         return cls(**means)
 
     def to_fields(self) -> dict[str, float]:
-        """For a trace: what there is, with as many digits as mean anything."""
+        """Return the fields for a trace, with as many digits as mean anything."""
         values = {name: getattr(self, name) for name in _NAMES}
         shares = ("cpu", "host_cpu", "gpu")
         return {

@@ -60,7 +60,7 @@ class AloneSaving:
         exchange.after_step(self._stepped)
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """All batches of the loop, or what is left of it."""
+        """Return a source of all batches of the loop, or of the rest."""
         self._plan, self._figures = plan, figures
         self._batches = SynchronousBatches(
             figures.whole(),
@@ -71,7 +71,7 @@ class AloneSaving:
         return self._batches
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Its own."""
+        """Return its own metric."""
         return find()
 
     def _stepped(self, progress: StepProgress) -> None:

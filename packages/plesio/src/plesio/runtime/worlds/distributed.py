@@ -283,7 +283,7 @@ class DistributedWorld:
         return said == "stops"
 
     def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
-        """Say where this worker stands, and whether it has stopped where all agreed to; wait until all stand."""
+        """Report this worker's position, and whether it has stopped where all agreed to; wait until all stand."""
         self.client.tell(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
         regroup = self.client.await_message(Regroup)
         for kind in (Steering, Books):
@@ -309,7 +309,7 @@ class DistributedWorld:
         return self._group
 
     def regrouped(self, regrouped: Regrouped) -> None:
-        """Say that the new group is there."""
+        """Report that the new group is there."""
         self.client.tell(regrouped)
         if self._without is not None:
             self._without.regrouped(regrouped)
@@ -357,7 +357,7 @@ class DistributedWorld:
     def close(
         self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
     ) -> None:
-        """Say goodbye, wait until the records are closed, and let go of the run.
+        """Take leave, wait until the records are closed, and let go of the run.
 
         Args:
             status: How it ended for this worker.
@@ -399,7 +399,7 @@ class DistributedWorld:
                 self._job.close()
 
     def _ended(self, *, timeout_s: float | None) -> RunEnded:
-        """How the run has ended: what the server says, or what the workers have put together without it."""
+        """Return the run's end: the server's result, or what the workers have put together without it."""
         try:
             return self.client.await_message(RunEnded, timeout_s=timeout_s)
         except TransportError as error:

@@ -212,7 +212,7 @@ class Parts:
         return director.first, director.next_review(stand.clock)
 
     def _regroupable(self, made: Made, group: LiveGroup, exchange: Regroupable) -> Made:
-        """With what brings this worker from group to group: into the first one, if it joins."""
+        """Wrap an exchange with what brings this worker from group to group: into the first one, if it joins."""
         recovery = Recovery(
             self.replica,
             group=group,
@@ -227,7 +227,7 @@ class Parts:
         return made._replace(recovery=recovery, past=recovery.join() if self.place.late else None)
 
     def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
-        """Measures what the policy's reviews ask for."""
+        """Make the monitor that measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
         return StepMonitor(
@@ -243,7 +243,7 @@ class Parts:
         )
 
     def _watch(self, group: Group) -> RackWatch | None:
-        """If a probe found racks."""
+        """Return a watch on the racks that a probe found, if it found any."""
         if self.found is None or self.found.between is None:
             return None
         say = self.timeline.meter.totals.fallbacks.append

@@ -9,7 +9,7 @@ __all__ = ["pack_bits", "pack_places", "unpack_bits", "unpack_places"]
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """Bytes [⌈n/8⌉] of n bits (a uint8 tensor of zeros and ones), the first the lowest of its byte; padded with zeros.
+    """Pack n bits (a uint8 tensor of zeros and ones) into bytes [⌈n/8⌉], the first the lowest of its byte; zero-padded.
 
     >>> pack_bits(torch.tensor([1, 0, 0, 0, 0, 0, 0, 1, 1], dtype=torch.uint8)).tolist()
     [129, 1]
@@ -32,7 +32,7 @@ def unpack_bits(packed: Tensor, *, num_bits: int) -> Tensor:
 
 
 def pack_places(places: Tensor, *, among: int) -> Tensor:
-    """Bytes of rising ``places`` [k] (int64) in ``range(among)``, as many as `place_bits` says."""
+    """Pack rising ``places`` [k] (int64) in ``range(among)`` into bytes, as many as `place_bits` says."""
     kept = len(places)
     low = elias_fano_low_bits(kept, among=among)
     if place_bits(kept, among=among) == among:

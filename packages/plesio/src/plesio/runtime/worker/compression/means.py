@@ -313,7 +313,7 @@ class _Factored:
         return ExchangeOutcome(mean, self.share, bool(self.first[-1] > 0))
 
     def _second(self, bases: Sequence[Tensor]) -> Tensor:
-        """Every Q of the mean; the share becomes the residual."""
+        """Compute every Q of the mean; the share becomes the residual."""
         factoring = self.way.factoring
         own = factoring.second(self.share, bases)
         if self.way.feedback:

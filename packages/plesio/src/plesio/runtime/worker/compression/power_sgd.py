@@ -93,12 +93,12 @@ class Factoring:
         return torch.cat([*whole, *(p.view(-1) for p in left)])
 
     def second(self, update: Tensor, bases: Sequence[Tensor]) -> Tensor:
-        """Every Q of ``update``, of the ``bases`` of the summed first payload."""
+        """Compute every Q of ``update``, from the ``bases`` of the summed first payload."""
         right = [matrix.of(update).float().T @ p for matrix, p in zip(self._matrices, bases, strict=True)]
         return torch.cat([q.reshape(-1) for q in right]) if right else torch.zeros(0, device=update.device)
 
     def bases(self, first: Tensor) -> list[Tensor]:
-        """Orthonormal columns that span each P of a first payload."""
+        """Return orthonormal columns that span each P of a first payload."""
         sizes = [(matrix.rows, matrix.rank) for matrix in self._matrices]
         return [_orthonormal(p) for p in _split(first[self._num_whole :], sizes)]
 
@@ -136,6 +136,6 @@ def _split(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> Iterator[Tensor]:
 
 
 def _orthonormal(matrix: Tensor) -> Tensor:
-    """Orthonormal columns that span those of ``matrix``; any, where it has too few."""
+    """Return orthonormal columns that span those of ``matrix``; any, where it has too few."""
     basis: Tensor = torch.linalg.qr(matrix).Q
     return basis

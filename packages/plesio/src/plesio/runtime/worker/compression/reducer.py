@@ -226,7 +226,7 @@ class PendingMean:
         self._mean: Tensor | None = None
 
     def took_s(self) -> None:
-        """Not known."""
+        """Return None: it is not known."""
 
     @torch.no_grad()
     def wait(self) -> Tensor:

@@ -104,7 +104,7 @@ class AveragingExchange:
         return nullcontext()
 
     def replaced(self) -> None:
-        """How far the replica has come counts from here."""
+        """Count the replica's progress from here."""
         for mean in self._means:
             if isinstance(mean, DeltaMean):
                 mean.begin()
@@ -114,11 +114,11 @@ class AveragingExchange:
         return None if self._latest is None else Stand(settled=self._averaged_clock, counted=self._latest.clock)
 
     def units(self) -> list[int]:
-        """Each worker is on its own between two averagings."""
+        """Return a unit for each rank: each worker is on its own between two averagings."""
         return list(range(self._group.size))
 
     def count_as(self, share: float) -> None:
-        """Say what this rank's parameters count in the mean; the ranks' shares add up to their number."""
+        """Set the weight of this rank's parameters in the mean; the ranks' shares add up to their number."""
         self._share = share
 
     def _average(self, tensors: Sequence[Named]) -> None:
@@ -224,11 +224,11 @@ class AveragingExchange:
         return state
 
     def accumulating(self) -> nullcontext[None]:
-        """Gradients stay on the rank anyhow."""
+        """Do nothing: gradients stay on the rank anyhow."""
         return nullcontext()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests: all ranks have equally many batches."""
+        """Do nothing: no worker rests, for all ranks have equally many batches."""
 
     @torch.no_grad()
     def shared(self) -> State | None:

@@ -41,7 +41,7 @@ class CollectiveExchange(Exchange, Protocol):
     """An exchange that another one can follow in the middle of a run."""
 
     def count_as(self, share: float) -> None:
-        """Say what this rank's parameters count in a mean of parameters, relative to an equal share.
+        """Set the weight of this rank's parameters in a mean of parameters, relative to an equal share.
 
         All ranks call it between steps, after the same one.
         """
@@ -52,7 +52,7 @@ class CollectiveExchange(Exchange, Protocol):
         ...
 
     def stand(self) -> Stand | None:
-        """Which steps the replica holds; None if it has made none by this exchange."""
+        """Return the steps that the replica holds; None if it has made none by this exchange."""
         ...
 
     def units(self) -> list[int]:
@@ -150,7 +150,7 @@ class CollectiveExchanges:
         return {parameter.dtype for parameter in self._replica.parameters.values()}
 
     def passed(self, samples: int) -> None:
-        """So many samples have been trained on by way of another exchange, which has kept its own snapshots."""
+        """Take note of samples trained by way of another exchange, which has kept its own snapshots."""
         self._outer_made_as = None  # nor has it moved on by the steps that were made here
         self._snapshots.passed(samples)
 
@@ -275,7 +275,7 @@ class CollectiveExchanges:
         )
 
     def _build_hooked(self, policy: Policy, hook: TorchHook) -> SynchronousExchange:
-        """DDP with one of torch's hooks; in the virtual world, which has no DDP, those that do nothing but cast.
+        """Build DDP with one of torch's hooks; in the virtual world, which has no DDP, only for those that just cast.
 
         Raises:
             ExchangeError: It is for real processes alone, or gradients are sparse.
@@ -388,7 +388,7 @@ class CollectiveExchanges:
 
 
 def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:
-    """None where everything is sent in full."""
+    """Return the maker of reducers; None where everything is sent in full."""
     compression = policy.compression
     if compression == NO_COMPRESSION:
         return None

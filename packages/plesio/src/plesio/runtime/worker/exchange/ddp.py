@@ -233,7 +233,7 @@ class DdpExchange(ReducingExchange):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Backward passes in this context are not reduced."""
+        """Leave out the reduction of backward passes in this context."""
         with self._ddp.no_sync():
             yield
 

@@ -46,11 +46,11 @@ class ElasticExchange:
         self._current.step(progress)
 
     def stand(self) -> Stand | None:
-        """Which steps the replica holds."""
+        """Return the steps that the replica holds."""
         return self._current.stand()
 
     def units(self) -> list[int]:
-        """Whose replicas are equal after every step."""
+        """Return the units of ranks whose replicas are equal after every step."""
         return self._current.units()
 
     def settle(self) -> None:
@@ -73,11 +73,11 @@ class ElasticExchange:
         self._current = self._exchanges.build(self._policy)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context only add to the gradient."""
+        """Let backward passes in this context only add to the gradient."""
         return self._current.accumulating()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests."""
+        """Do nothing: no worker rests."""
 
     def shared(self) -> State | None:
         """Return the shared parameters now, on the first worker that is there."""

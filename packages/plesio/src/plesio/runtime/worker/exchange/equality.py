@@ -101,7 +101,7 @@ class Equality:
         return [float(group["lr"]) for group in self._replica.optimizer.param_groups if "lr" in group]
 
     def _bits(self) -> torch.Tensor:
-        """One number for each parameter and each learning rate."""
+        """Compute one number for each parameter and each learning rate."""
         device = next(iter(self._replica.parameters.values())).device
         rates = torch.tensor(self._rates(), dtype=torch.float64, device=device)
         return torch.stack([*map(_sum_of_bits, self._whole().values()), *rates.view(torch.int64)])

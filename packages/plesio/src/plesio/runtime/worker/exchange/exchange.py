@@ -70,7 +70,7 @@ class Exchange(Protocol):
         ...
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context only add to the gradient."""
+        """Let backward passes in this context only add to the gradient."""
         ...
 
     def admitted_at(self, clock: int) -> None:
@@ -120,25 +120,25 @@ class LocalExchange:
         self._after_step(progress)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Nothing to hold back."""
+        """Do nothing: nothing is held back."""
         return nullcontext()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests."""
+        """Do nothing: the worker never rests."""
 
     def shared(self) -> State | None:
         """Return the replica's own state."""
         return self._replica.state()
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is held back."""
 
     def snapshots(self) -> list[SharedState]:
         """Return the snapshots taken since the last call."""
         return self._snapshots.take()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
 
 class OnRefusal(Protocol):
@@ -216,12 +216,12 @@ class SnapshotTaker:
             self._passed = samples // self._wished
 
     def passed(self, samples: int) -> None:
-        """Others have taken the snapshots up to here."""
+        """Skip the snapshots up to here, which others have taken."""
         if self._every is not None:
             self._passed = samples // self._every
 
     def take_over(self, samples: int) -> None:
-        """From here on this worker keeps them."""
+        """Keep the snapshots on this worker from here on."""
         if self._every is None:
             self._every = self._wished
             self.passed(samples)

@@ -37,7 +37,7 @@ class FlatGradients:
         return [[parameter.shape for parameter in group] for group in self._groups]
 
     def share_sent(self, compression: Compression) -> float:
-        """Bytes that a rank contributes under ``compression``, as a share of those in full; 1 without gradients."""
+        """Return the bytes that a rank contributes under ``compression``, as a share of all; 1 without gradients."""
         num_bits = sum(compression.payload_bits(shapes) for shapes in self.shapes)
         in_full = sum(NO_COMPRESSION.payload_bits(shapes) for shapes in self.shapes)
         return num_bits / in_full if in_full else 1.0
@@ -85,7 +85,7 @@ class FlatGradients:
 
     @torch.no_grad()
     def zeros(self) -> list[Tensor]:
-        """Gradients of nothing."""
+        """Return gradients of nothing."""
         return [torch.cat([torch.zeros_like(p).reshape(-1) for p in group]) for group in self._groups]
 
 

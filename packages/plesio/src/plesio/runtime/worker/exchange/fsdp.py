@@ -97,7 +97,7 @@ class FsdpExchange(SynchronousExchange):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Backward passes in this context are not reduced; gradients are whole until one is."""
+        """Leave out the reduction of backward passes in this context; gradients are whole until one is reduced."""
         model = self._replica.model
         assert isinstance(model, FSDPModule), "it is the root"
         model.set_requires_gradient_sync(False)

@@ -43,11 +43,11 @@ class FsdpCollectives:
         self._asks = True
 
     def begin(self) -> None:
-        """Another step begins."""
+        """Begin another step."""
         self.blocked_s, self.checksum = 0.0, 0
 
     def agreed(self) -> None:
-        """All have been through the same collectives in a step: from here on nobody asks before each one."""
+        """Stop asking before each collective: all have been through the same ones in a step."""
         self._asks = False
 
     def carry(self, module: FSDPModule, number: int) -> None:
@@ -58,7 +58,7 @@ class FsdpCollectives:
 
     @contextmanager
     def doing(self, kind: str, number: int, *, among: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
-        """In this context one is done.
+        """Check and time one collective within this context.
 
         Raises:
             ExchangeError: Others are about to do another one.
@@ -95,7 +95,7 @@ class _Allocating:
         self._number = number
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory for a collective."""
+        """Return memory for a collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
@@ -107,7 +107,7 @@ class _AllGather(_Allocating):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """All ranks' inputs in their order into ``output_tensor``, whose part of this rank the input is."""
+        """Gather all ranks' inputs in their order into ``output_tensor``, whose part of this rank the input is."""
         with self._collectives.doing("gather", self._number, among=group, device=input_tensor.device):
             work: dist.Work | None = _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
             return work

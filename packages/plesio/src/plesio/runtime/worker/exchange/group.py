@@ -28,7 +28,7 @@ class Work(Protocol):
         ...
 
     def took_s(self) -> float:
-        """Seconds from when this rank began it until its result was there; call it after `wait`."""
+        """Return the seconds from when this rank began it until its result was there; call it after `wait`."""
         ...
 
 
@@ -36,7 +36,7 @@ class Gathering(Protocol):
     """An all-gather or all-to-all under way."""
 
     def wait(self) -> list[torch.Tensor]:
-        """All ranks' tensors in their order, when they are there."""
+        """Wait for all ranks' tensors, and return them in their order."""
         ...
 
 
@@ -108,7 +108,7 @@ class _TorchWork:
         self._waited_s = time.perf_counter()
 
     def took_s(self) -> float:
-        """Seconds from when this rank began it until its result was there."""
+        """Return the seconds from when this rank began it until its result was there."""
         return min(self._ended_s, self._waited_s) - self._began_s
 
 
@@ -118,7 +118,7 @@ class _TorchGathering:
         self._parts = parts
 
     def wait(self) -> list[torch.Tensor]:
-        """All ranks' tensors in their order, when they are there."""
+        """Wait for all ranks' tensors, and return them in their order."""
         self._work.wait()
         return self._parts
 

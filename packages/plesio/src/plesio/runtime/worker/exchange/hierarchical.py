@@ -54,7 +54,7 @@ class HierarchicalExchange:
         return [rack_of[rank] for rank in sorted(rack_of)]
 
     def count_as(self, share: float) -> None:
-        """Say what this rank's parameters count in a mean over all ranks; equal in a rack."""
+        """Set the weight of this rank's parameters in a mean over all ranks; equal in a rack."""
         self._outer.count_as(share)
 
     @property
@@ -68,11 +68,11 @@ class HierarchicalExchange:
         self._outer.stepped(progress)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context are not reduced."""
+        """Leave out the reduction of backward passes in this context."""
         return self._inner.accumulating()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests: all ranks have equally many batches."""
+        """Do nothing: no worker rests, for all ranks have equally many batches."""
 
     def shared(self) -> State | None:
         """Return the mean of the racks' parameters as they are now, on rank 0; the replicas stay."""

@@ -137,7 +137,7 @@ class _HostProbe:
         )
 
     def _tournament(self, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latency and bandwidth from the host of the row to the host of the column."""
+        """Measure latency and bandwidth from the host of the row to the host of the column."""
         latencies, rates = torch.zeros(2, self._count, self._count, dtype=torch.float64)
         for pairs in tournament(self._count, seed=seed):
             self._link.meet()
@@ -149,7 +149,7 @@ class _HostProbe:
         return self._link.gathered(latencies), self._link.gathered(rates)
 
     def _rate_from(self, peer: int, *, latency_s: float) -> float:
-        """Bytes per second from ``peer`` while both send; both ends call this."""
+        """Measure bytes per second from ``peer`` while both send; both ends call this."""
         size = FIRST_BYTES
         while True:
             self._link.swap(peer, peer, num_sent=1, num_received=1)  # so that both begin
@@ -181,7 +181,7 @@ class _HostProbe:
         )
 
     def _agreed(self, racks: Sequence[int]) -> tuple[int, ...]:
-        """Rank 0's."""
+        """Return rank 0's values."""
         own = racks if self._rank == 0 else (0,) * self._count
         return tuple(self._link.gathered(torch.tensor(own)).tolist())
 

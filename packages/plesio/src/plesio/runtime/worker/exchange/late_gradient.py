@@ -45,7 +45,7 @@ def apply_late(replica: Replica, gradients: FlatGradients, flats: Sequence[Tenso
 
 
 def _tensors(replica: Replica) -> list[Tensor]:
-    """Parameters with dense gradients, and the tensors of their state: nothing is kept back of others."""
+    """List the parameters with dense gradients, and the tensors of their state: nothing is kept back of others."""
     state = replica.optimizer.state
     parameters = [p for name, p in replica.parameters.items() if name not in replica.sparse]
     held = [value for p in parameters for value in state.get(p, {}).values() if isinstance(value, Tensor)]

@@ -22,7 +22,7 @@ class LiveGroup:
         self.workers = tuple(workers)
 
     def become(self, group: Group, workers: Sequence[int]) -> None:
-        """From now on it is these."""
+        """Change to these workers from now on."""
         self.current, self.workers = group, tuple(workers)
 
     @property

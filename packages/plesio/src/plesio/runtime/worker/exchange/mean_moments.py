@@ -78,7 +78,7 @@ class MeanMoments:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """See no more steps."""
+        """Stop watching steps."""
         self._hook.remove()
 
     @torch.no_grad()
@@ -139,7 +139,7 @@ class MeanMoments:
 
 
 def _penalised(parameters: Sequence[Tensor], group: Group) -> list[Tensor]:
-    """Their gradients as the optimizer takes them: with the coupled weight decay."""
+    """Return the gradients as the optimizer takes them: with the coupled weight decay."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
         return list(torch._foreach_add(gradients, list(parameters), alpha=group["weight_decay"]))
@@ -154,7 +154,7 @@ def _squares(group: Group) -> tuple[str, float]:
 
 
 def _divisor(state: State, group: Group) -> Tensor:
-    """sqrt(v̂) + ε."""
+    """Compute sqrt(v̂) + ε."""
     key, kept = _squares(group)
     correction = 1 - kept ** float(state["step"]) if "betas" in group else 1.0
     root: Tensor = (state[key] / correction).sqrt_().add_(group["eps"])

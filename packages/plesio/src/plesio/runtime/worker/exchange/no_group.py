@@ -25,7 +25,7 @@ class NoGroup:
         self._size = size
 
     def step(self, progress: StepProgress) -> NoReturn:
-        """There is nobody to exchange with yet."""
+        """Refuse: there is no worker to exchange with yet."""
         raise CutOffError("the workers have yet to form a group")
 
     def shared(self) -> NoReturn:
@@ -45,25 +45,25 @@ class NoGroup:
         return None
 
     def units(self) -> list[int]:
-        """All that there are have the same."""
+        """Return one unit for all ranks."""
         return [0] * self._size
 
     def count_as(self, share: float) -> None:
-        """In nothing."""
+        """Do nothing."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Gradients stay on the worker."""
+        """Do nothing: gradients stay on the worker."""
         return nullcontext()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests."""
+        """Do nothing: the worker never rests."""
 
     def snapshots(self) -> list[SharedState]:
-        """None were taken."""
+        """Return none: no snapshots were taken."""
         return []
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
 
 class AwaitedGroup:
@@ -79,7 +79,7 @@ class AwaitedGroup:
         self.rack = rack
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> NoReturn:
-        """There is nobody yet."""
+        """Refuse: there is no other worker yet."""
         raise CutOffError("this worker has yet to join the others' group")
 
     def all_reduce(self, tensor: torch.Tensor) -> NoReturn:

@@ -81,5 +81,5 @@ class _PendingSum:
         return self._share
 
     def took_s(self) -> float:
-        """Seconds that it took."""
+        """Return the seconds that it took."""
         return self._work.took_s()

@@ -59,7 +59,7 @@ class PairLink:
         return whole
 
     def ping(self, peer: int, *, begins: bool, pings: int = PINGS) -> float:
-        """Seconds of a small message one way: half the median round trip. Both ends call this, one begins."""
+        """Measure a small message's seconds one way: half the median round trip. Both ends call it, one begins."""
         small = self._buffer[:8]
         round_trips = []
         for _ in range(WARM_UP + pings):
@@ -71,7 +71,7 @@ class PairLink:
         return self._latency_s[peer]
 
     def send_rate(self, peer: int) -> float:
-        """Bytes per second to ``peer``, which calls `receive`."""
+        """Measure bytes per second to ``peer``, which calls `receive`."""
         target_s = max(TARGET_S, LATENCIES * self._latency_s[peer])
         size = FIRST_BYTES
         while (took_s := self.send_timed(peer, size)) < 0.75 * target_s and size < self._most_bytes:
@@ -80,7 +80,7 @@ class PairLink:
         return size / max(took_s - 2 * self._latency_s[peer], took_s / 2)
 
     def exchange_rate(self, peer: int, num_sent: int, num_received: int) -> float:
-        """Bytes per second from ``peer`` while both send; both ends call this."""
+        """Measure bytes per second from ``peer`` while both send; both ends call this."""
         durations = []
         for _ in range(SHARED_REPEATS):
             self.swap(peer, peer, num_sent=1, num_received=1)  # so that both begin
@@ -89,7 +89,7 @@ class PairLink:
         return num_received / max(took_s - self._latency_s[peer], took_s / 2)
 
     def swap(self, target: int, source: int, *, num_sent: int, num_received: int) -> float:
-        """Seconds until a message from ``source`` has come, while one goes to ``target``."""
+        """Measure the seconds until a message from ``source`` has come, while one goes to ``target``."""
         begun_s = time.perf_counter()
         sent = self._begin_sending(self._buffer[:num_sent], target)
         self._receive(self._inbox[:num_received], source)

@@ -82,7 +82,7 @@ class PostLocalExchange(DdpExchange):
             self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
 
     def _blame(self, progress: StepProgress) -> None:
-        """After the warm-up a gradient is this worker's own, and nobody else knows of it."""
+        """Refuse the step: after the warm-up this worker alone, whose own gradient it is, before it with the others."""
         if progress.clock > self._warmup:
             self._refuse(progress.clock, "not_finite")
         else:
@@ -93,7 +93,7 @@ class PostLocalExchange(DdpExchange):
         return None if self._stepped is None else Stand(settled=self._averaged or 0, counted=self._stepped)
 
     def units(self) -> list[int]:
-        """Each worker is on its own between two averagings."""
+        """Return a unit for each rank: each worker is on its own between two averagings."""
         return list(range(self._group.size))
 
     @torch.no_grad()

@@ -105,7 +105,7 @@ class RackStoreExchange:
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def _follow(self) -> None:
-        """Be where the leader is after an exchange, and enter the time in the records."""
+        """Take over the leader's position after an exchange, and enter the time in the records."""
         begun_s = self._timeline.now_s()
         waited_s = self._copy_leader()
         ended_s = self._timeline.now_s()
@@ -146,7 +146,7 @@ class RackStoreExchange:
         self._store.take_back()
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context are not reduced."""
+        """Leave out the reduction of backward passes in this context."""
         return self._inner.accumulating()
 
     def shared(self) -> State | None:

@@ -116,7 +116,7 @@ class BetweenRacks:
         return _Sum(flat, own, None if self.rail is None else self.rail.all_reduce(own), between=self)
 
     def slice_elements(self, num_elements: int) -> int:
-        """Numbers in a slice of a tensor of ``num_elements``; the last slice is padded with zeros."""
+        """Count the numbers in a slice of a tensor of ``num_elements``; the last slice is padded with zeros."""
         return -(-num_elements // self.num_rails)
 
     def slice_of(self, flat: torch.Tensor) -> torch.Tensor:
@@ -128,7 +128,7 @@ class BetweenRacks:
         return torch.nn.functional.pad(mine, (0, width - mine.numel()))
 
     def spread(self, own: torch.Tensor, *, num_elements: int) -> torch.Tensor:
-        """All ``num_elements`` numbers, of which this rank brings the slice ``own``; all ranks of the rack call it.
+        """Gather all ``num_elements`` numbers, this rank's slice ``own`` among them; all ranks of the rack call it.
 
         Of a rack with one rail the leader's ``own`` is all of them, and the others' is overwritten with it.
         """
@@ -167,5 +167,5 @@ class _Sum:
         )
 
     def took_s(self) -> float:
-        """Seconds between racks; in the rack the sum is spread only when somebody waits. 0 for who is on no rail."""
+        """Return the seconds between racks; within the rack the sum is spread on waiting for it. 0 off the rails."""
         return 0.0 if self._work is None else self._work.took_s()

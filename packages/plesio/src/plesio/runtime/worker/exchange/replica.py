@@ -38,7 +38,7 @@ class Holder(Protocol):
     """An exchange that keeps something of the shared state elsewhere than in the replica."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Within, the replica is the shared state."""
+        """Make the replica the shared state within this context."""
         ...
 
     def replaced(self) -> None:
@@ -50,7 +50,7 @@ class Cutter(Holder, Protocol):
     """Has cut the replica into parts, of which this worker has its own."""
 
     def loaded(self, state: State) -> AbstractContextManager[None]:
-        """Within, ``state`` is in the model of this worker alone."""
+        """Put ``state`` into the model of this worker alone within this context."""
         ...
 
 
@@ -122,7 +122,7 @@ class Replica:
         """The script's own writes into the parameters."""
 
     def held_by(self, holder: Holder | None) -> None:
-        """From here on something of the shared state is kept there; None for nowhere."""
+        """Keep part of the shared state there from here on; None for nowhere."""
         self._holder = holder
 
     def sharded_by(self, cutter: Cutter | None) -> None:
@@ -139,7 +139,7 @@ class Replica:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Within, steps of the optimizer are the session's."""
+        """Mark steps of the optimizer within this context as the session's."""
         self.is_stepping = True
         try:
             with self.changes.by_hooks(self.optimizers):
@@ -153,11 +153,11 @@ class Replica:
             self.optimizer.step()
 
     def whole(self) -> AbstractContextManager[None]:
-        """Within, the replica is the shared state: of the servers or in parts where it is, else as it is."""
+        """Make the replica the shared state within this context: the servers' or all parts, else as it is."""
         return nullcontext() if self._holder is None else self._holder.gathered()
 
     def settable(self) -> AbstractContextManager[None]:
-        """Within, model and optimizer can be set to whole tensors."""
+        """Let model and optimizer be set to whole tensors within this context."""
         return nullcontext() if self._cutter is None else self._cutter.gathered()
 
     def replaced(self) -> None:
@@ -179,7 +179,7 @@ class Replica:
 
     @contextmanager
     def optimizer_state_aside(self) -> Iterator[None]:
-        """With no state in the optimizer; what was there before comes back afterwards."""
+        """Empty the optimizer's state within this context; what was there before comes back afterwards."""
         before = dict(self.optimizer.state)
         self.optimizer.state.clear()
         try:
@@ -242,7 +242,7 @@ class Replica:
         return sum(p.numel() * p.element_size() for p in self.parameters.values())
 
     def tensors(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
-        """(name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
+        """List (name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
         parameters: list[tuple[str, torch.Tensor, TensorKind, int]] = [
             (name, self.parameters[name].detach(), "parameter", self._group_of[name])
             for name in sorted(self.parameters)
@@ -257,7 +257,7 @@ class Replica:
         ]
 
     def everything(self) -> list[torch.Tensor]:
-        """Parameters, frozen ones too, and all buffers."""
+        """Return the parameters, frozen ones too, and all buffers."""
         return [t.detach() for t in (*self.parameters.values(), *self.frozen, *self.model.buffers())]
 
     @property
@@ -293,11 +293,11 @@ class Replica:
         return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
     def true_units(self, clock: int) -> AbstractContextManager[None]:
-        """Within, where step ``clock`` is made, gradients are no longer scaled; at the end the scale moves on."""
+        """Unscale the gradients within this context, where step ``clock`` is made; at the end the scale moves on."""
         return nullcontext() if self.scaling is None else self.scaling.step(clock)
 
     def refusal(self, loss: float | None) -> str:
-        """Why a step is left out whose gradient is not finite: where the loss is, the scale was too large."""
+        """Explain why a step is left out whose gradient is not finite: where the loss is, the scale was too large."""
         if self.scaling is None or (loss is not None and not math.isfinite(loss)):
             return "not_finite"
         return "overflow"
@@ -329,7 +329,7 @@ class Replica:
 
     @contextmanager
     def scaled_rate(self, share: float) -> Iterator[None]:
-        """With ``share`` of its learning rates in the optimizer, also where a schedule has set them."""
+        """Multiply the optimizer's learning rates by ``share`` within this context, also those set by a schedule."""
         rates = [group["lr"] for group in self.optimizer.param_groups] if share != 1 else []
         for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
             group["lr"] = rate * share
@@ -356,7 +356,7 @@ class Replica:
 
     @contextmanager
     def loaded(self, state: State) -> Iterator[None]:
-        """With ``state`` in the model; what was there before comes back afterwards."""
+        """Put ``state`` into the model within this context; what was there before comes back afterwards."""
         if self._cutter is not None:
             with self._cutter.loaded(state):
                 yield
@@ -434,7 +434,7 @@ class GradientBuckets:
 
 
 def parameters_sha256(parameters: Iterable[str], state: State) -> str:
-    """SHA-256 over the bytes of these parameters in ``state``, in name order."""
+    """Hash the bytes of these parameters in ``state``, in name order (SHA-256)."""
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(name.encode())

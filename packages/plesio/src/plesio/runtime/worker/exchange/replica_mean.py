@@ -99,7 +99,7 @@ class PendingDelta(Protocol):
         ...
 
     def took_s(self) -> float | None:
-        """Seconds that it took, if that is known."""
+        """Return the seconds that it took, if that is known."""
         ...
 
 
@@ -224,6 +224,6 @@ def _flat(named: Sequence[Named]) -> Tensor:
 
 
 def parts(named: Sequence[Named], flat: Tensor) -> list[Tensor]:
-    """``flat`` cut into the shapes of the tensors, sharing its memory."""
+    """Cut ``flat`` into the shapes of the tensors, sharing its memory."""
     sizes = [tensor.numel() for _, tensor in named]
     return [part.view_as(tensor) for part, (_, tensor) in zip(torch.split(flat, sizes), named, strict=True)]

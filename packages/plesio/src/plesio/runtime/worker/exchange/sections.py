@@ -35,7 +35,7 @@ class Section:
     is_root: bool
 
     def part_numel(self, num_ranks: int, *, trained: bool = False) -> int:
-        """Numbers in a rank's part of the parameters, or of the trained ones alone."""
+        """Count the numbers in a rank's part of the parameters, or of the trained ones alone."""
         return sum(
             math.ceil(len(parameter) / num_ranks) * math.prod(parameter.shape[1:])
             for parameter in self.parameters

@@ -63,7 +63,7 @@ class ServerSteps:
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
-        """Within, ``state_dict`` gives what the optimizer has."""
+        """Let ``state_dict`` give what the optimizer has, within this context."""
         self._keeps = True
         try:
             yield

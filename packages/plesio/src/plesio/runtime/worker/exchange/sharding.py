@@ -103,7 +103,7 @@ class Sharding:
 
     @torch.no_grad()
     def _gather(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All whole parameters, a section at a time; each is there until the next one is asked for."""
+        """Yield all whole parameters, a section at a time; each is there until the next one is asked for."""
         self._fold()
         for module in self._modules:
             module.unshard()
@@ -131,7 +131,7 @@ class Sharding:
 
     @contextmanager
     def loaded(self, state: State) -> Iterator[None]:
-        """With ``state`` in the model of this rank, which no other takes part in."""
+        """Put ``state`` into the model of this rank, in which no other takes part."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._replica.model.named_buffers()}
         self._fold()
         self._wrapping.take_off()
@@ -168,7 +168,7 @@ class Sharding:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Model and optimizer are whole on every rank, and are cut again as they are at the end; all call it."""
+        """Make model and optimizer whole on every rank, and cut them again as they are at the end; all call it."""
         whole = self._whole()
         self._share_buffers()
         self._wrapping.take_off()

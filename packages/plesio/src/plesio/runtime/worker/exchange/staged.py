@@ -189,7 +189,7 @@ class StagedExchange:
         return self._batches
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Rank 0's, on all ranks of a collective; on the store see `Leasing.share_metric`."""
+        """Return rank 0's metric, on all ranks of a collective; on the store see `Leasing.share_metric`."""
         share = self._parts.leasing.share_metric
         return (
             share(find, number=number, rack=self._stage.rack)
@@ -342,13 +342,13 @@ class StagedExchange:
         self._parts.timeline.blocked(begun_s, self._parts.timeline.now_s(), clock=clock)
 
     def stand(self) -> Stand | None:
-        """Which steps the replica holds; all make the first ones of a stage from equal replicas."""
+        """Return the steps that the replica holds; all make the first ones of a stage from equal replicas."""
         stage = self._stage
         stand = None if stage.collective is None else stage.collective.stand()
         return None if stand is None else Stand(settled=max(stand.settled, stage.began), counted=stand.counted)
 
     def units(self) -> list[int]:
-        """Whose replicas are equal after every step."""
+        """Return the units of ranks whose replicas are equal after every step."""
         return [0] * self._parts.group.size if self._stage.collective is None else self._stage.collective.units()
 
     @property
@@ -407,7 +407,7 @@ class StagedExchange:
             self._on_transition(transition, self._replica.optimizer)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context only add to the gradient."""
+        """Let backward passes in this context only add to the gradient."""
         return self._stage.exchange.accumulating()
 
     def admitted_at(self, clock: int) -> None:

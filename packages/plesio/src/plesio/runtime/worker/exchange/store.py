@@ -187,7 +187,7 @@ class StoreExchange:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """With what the servers hold now in the replica, the optimizer's state too where they step it."""
+        """Put what the servers hold now into the replica, with the optimizer's state if they step it."""
         replies = self._client.shared(snapshot=None, optimizer=True)
         state = self._replica.state()
         self._write(state, replies)
@@ -386,7 +386,7 @@ class StoreExchange:
             self._pull(clock=0)  # credit for a first step is always there
 
     def accumulating(self) -> nullcontext[None]:
-        """Gradients stay on the worker anyhow."""
+        """Do nothing: gradients stay on the worker anyhow."""
         return nullcontext()
 
     def shared(self) -> State | None:

@@ -265,7 +265,7 @@ class StoreClient:
             self.tell(Finish(plan=plan, block=block, num_samples=num_samples))
 
     def not_finite(self, *, clock: int, base_version: int) -> None:
-        """Say that there is no update at this clock because it was not finite."""
+        """Report that there is no update at this clock because it was not finite."""
         head = UpdateHead(worker=self._rank, clock=clock, base_version=base_version)
         self.tell(NotFinite(event=head, finished=self.take_finished()))
 
@@ -292,7 +292,7 @@ class StoreClient:
         return replies
 
     def shared(self, *, snapshot: int | None, optimizer: bool = False) -> list[Reply]:
-        """Everything the servers hold, now (also of the optimizer, if asked for) or at a snapshot."""
+        """Fetch everything the servers hold, now (also of the optimizer, if asked for) or at a snapshot."""
         answers = self._request(SharedRequest(snapshot=snapshot, optimizer=optimizer))
         replies = []
         for server, bulk in enumerate(answers):
@@ -310,7 +310,7 @@ class StoreClient:
         return replies
 
     def leave(self, *, samples: int, check: Callable[[], None]) -> None:
-        """Say that this worker has trained all it will; on the worker that evaluates, wait until all have.
+        """Report that this worker's training is over; on the worker that evaluates, wait until all is.
 
         Args:
             samples: Of all workers, in collectives.

@@ -56,11 +56,11 @@ class SynchronousExchange:
         return None if self._stepped is None else Stand(settled=self._stepped, counted=self._stepped)
 
     def units(self) -> list[int]:
-        """All replicas are equal."""
+        """Return one unit for all ranks: all replicas are equal."""
         return [0] * self._group.size
 
     def count_as(self, share: float) -> None:
-        """No mean of parameters is ever taken here: gradients are weighed step by step."""
+        """Do nothing: no mean of parameters is ever taken here, and gradients are weighed step by step."""
 
     def step(self, progress: StepProgress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
@@ -106,28 +106,28 @@ class SynchronousExchange:
             self._refuse(progress.clock, "not_finite")
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Backward passes in this context are not reduced."""
+        """Leave out the reduction of backward passes in this context."""
         return nullcontext()
 
     def admitted_at(self, clock: int) -> None:
-        """Never rests: all ranks have equally many batches."""
+        """Do nothing: no worker rests, for all ranks have equally many batches."""
 
     def shared(self) -> State | None:
-        """Every replica is the shared state; rank 0 gives its own."""
+        """Return the replica, which is the shared state, on rank 0."""
         return self._replica.state() if self._leads else None
 
     def settle(self) -> None:
-        """Replicas are equal after every step."""
+        """Do nothing: replicas are equal after every step."""
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is held back."""
 
     def snapshots(self) -> list[SharedState]:
         """Return the snapshots taken since the last call (rank 0)."""
         return self._snapshots.take()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
 
 class ReducingExchange(SynchronousExchange):

@@ -41,7 +41,7 @@ class Wrapping:
         self._coats: dict[nn.Module, _Coat] = {}
 
     def put_on(self) -> None:
-        """`fully_shard` has been called."""
+        """Record what `fully_shard` has changed."""
         for module, (bare, names) in self._before.items():
             self._coats[module] = _Coat(bare, type(module), tuple(vars(module).keys() - names), {})
 

@@ -134,7 +134,7 @@ class ServerConnections:
         return bulk
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `send`."""
+        """Return memory to fill and `send`."""
         return self.memory.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
@@ -348,7 +348,7 @@ class WorkerLine(ControlLine):
         self.send(kind, body)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory to fill and `push`."""
+        """Return memory to fill and `push`."""
         return self._memory.stage(num_bytes)
 
     def push(
@@ -382,7 +382,7 @@ class WorkerLine(ControlLine):
         return arrived
 
     def check(self) -> None:
-        """Nothing: no server is lost here."""
+        """Do nothing: no server is lost here."""
 
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`."""

@@ -38,7 +38,7 @@ class ServerClock:
     kernel: Kernel
 
     def now_s(self) -> float:
-        """Virtual seconds since the simulation began."""
+        """Return the virtual seconds since the simulation began."""
         return self.kernel.now_s
 
     def unix_s(self) -> float:
@@ -46,7 +46,7 @@ class ServerClock:
         return self.kernel.now_s
 
     def sleep_s(self, duration_s: float) -> None:
-        """Servers act on events only."""
+        """Raise an error: a server acts on events only."""
         raise AssertionError("a server in a simulation never sleeps")
 
     def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
@@ -138,7 +138,7 @@ class Deployment:
         return replace(self.cluster, workers_per_host=room), seated
 
     def _while_links_change(self, duration_s: Callable[[int, float], float], num_bytes: int, begin_s: float) -> float:
-        """Seconds of a collective that begins at ``begin_s``; ``duration_s`` has it with the links of a moment."""
+        """Return the seconds of a collective from ``begin_s`` on; ``duration_s`` has it with the links of a moment."""
         changes_s = [change.at_s for change in self.cluster.changes]
         return seconds_through_changes(begin_s, changes_s, partial(duration_s, num_bytes))
 
@@ -157,7 +157,7 @@ class Deployment:
         return self.cluster.host_of(rank % self.num_workers)
 
     def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
-        """Bytes that ``rank`` sends to the next one in the ring of ``ranks`` for a collective of ``num_bytes``."""
+        """Return the bytes that ``rank`` sends to the next one of the ring ``ranks`` in a collective of ``num_bytes``."""
         size = len(ranks)
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
         sent = round(rounds * num_bytes)

@@ -109,7 +109,7 @@ class _Pending:
         self._meeting.wait(self._operation, self._turn)
 
     def took_s(self) -> float:
-        """Seconds from when this rank began it until it was over."""
+        """Return the seconds from when this rank began it until it was over."""
         return self._operation.ended_s - self._began_s
 
 
@@ -119,7 +119,7 @@ class _Gathering:
         self._parts = parts
 
     def wait(self) -> list[torch.Tensor]:
-        """All ranks' tensors in their order, when the collective is over."""
+        """Wait for all ranks' tensors, and return them in their order."""
         self._pending.wait()
         return list(self._parts)
 
@@ -222,7 +222,7 @@ def _copy_from(source: int, tensors: dict[int, torch.Tensor]) -> None:
 
 
 def _copy_own(tensors: dict[int, torch.Tensor]) -> None:
-    """Each rank has brought a tensor with a part for every rank, its own filled in."""
+    """Exchange parts: each rank brings a tensor with a part for every rank, its own filled in."""
     for rank, parts in tensors.items():
         for source, theirs in tensors.items():
             if source != rank:
@@ -230,7 +230,7 @@ def _copy_own(tensors: dict[int, torch.Tensor]) -> None:
 
 
 def _transpose(tensors: dict[int, torch.Tensor]) -> None:
-    """Each rank has brought a row for every rank, and takes away every rank's row for it."""
+    """Exchange rows: each rank brings a row for every rank, and takes away every rank's row for it."""
     sent = {rank: rows.clone() for rank, rows in tensors.items()}
     for rank, rows in tensors.items():
         for source, theirs in sent.items():

@@ -50,7 +50,7 @@ class VirtualClock:
         self._host = host
 
     def now_s(self) -> float:
-        """Virtual seconds since the simulation began."""
+        """Return the virtual seconds since the simulation began."""
         return self._deployment.scheduler.now_s(self._turn)
 
     def unix_s(self) -> float:
@@ -117,7 +117,7 @@ class _Pulse:
         self._deployment.server(0).proper.run.enter(self._rank, report)
 
     def wait_for_failure(self) -> PlesioError | None:
-        """`failure`, waiting for the news of it."""
+        """Return `failure`, waiting for the news of it."""
         while self.failure is None:
             self._deployment.scheduler.wait(self._turn)
         return self.failure
@@ -200,7 +200,7 @@ class VirtualJob:
         self._deployment.work(self._turn, host=self._host, work_s=work_s)
 
     def heartbeat(self) -> _Pulse:
-        """Hears what this worker must know at once."""
+        """Start the sign of life, which also receives what this worker must know at once."""
         if self._pulse is None:
             self._pulse = _Pulse(self._deployment, self._turn, rank=self.place.rank, host=self._host)
         return self._pulse
@@ -227,7 +227,7 @@ class VirtualJob:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
 
     def links(self, device: torch.device) -> VirtualLinks:
-        """Messages to any of these ranks."""
+        """Make the links for messages to any of these ranks."""
 
         def count(num_bytes: int) -> None:
             self._message_bytes += num_bytes
@@ -265,11 +265,11 @@ class VirtualJob:
         self._deployment.abort_collectives(self.place.rank)
 
     def missing(self) -> list[int]:
-        """All come."""
+        """Return none: all workers come."""
         return []
 
     def bytes_sent(self) -> Counter[str]:
-        """Bytes this worker has sent in this job, by class of link."""
+        """Count the bytes this worker has sent in this job, by class of link."""
         sent: Counter[str] = Counter(collective=self._collective_bytes + self._message_bytes)
         for line in self._lines:
             sent.update(ipc=line.traffic.ipc.sent, tcp=line.traffic.tcp.sent)
@@ -284,13 +284,13 @@ class VirtualJob:
         return self._deployment.costs.memory_bytes
 
     def let_servers_go_on(self) -> None:
-        """No worker has started them."""
+        """Do nothing: no worker has started the servers."""
 
     def begun(self) -> None:
         """Do nothing: no launcher waits for it."""
 
     def assure_all_come(self) -> None:
-        """All do."""
+        """Do nothing: all workers come."""
 
     def finished_without(self, lost: Sequence[int]) -> None:
         """Do nothing: no launcher has started it."""

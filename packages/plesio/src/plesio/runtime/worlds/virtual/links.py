@@ -103,7 +103,7 @@ class VirtualLinks:
         self._office.send(message, box=(self.rank, to, tag), turn=self._turn)
 
     def expect(self, num_bytes: int, *, source: int, tag: int) -> _Expected:
-        """Messages wait here until they are asked for."""
+        """Return the expected message: messages wait here until they are asked for."""
         return _Expected(self._office, (source, self.rank, tag), self._turn)
 
     def flush(self, to: int) -> None:

@@ -87,7 +87,7 @@ class _RandomStreams:
 
 
 def _drawn(generator: Any) -> tuple[int, int] | None:
-    """How far a Mersenne Twister is: its position in a block of 624 words, and the block's first; None of others."""
+    """Return a Mersenne Twister's position in a block of 624 words, and the block's first word; None of others."""
     if type(generator) is not np.random.MT19937:
         return None
     words = ctypes.cast(generator.ctypes.state_address, ctypes.POINTER(ctypes.c_uint32))
