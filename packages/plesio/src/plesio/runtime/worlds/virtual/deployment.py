@@ -157,7 +157,7 @@ class Deployment:
         return self.cluster.host_of(rank % self.num_workers)
 
     def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
-        """Return the bytes that ``rank`` sends to the next one of the ring ``ranks`` in a collective of ``num_bytes``."""
+        """Return the bytes that ``rank`` sends on in the ring of ``ranks`` for a collective of ``num_bytes``."""
         size = len(ranks)
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
         sent = round(rounds * num_bytes)
