@@ -34,7 +34,8 @@ from plesio.policies import (
     replay,
 )
 from plesio.policies.interruptible import Interruptible
-from plesio.policies.steered import NEVER, Course, SteeredMachine
+from plesio.policies.policy import Course
+from plesio.policies.steered import NEVER, SteeredMachine
 
 NUM_WORKERS = 3
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
+from plesio.policies.policy import Course, Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.review_clocks import next_review
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import NEVER, Course, Director, SteeredMachine
+from plesio.policies.steered import NEVER, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Interruptible"]

@@ -7,19 +7,31 @@ Two rules are needed by a worker on its own, without hearing of the others, so t
 therefore the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from plesio.policies.compression import Compression
-from plesio.policies.events import Action, Event
+from plesio.policies.events import Action, Event, Reviewed
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import Weighting
 
 if TYPE_CHECKING:
     from plesio.policies.adaptive.config.guard import GuardConfig
     from plesio.policies.adaptive.config.review import ReviewConfig
-    from plesio.policies.steered import Director
 
-__all__ = ["EXCHANGES", "MOMENTS", "UPDATES", "ExchangeKind", "MomentsKind", "Policy", "PolicyMachine", "UpdateKind"]
+__all__ = [
+    "EXCHANGES",
+    "MOMENTS",
+    "UPDATES",
+    "Course",
+    "Director",
+    "ExchangeKind",
+    "MomentsKind",
+    "Policy",
+    "PolicyMachine",
+    "UpdateKind",
+]
 
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
@@ -236,4 +248,48 @@ class Policy(Protocol):
 
     def merges_at(self, clock: int) -> int | None:
         """Return the clock of the exchange whose result is merged after step ``clock``, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How the workers go on.
+
+    Attributes:
+        policy: The static policy; on the store `SSP` or `ASP`, of workers or of racks.
+        shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
+        keep: The state is worth keeping.
+        restore: The workers go back to the older of the two states that they kept last.
+        alarm: Training diverged, and this is what is done about it.
+        reason: A sentence.
+        inputs: The figures behind it, by name.
+    """
+
+    policy: Policy
+    shares: tuple[float, ...] = ()
+    keep: bool = False
+    restore: bool = False
+    alarm: bool = False
+    reason: str = ""
+    inputs: tuple[tuple[str, float], ...] = ()
+
+
+class Director(Protocol):
+    """Says what comes next."""
+
+    @property
+    def first(self) -> Policy:
+        """The policy to begin with."""
+        ...
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        """Answer the reviews of all workers; the course keeps the policy in force if nothing changes."""
+        ...
+
+    def over(self, clock: int) -> Course | None:
+        """Return the course after a stage on the store that is over at ``clock``, or None; called once a clock."""
+        ...
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """Clock of the next review and the one from which its answer holds, if the workers go on at ``since``."""
         ...

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, UpdateKind
-from plesio.policies.steered import ConstantDirector, Director
+from plesio.policies.policy import Director, ExchangeKind, MomentsKind, Policy, UpdateKind
+from plesio.policies.steered import ConstantDirector
 from plesio.policies.torch_hook import TorchHook
 
 if TYPE_CHECKING:

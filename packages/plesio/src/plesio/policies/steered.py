@@ -31,7 +31,6 @@ Invariants:
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.events import (
@@ -52,58 +51,14 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
-from plesio.policies.policy import Policy, PolicyMachine
+from plesio.policies.policy import Course, Director, Policy, PolicyMachine
 
-__all__ = ["LEAD", "NEVER", "ConstantDirector", "Course", "Director", "SteeredMachine"]
+__all__ = ["LEAD", "NEVER", "ConstantDirector", "SteeredMachine"]
 
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
 NEVER = UNLIMITED
 """Clock of what does not come."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How the workers go on.
-
-    Attributes:
-        policy: The static policy; on the store `SSP` or `ASP`, of workers or of racks.
-        shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
-        keep: The state is worth keeping.
-        restore: The workers go back to the older of the two states that they kept last.
-        alarm: Training diverged, and this is what is done about it.
-        reason: A sentence.
-        inputs: The figures behind it, by name.
-    """
-
-    policy: Policy
-    shares: tuple[float, ...] = ()
-    keep: bool = False
-    restore: bool = False
-    alarm: bool = False
-    reason: str = ""
-    inputs: tuple[tuple[str, float], ...] = ()
-
-
-class Director(Protocol):
-    """Says what comes next."""
-
-    @property
-    def first(self) -> Policy:
-        """The policy to begin with."""
-        ...
-
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """Answer the reviews of all workers; the course keeps the policy in force if nothing changes."""
-        ...
-
-    def over(self, clock: int) -> Course | None:
-        """Return the course after a stage on the store that is over at ``clock``, or None; called once a clock."""
-        ...
-
-    def next_review(self, since: int) -> tuple[int, int]:
-        """Clock of the next review and the one from which its answer holds, if the workers go on at ``since``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
 from plesio.policies.fields import check_policy
-from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
+from plesio.policies.policy import Course, Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import LEAD, NEVER, Course, Director, SteeredMachine
+from plesio.policies.steered import LEAD, NEVER, SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Switch"]

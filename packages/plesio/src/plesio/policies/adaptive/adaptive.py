@@ -24,10 +24,10 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
+from plesio.policies.policy import Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW
 from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import Director, SteeredMachine
+from plesio.policies.steered import SteeredMachine
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["Adaptive"]

@@ -6,9 +6,8 @@ from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import Policy
+from plesio.policies.policy import Course, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
-from plesio.policies.steered import Course
 
 __all__ = ["Reviewing"]
 
