@@ -26,6 +26,7 @@ from plesio.policies import (
     Event,
     Grant,
     Joined,
+    LeaveReason,
     Left,
     PolicyMachine,
     Refuse,
@@ -53,6 +54,8 @@ class NearMedianMachine:
     def __init__(self, *, bound: int) -> None:
         self._bound = bound
         self._clocks: dict[int, int] = {}
+        self._members: set[int] = set()
+        """Workers that train or rest."""
         self._credit = bound + 1
         self._version = 0
 
@@ -62,9 +65,12 @@ class NearMedianMachine:
             case Joined(worker=worker):
                 clock = min(self._clocks.values(), default=0)
                 self._clocks[worker] = clock
+                self._members.add(worker)
                 return (Admit(worker=worker, clock=clock), Grant(worker=worker, clock=self._credit))
-            case Left(worker=worker):
-                self._clocks.pop(worker, None)  # one that rests for want of samples leaves again when it is gone
+            case Left(worker=worker, reason=reason):
+                self._clocks.pop(worker, None)
+                if reason is not LeaveReason.RESTING:  # else it joins again when there are samples for it
+                    self._members.discard(worker)
                 return self._grant()
             case Arrived(worker=worker, clock=clock, finite=False):
                 self._clocks[worker] = clock
@@ -75,7 +81,7 @@ class NearMedianMachine:
                 staleness = self._version - 1 - event.base_version
                 update = Apply(
                     updates=((worker, clock),),
-                    weight=1 / len(self._clocks),  # as many updates as workers make one synchronous step
+                    weight=event.num_steps / len(self._members),  # as many steps as members are one synchronous step
                     version=self._version,
                     staleness=(staleness,),
                 )

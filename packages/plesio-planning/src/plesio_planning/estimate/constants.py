@@ -71,5 +71,5 @@ CONSTANTS = Constants(
     launch_s=10e-6,  # assumption: PyTorch's way from Python to the queue, without CUDA graphs
     convolution_efficiency=0.22,  # ResNet-50 on A100 in mixed precision, about 2700 images/s (NVIDIA's examples)
 )
-"""Fitted by `planning.estimate.calibrate` on the rows of `plesio_planning.estimate.published` that `validation` names,
+"""Fitted by `estimate.calibrate` on the rows of `plesio_planning.estimate.published` that `validation` names,
 or assumed."""

@@ -7,7 +7,7 @@ v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
     step = m x slowest stage + (all stages - slowest stage) / v + sends + exposed gradients + optimizer
 
 A stage's time is computing (`plesio_planning.estimate.kernels`) and those exchanges that nothing hides
-(`planning.estimate.communication`). Dependencies decide what is hidden: a tensor-parallel gradient is
+(`estimate.communication`). Dependencies decide what is hidden: a tensor-parallel gradient is
 reduced beside the product for the weights' gradient. A layer's data-parallel gradient is ready when its backward pass
 ends; the link takes one after the other, and what is left when the last layer has ended is exposed. ZeRO 3 gathers a
 layer's weights while the one before computes. Communication beside computing slows it down, as both use the device's

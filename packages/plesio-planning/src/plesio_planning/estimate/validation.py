@@ -1,7 +1,7 @@
 """The estimate beside what others measured.
 
 Constants are fitted on all steps but those of sources E and F, on which none ever is. The cross-validation
-(`planning.estimate.cross_validation`) says how far off the estimate is on runs that it has not seen: each family of
+(`estimate.cross_validation`) says how far off the estimate is on runs that it has not seen: each family of
 models is left out in turn, and each program that ran them.
 
 The baseline of times is a constant utilisation. That of memory is 16 bytes a parameter, and ``34 s b h`` bytes a layer,

@@ -3,7 +3,7 @@
 Each rank computes the real gradient of its samples and then waits until its step has lasted what so many samples take a
 worker of its speed; then all of them all-reduce the gradient, weighted by samples. Shares are equal, in proportion to
 the speeds, or equal at first and moved every few steps towards what the ranks' own times ask for. The sharing of
-samples is the study's (`planning.studies.work_shares`). The time of an exchange, and the time of a step beyond its
+samples is the study's (`studies.work_shares`). The time of an exchange, and the time of a step beyond its
 samples, are measured with the least samples first.
 """
 

@@ -1,4 +1,4 @@
-"""A perceptron trained with DistributedDataParallel in buckets of several sizes, beside `planning.studies.overlap`.
+"""A perceptron trained with DistributedDataParallel in buckets of several sizes, beside `studies.overlap`.
 
 Two ranks on hosts of their own, with a slow link between them, so that communication is waiting and not computing. The
 layers are paced for the same reason: each computes its real gradient and sleeps before that, as a host does whose

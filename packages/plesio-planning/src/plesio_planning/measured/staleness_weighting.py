@@ -1,7 +1,7 @@
 """Weightings in a real asynchronous run: how many updates take the loss to a tenth.
 
 Four processes share a store; their steps vary, and one is slower. The staleness of the updates is measured in the
-unweighted run, and with that distribution the study's mechanism (`planning.studies.delayed_descent`) says what each
+unweighted run, and with that distribution the study's mechanism (`studies.delayed_descent`) says what each
 weighting does. Updates that a cut-off refuses are not counted, here and there.
 """
 

@@ -3,7 +3,7 @@
 N workers pull the parameters, compute a gradient for a random time, and push it. Its age is the number of updates that
 the server has applied since that pull. Up to the bound τ it is applied; an older one is discarded, and its worker pulls
 anew (the server of Ho et al. 2013 makes fast workers wait instead, so that nothing is thrown away). Messages take no
-time. The ages do not depend on the gradients, so they are simulated first, and `planning.studies.delayed_descent` goes
+time. The ages do not depend on the gradients, so they are simulated first, and `studies.delayed_descent` goes
 down with them.
 """
 

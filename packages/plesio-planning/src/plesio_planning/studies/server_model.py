@@ -16,7 +16,7 @@ than the servers' links carry, a closed queue (`plesio_planning.sim.store`):
 
     updates/s = min( N / (c + 2S(α + d/(SB))),  1 / (α + d/(SB)) )         ring: N / (b c + ring)
 
-with b what a barrier costs, the mean of the slowest step over that of all (`planning.studies.stragglers`). Updates are
+with b what a barrier costs, the mean of the slowest step over that of all (`studies.stragglers`). Updates are
 N-1 versions old on average, so one of them may be worth less (`plesio_planning.studies.bounded_staleness`).
 """
 

@@ -3,7 +3,7 @@
 Worker w has m samples and the loss ``mean_i (σ(a_i·x) - y_i)²``, which is not convex in x: far out the sigmoid is
 flat. Its inputs are shifted by an amount of its own, and its labels come from a teacher of its own, so that workers'
 optima differ. Gradients are exact but for added noise. There is no closed form, so runs are done, for several steps at
-once, and the one that arrives first counts, as for the quadratics of `planning.studies.heterogeneous_quadratic`.
+once, and the one that arrives first counts, as for the quadratics of `studies.heterogeneous_quadratic`.
 """
 
 import math

@@ -194,7 +194,7 @@ def varying_staleness(*, curvature: float = 1.0, max_staleness: int = 8) -> Boun
 
     ``αλ < 3/(2(S+1))`` suffices on a quadratic: drawn as a curve, the iterates solve ``x'(t) = -αλ x(t - r(t))`` with
     a delay r of at most S+1, and such converge below 3/2 (Yorke 1970). Constant staleness bears about π/2 instead
-    (`planning.theory.stability`); from S = 2 on at 0.97 of what it bears changes exist under which the error grows
+    (`theory.stability`); from S = 2 on at 0.97 of what it bears changes exist under which the error grows
     (`plesio_planning.theory.chosen_staleness.worst_descent`).
 
     >>> bound = varying_staleness(max_staleness=15)

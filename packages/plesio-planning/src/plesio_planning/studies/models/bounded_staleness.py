@@ -8,7 +8,7 @@ and the answer depends on how the step is chosen:
     one tiny step for all    the slowest coordinate goes down by ``1 - αλ`` an update, late or not: no penalty
 
 Both are deterministic, with one delay for all updates. Beside them are trials, with random starts and noisy gradients:
-delays drawn from 0 to τ, and a server that refuses what is older than τ (`planning.studies.refusing_server`), to which
+delays drawn from 0 to τ, and a server that refuses what is older than τ (`studies.refusing_server`), to which
 workers of unequal pace push. How many gradients are refused, and how long it takes, follows from the workers; few of
 them never make an update as old as a large bound allows. τ + 1 workers taking turns have a delay of τ, so computing
 time, in steps of one worker, is iterations over τ + 1.

@@ -1,7 +1,7 @@
 """The effects of compressing gradients: bytes saved, iterations lost, and the time that results.
 
 How many iterations each compression needs comes from a descent that is really done
-(`planning.studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
+(`studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
 places and scales counted; and what it takes from rings on links of latency α and bandwidth B:
 
     time = iterations (compute + codec + latencies + sent / B)
@@ -13,7 +13,7 @@ sending everything, compressing pays below the *break-even bandwidth*
 
 and at every bandwidth if the denominator is not positive, at none if the numerator is not.
 
-Limits: communication that hides behind computing (`planning.studies.overlap`) is worth less. Workers
+Limits: communication that hides behind computing (`studies.overlap`) is worth less. Workers
 with independent random roundings average them, so n of them need fewer iterations than one, which is what is
 descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
 """

@@ -6,7 +6,7 @@ Yuan 2009), a tree, ``2⌈log₂ N⌉(α + d/B)``, or another algorithm of `ples
 one host its links count, and beyond it those between hosts, which pace a ring or a tree; the hierarchical all-reduce
 uses both. A share o of the communication may be hidden behind the backward pass, but never more than fits: what is
 exposed is ``max(m - o b, 0)`` with m the all-reduce and b the backward pass. If steps vary, all wait for the slowest,
-``E[max]`` (`planning.studies.order_statistics`). Efficiency is c over the iteration and the speed-up N times that.
+``E[max]`` (`studies.order_statistics`). Efficiency is c over the iteration and the speed-up N times that.
 
 Limits: links that are shared, workers that are always slower (`studies.stragglers`), an all-reduce
 in buckets (`plesio_planning.studies.overlap`).

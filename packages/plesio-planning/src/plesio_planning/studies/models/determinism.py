@@ -1,7 +1,7 @@
 """Causes of differences between two runs, the places where these begin, and their growth.
 
 Three things are shown. Sums of floating-point numbers depend on their order: of 64 ranks' gradients in 32 bits, added
-up forward and backward, most elements differ in their last bits (`planning.studies.reduction_order`). A training whose
+up forward and backward, most elements differ in their last bits (`studies.reduction_order`). A training whose
 gradients are added up in another order begins to differ at the first step. Each step multiplies the difference by what
 it does to nearby parameters: little where training is calm, a factor where it is at the edge of stability. And sources
 compare very differently: a seed changes everything at once, an order only the last bits.

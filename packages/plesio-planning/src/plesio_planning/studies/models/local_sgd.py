@@ -6,7 +6,7 @@ apart. If iterations grow as ``n (1 + cK)``, the time ``n (1 + cK)(Tc + Tm / K)`
 
     K* = sqrt(Tm / (c Tc))
 
-The drift is that of `planning.studies.heterogeneous_quadratic`, in closed form: for each K the step is the one that
+The drift is that of `studies.heterogeneous_quadratic`, in closed form: for each K the step is the one that
 arrives first, because a step that suits K = 1 has a floor above the target for a large K. Three variants:
 
     averaging parameters, unlike workers    drift: the floor grows as K² first, iterations about as 1 + cK
@@ -16,7 +16,7 @@ arrives first, because a step that suits K = 1 has a floor above the target for 
 
 Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
 
-Beside the quadratics stands a loss that is not convex (`planning.studies.sigmoid_regression`), where runs are done.
+Beside the quadratics stands a loss that is not convex (`studies.sigmoid_regression`), where runs are done.
 
 Limits: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
 that are not equally fast (`plesio_planning.studies.consistency`).

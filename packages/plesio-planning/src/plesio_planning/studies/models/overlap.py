@@ -1,6 +1,6 @@
 """How much of a gradient's all-reduce can be hidden behind the backward pass, and in buckets of which size.
 
-The theory, which DDP's buckets rest on (Li et al. 2020, section 3.2), is in `planning.studies.buckets`: layers become
+The theory, which DDP's buckets rest on (Li et al. 2020, section 3.2), is in `studies.buckets`: layers become
 ready one after another, buckets are all-reduced in that order on one stream, ``start_j = max(ready_j, free)``. Small
 buckets pay their latency often, large ones begin late; what is left when the backward pass ends is exposed. For equal
 layers with a ring of n ranks, buckets of k layers keep up with the backward pass if

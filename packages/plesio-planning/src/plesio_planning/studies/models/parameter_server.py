@@ -1,6 +1,6 @@
 """A parameter server beside a ring: how much slower it is, and when sparse updates or asynchrony turn that round.
 
-The model is in `planning.studies.server_model`. With dense gradients and no latency, S servers take ``N/S · N/(N-1)``
+The model is in `studies.server_model`. With dense gradients and no latency, S servers take ``N/S · N/(N-1)``
 times as long for N workers as a ring; of all links of servers and workers they use ``S/(N+S)`` meanwhile, and a ring
 all of its own. With S = N nothing is between them.
 

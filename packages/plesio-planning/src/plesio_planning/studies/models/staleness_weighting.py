@@ -1,6 +1,6 @@
 """When counting stale updates less pays.
 
-Delayed gradient descent (`planning.studies.delayed_descent`) on a quadratic with condition number κ, in which update t
+Delayed gradient descent (`studies.delayed_descent`) on a quadratic with condition number κ, in which update t
 is τ(t) updates stale and counts with a weight w(τ(t)) (`plesio.policies.weighting`: ``1/(1+τ)`` after Zhang et al.
 2016, an exponential, a cut-off). A coordinate loses ``αλ E[w]`` an update, and what makes it unstable is weight times
 staleness, ``E[w τ]``: a weighting is worth something if it takes more from the second than from the first.
@@ -13,7 +13,7 @@ fastest when each has its best step. The second is the fair one, and a cut-off d
 what was computed.
 
 Limits: noise, which averages over the updates that count, so that a weighting that drops many has
-more of it; staleness that depends on the worker, whose data would then count less (`planning.studies.consistency`).
+more of it; staleness that depends on the worker, whose data would then count less (`studies.consistency`).
 """
 
 import math
