@@ -97,7 +97,7 @@ class Job:
         """Store at which the present group's members met, if this worker is the first of them."""
         self._num_groups = self._num_choices = self._run = self._agreed_run = 0
         self._whole = True
-        """The group is that of all workers, and nobody has called it off."""
+        """True while the group is that of all workers, and none has called it off."""
         self._num_watches: Counter[int] = Counter()
         """By generation of the group: one run after the other is watched."""
         self._found: HostRacks | None = None
@@ -338,7 +338,7 @@ class Job:
         return self._group
 
     def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
-        """Agree with the other workers on who is in which rack; all workers that the job began with call it.
+        """Agree with the other workers on the racks; all workers that the job began with call it.
 
         Raises:
             ConfigError: The workers ask for different racks.

@@ -177,7 +177,7 @@ def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place
 
 
 def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:
-    """Refuse on every worker at once what the servers cannot run, and who comes too late for racks on the store."""
+    """Refuse on every worker at once what the servers cannot run, and workers too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
     check_beginning(replica.model, replica.optimizer)
     if policy.needs_server_optimizer:

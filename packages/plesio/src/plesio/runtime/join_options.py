@@ -29,7 +29,7 @@ class JoinOptions:
         info: Names for the results, and the seed of the sample order.
         job: A job to run in; None makes one for this session.
         replicas: 2 has a backup of the server, on a second host if there is one: it takes over when the server is lost,
-            and no update that a worker has been told of is lost. None is 1, or what ``plesio run --replicas`` says.
+            and no update that a worker has been told of is lost. None is 1, or the value of ``plesio run --replicas``.
         elastic: Workers of a collective go on without one that is lost; if not, its loss ends the run.
         log_bytes: What the policy's log (``events.jsonl``) may take on the disk; beyond it updates are left out of it.
 
@@ -56,7 +56,7 @@ class JoinOptions:
         """How often the server is there.
 
         Raises:
-            ConfigError: The environment says another number than 1 or 2.
+            ConfigError: The environment has another number than 1 or 2.
         """
         if self.replicas is not None:
             return self.replicas

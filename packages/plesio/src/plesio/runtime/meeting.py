@@ -37,7 +37,7 @@ def meet(store: Store, *, rank: int, size: int, gpu: str, called_off: Callable[[
     """Return every member's GPU when all are there: Gloo itself would wait for one that is lost meanwhile.
 
     Raises:
-        CutOffError: There is to be another group, or somebody did not come in time.
+        CutOffError: There is to be another group, or a worker did not come in time.
     """
     store.set(f"here/{rank}", gpu)
     deadline_s = time.monotonic() + REGROUP_TIMEOUT.total_seconds()

@@ -1,4 +1,4 @@
-"""Worker processes on this machine: started together, heard line by line, stopped for certain.
+"""Worker processes on this machine: started together, read line by line, stopped for certain.
 
 Each worker leads a session of its own, so that Ctrl-C reaches the supervisor alone and it decides what its workers are
 told. Three things keep any process from being left behind:
@@ -8,8 +8,8 @@ told. Three things keep any process from being left behind:
 - when a worker ends, what is left of its process group (its data loaders) is killed before its process id is free;
 - the kernel kills the workers if the supervisor itself is killed (``PR_SET_PDEATHSIG``).
 
-An error that ends several workers is printed once, with the ranks that it ended: workers tell it on a pipe of their own
-(`plesio.core.last_words`), and one that is a user's mistake needs no traceback.
+An error that ends several workers is printed once, with the ranks that it ended: workers report it on a pipe of their
+own (`plesio.core.last_words`), and one that is a user's mistake needs no traceback.
 
 One thread and one `selectors` loop: output, ends of processes (pidfd) and signals (wake-up socket) are all file
 descriptors.
@@ -373,7 +373,7 @@ class _Supervisor:
             _say(f"{ending}{others}")
 
     def _close(self, worker: _Worker) -> None:
-        """Pass on what the worker said last, wait for it (it is dead), and let go of its file descriptors."""
+        """Pass on the worker's last lines, wait for it (it is dead), and let go of its file descriptors."""
         worker.process.wait()
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)

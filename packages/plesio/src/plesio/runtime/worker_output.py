@@ -1,7 +1,7 @@
 """Output of all workers on one screen: whole lines with the worker's rank in front, and progress bars as they move.
 
 A program that moves a bar writes carriage returns and no line's end. Such a line is passed on at once, as it stands,
-and is *open* until its worker ends it, or another one has something to say.
+and is *open* until its worker ends it, or another one writes a line.
 """
 
 import os

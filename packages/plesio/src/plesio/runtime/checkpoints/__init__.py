@@ -14,6 +14,6 @@ writing        writes behind training, and commits when all workers have written
 resumed        what a run that is resumed goes on from
 trained_with   the optimizer that a checkpoint was trained with, and whether it still is
 beginning      how a run with checkpoints begins on one worker
-setting        what a user says about them
+setting        the user's arguments
 =============  ========================================================================================
 """

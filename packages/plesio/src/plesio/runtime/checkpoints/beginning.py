@@ -29,7 +29,7 @@ class WorkerCheckpoints:
 
     Attributes:
         saver: Takes them.
-        saving: What server 0 must know.
+        saving: Server 0's part of it.
         pages: The books that server 0 begins with; worker 0 sends them.
         resumed: What the run goes on from; None if it begins.
         stand: Where that stood.
@@ -57,7 +57,7 @@ class WorkerCheckpoints:
         """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
         Args:
-            setting: What the user has said.
+            setting: The user's setting.
             replica: What is trained.
             resumed: The checkpoint.
             policy: As it was asked for.

@@ -1,9 +1,9 @@
 """One job a folder of checkpoints: a lock that the system lets go of when the job's processes end, however they do.
 
-The lock is on the file ``.lock``, which says who has it. Worker 0 takes it for itself alone (flock, which NFS has too),
-writes its line, and then shares it; so another job finds it taken for as long as one of these processes lives, and free
-at once when all are gone. A worker that leads after worker 0 was lost shares the lock from its first checkpoint on,
-unless another job has written its line there since.
+The lock is on the file ``.lock``, which names its holder. Worker 0 takes it for itself alone (flock, which NFS has
+too), writes its line, and then shares it; so another job finds it taken for as long as one of these processes lives,
+and free at once when all are gone. A worker that leads after worker 0 was lost shares the lock from its first
+checkpoint on, unless another job has written its line there since.
 
 Only the user can open the file, so no other user can hold it. A process that is forked does not inherit it.
 """
@@ -33,7 +33,7 @@ _LOOK_S = 0.05
 
 
 class _Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Says who has the lock."""
+    """Name of the lock's holder."""
 
     host: str
     process: int

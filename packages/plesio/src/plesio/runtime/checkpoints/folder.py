@@ -4,7 +4,7 @@
                       .metadata         parameters, buffers, optimizer: torch.distributed.checkpoint
                       __0_0.distcp ...  their tensors, each worker's share
                       worker-0.pt ...   what is a worker's own
-                      books.json        the run's records, and what its policy has heard
+                      books.json        the run's records, and its policy's events
         step-00001800.part/             one that is being written, or was when the run ended
         step-00000600.old.part/         one that is being removed
         .lock                           which job writes here: `plesio.runtime.checkpoints.claim`
@@ -200,7 +200,7 @@ class HashedFile(io.RawIOBase):
         return self._num_bytes
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write all of ``data``, a block at a time, so that whoever waits for the interpreter gets it in between."""
+        """Write all of ``data``, a block at a time, so that threads that wait for the interpreter get it in between."""
         left = memoryview(data).cast("B")
         num_bytes = len(left)
         while left:

@@ -15,7 +15,7 @@ __all__ = ["AWAIT_S", "FAILED_AWAIT_S", "FilePlace", "Said", "could_not_be_writt
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
 FAILED_AWAIT_S = 2.0
-"""The same where the run has failed: who lives has written by then, or is slow, and the checkpoint before stands."""
+"""The same for a run that has failed: live workers have written by then, or are slow, and the last checkpoint stays."""
 _LOOK_S = 0.02
 
 

@@ -1,7 +1,7 @@
-"""How a run begins, and who may take part in it: all that is expected must come, and agree.
+"""The begin of a run, and admission to it: all expected workers must come, and agree.
 
 A worker that disagrees with the others fails the run for all while they gather: they would wait in vain. Once the run
-is under way that worker alone is refused, and one that has come early is heard when the run has begun.
+is under way that worker alone is refused, and one that has come early is answered when the run has begun.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ class Admission:
     """Lets the workers of one run in.
 
     Args:
-        members: Who takes part.
-        newcomers: Those who wait to join a collective.
+        members: The workers of the run.
+        newcomers: Workers that wait to join a collective.
         checkpoints: Where a run that is resumed begins.
         ledger: Told how the run begins, or that it fails.
         policy: The run's.
         expected: Ranks that must join before the run starts.
         alike: Digest of the model's tensors, and the optimizer's settings, which all workers must have.
-        saving: What all must say of checkpoints.
+        saving: Settings of checkpoints on which all must agree.
     """
 
     def __init__(

@@ -1,15 +1,16 @@
-"""The one place where a run is decided: membership, credit, the order of updates, and who gets which samples.
+"""The one place where a run is decided: membership, credit, the order of updates, and the dealing of samples.
 
-A coordinator is a plain object: the server hands it what workers say (`handle`) and the time; it answers with *effects*
-that the server carries out: orders for every server's shard, and what workers are told (`plesio.protocol.effects`). It
-opens no socket and reads no clock, so tests and the virtual world drive it as they like.
+A coordinator is a plain object: the server hands it workers' messages (`handle`) and the time; it answers with
+*effects* that the server carries out: orders for every server's shard, and what workers are told
+(`plesio.protocol.effects`). It opens no socket and reads no clock, so tests and the virtual world drive it as they
+like.
 
 Its parts answer with effects and with *events*, in order (`Answers`). The coordinator alone has the policy decide on an
 event, and does what that decides, before the part goes on.
 
 A run goes through three states::
 
-    gathering --all expected workers joined--> running --nobody left--> ended
+    gathering --all expected workers joined--> running --none left--> ended
 
 A lost worker that speaks up again is told so, and none of its later updates count. Where racks share a store, a rack
 without one of its workers cannot make a step: its others end with an error, and the rest of the run goes on.
@@ -17,16 +18,16 @@ without one of its workers cannot make a step: its others end with an error, and
 The parts, each with its invariants:
 
     admission       how the run begins, and on what all must agree
-    members         who takes part, who speaks for whom, and when silence is a loss
+    members         the workers, which of them speak for others, and when silence is a loss
     updates         which of them are whole, what is decided on them, and what is applied
-    sampling        who gets which samples, and who rests
-    newcomers       who waits to join a collective
-    regroupings     who goes on in a collective that has lost a worker, or takes one in
+    sampling        the leasing of samples, and the rest of workers without any
+    newcomers       workers that wait to join a collective
+    regroupings     new groups of a collective that has lost a worker, or takes one in
     reviews         what workers report to a policy that adapts
-    stage_changes   who stands still between two exchanges, and how it goes on
+    stage_changes   the way from one exchange to the next
     saving          when checkpoints are due, and what of them is known here
     ledger          the figures
-    recorder        the policy's machine, and the log of all that it hears and answers
+    recorder        the policy's machine, and the log of its events and answers
 """
 
 from collections.abc import Iterable

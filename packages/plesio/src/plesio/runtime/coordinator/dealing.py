@@ -47,7 +47,7 @@ class Pool:
 
     @property
     def num_samples(self) -> int:
-        """Samples that nobody holds."""
+        """Samples that no worker holds."""
         return self.num_fresh + sum(map(len, self.returned))
 
     def take_returned(self, num: int, *, num_workers: int, rest: int) -> Span | None:
@@ -117,7 +117,7 @@ class Dealer(Protocol):
 
 
 class GuidedDealer:
-    """The next block goes to whoever asks, unless others will have finished it first; nothing is set aside."""
+    """The next block goes to the worker that asks, unless others will have finished it first; nothing is set aside."""
 
     def __init__(self, pool: Pool, *, batch_size: int, num_workers: Mapping[int, int]) -> None:
         self._pool = pool

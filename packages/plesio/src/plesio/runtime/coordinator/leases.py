@@ -1,4 +1,4 @@
-"""How an epoch's samples are dealt out to workers: each sample once, whoever is slow, lost or new.
+"""The dealing of an epoch's samples to workers: each sample once, whichever worker is slow, lost or new.
 
 An epoch is a permutation that every process can compute by itself (`epoch_order`), so only two positions in it have to
 travel. Three ways to deal it out:
@@ -6,14 +6,14 @@ travel. Three ways to deal it out:
 *Synchronous* (`synchronous_batches`): for a collective exchange. No messages: a rank's batches are a function of the
 seed, the epoch and the rank, and all ranks have equally many.
 
-*Guided* (`LeaseRecords`): for relaxed policies. Who asks is leased the next block, so fast workers take more. Towards
-the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the rest
-would be if every batch went to whoever finished it first (weighted factoring: Flynn Hummel et al. 1996; at most
+*Guided* (`LeaseRecords`): for relaxed policies. A worker that asks is leased the next block, so fast workers take more.
+Towards the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the
+rest would be if every batch went to whoever finished it first (weighted factoring: Flynn Hummel et al. 1996; at most
 `MAX_BLOCK_BATCHES` batches), and a worker whose share is nothing is refused. Paces are measured, in batches finished.
 
 *Fixed* (`LeaseRecords`): for synchronous policies on the store. Rounds of one batch a live worker, in order of their
-numbers, laid out as `synchronous_batches` does. Who asks first changes nothing; only a loss or a join changes the
-rounds that nobody has begun.
+numbers, laid out as `synchronous_batches` does. The order of requests changes nothing; only a loss or a join changes
+the rounds that no worker has begun.
 
 Where racks are what exchanges, one worker leases for its rack, and a batch is one of each of its workers together: it
 has at least as many samples as there are workers, so no block or rest is smaller than that. Only when racks of unequal
@@ -129,8 +129,8 @@ class LeaseRecords:
         num_samples: Size of the data set.
         batch_size: Samples in a worker's batch.
         budget_samples: Samples to train on in all, over all workers: part of an epoch, or several epochs.
-        workers: Who is there at the start.
-        dealing: ``guided``: whoever asks gets the next block; ``fixed``: one batch per worker and round.
+        workers: Workers at the start.
+        dealing: ``guided``: the worker that asks gets the next block; ``fixed``: one batch per worker and round.
         num_workers: Of each that leases for its whole rack, how many workers that is; 1 for all others. Then no epoch
             of the budget may have fewer samples than the largest rack has workers (``fixed``: than all racks have).
 

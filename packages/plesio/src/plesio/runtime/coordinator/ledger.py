@@ -202,10 +202,10 @@ class Ledger:
         """Take in that workers go on in a new group.
 
         Args:
-            members: Who.
+            members: The workers in it.
             samples: Samples that were trained on until then, and count.
             own: Those of the members among them.
-            dropped: Samples that a lost worker had not handed in and that nobody will train on any more.
+            dropped: Samples that a lost worker had not handed in and that no worker will train on any more.
         """
         self._of_lost = tuple(members), samples - own
         if dropped:

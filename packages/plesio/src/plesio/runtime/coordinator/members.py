@@ -60,7 +60,7 @@ class Member:
     live: bool = True
     resting: bool = False
     left: bool = False
-    """True once the policy knows that it is gone for good, or where the policy has never known it."""
+    """True once the policy has been told that it is gone for good, or was never told of it."""
     spoken_for: bool = False
     """True while another speaks for its rack, and rests for it too."""
     doomed: bool = False
@@ -75,7 +75,7 @@ class Member:
     """True once it is told so, when all were leaving."""
 
     def seen(self, now_s: float, *, clock: int | None = None) -> None:
-        """Renew its lease by a message, which may tell its clock."""
+        """Renew its lease by a message, which may carry its clock."""
         self.seen_s = now_s
         self.clock = self.clock if clock is None else clock
 
@@ -104,7 +104,7 @@ class Member:
         self.leaving, self.left_s = True, now_s
 
     def take_back_leave(self) -> None:
-        """Forget that its training was over: it says so again in the next group."""
+        """Forget that its training was over: it reports so again in the next group."""
         self.leaving = False
 
     def part(self) -> bool:
@@ -164,7 +164,7 @@ class Members(dict[int, Member]):
 
         Args:
             workers: All of the run.
-            joined: Whether the policy knows each of them already.
+            joined: True if the policy counts each of them already.
 
         Returns:
             All workers of its rack, for each worker.

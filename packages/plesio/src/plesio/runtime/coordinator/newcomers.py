@@ -57,7 +57,7 @@ class Newcomers:
         return any(one.cut is not None for one in self._waiting.values())
 
     def come_early(self, worker: int, join: Join) -> None:
-        """Keep what a worker says that has come before the run has begun, until it has."""
+        """Keep the message of a worker that came before the run has begun, until it has."""
         self._early[worker] = join
 
     def early(self) -> list[tuple[int, Join]]:

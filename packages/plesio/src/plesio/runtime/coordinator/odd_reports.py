@@ -33,13 +33,13 @@ class OddReports:
     def __init__(self, *, num_workers: int) -> None:
         self._num_workers = num_workers
         self._first: dict[tuple[Alike, int], tuple[int, list[float]]] = {}
-        """The worker that was the first to tell, and its values."""
+        """The worker that reported first, and its values."""
         self._differ: set[Alike] = set()
         self._ended_early: dict[int, bool] = {}
         """Workers that the others went on without, and whether the final parameters were to be theirs."""
 
     def ended_early(self, worker: int, *, evaluates: bool) -> None:
-        """Take in that the others go on without a worker that has ended its loop; a line says so if they do train."""
+        """Take in that the others go on without a worker that has ended its loop; add a line if they do train."""
         self._ended_early[worker] = evaluates
 
     def lines(

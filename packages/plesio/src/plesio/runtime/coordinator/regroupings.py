@@ -1,6 +1,6 @@
 """How the workers of a collective come from one group to the next: when one of them is lost, and when others join.
 
-    going on --somebody is ready to join--> holding --all have said which step they are in--> stopping
+    going on --one is ready to join--> holding --all have reported their step--> stopping
         ^  ^                                   |                                                  |
         |  |                                   v  lost, or a worker says that it was cut off      |  all stand
         |  +----all stand---- gathering <------+--------------------------------------------------+
@@ -43,18 +43,18 @@ from plesio.runtime.coordinator.unequal import Unequal
 __all__ = ["Regroupings"]
 
 MOST_IN_VAIN = 5
-"""Generations in a row without anybody lost or joined and without a step made: then they cannot meet at all."""
+"""Generations in a row without a loss, a join or a step: then they cannot meet at all."""
 
 
 class Regroupings:
     """The generations of one run's collective.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         stage: The one that the run is in.
         policy: The run's.
         elastic: Whether workers go on without one that is lost.
-        ledger: Told who goes on, and from which samples.
+        ledger: Records which workers go on, and from which samples.
         trace: Told that too.
     """
 
@@ -80,7 +80,7 @@ class Regroupings:
         self._steering: Steering | None = None
         """How a policy that changes has the workers of the new group go on."""
         self.stale = False
-        """Somebody was lost or has come on the store since the workers last formed a group."""
+        """True if a worker was lost or has come on the store since the workers last formed a group."""
         self._generation = 0
         """Generation of the group, or of the one that is being formed."""
         self._phase: Literal["going on", "holding", "stopping", "gathering"] = "going on"
@@ -106,7 +106,7 @@ class Regroupings:
         return [one for one in self._members.live if not (self._members[one].answered or self._members[one].doomed)]
 
     def lost(self, worker: int, *, now_s: float) -> Answers:
-        """Have those who met it in collectives form a new group; on the store they do when they come back."""
+        """Let the workers that met it in collectives form a new group; on the store they do when they come back."""
         self._stand.pop(worker, None)
         self._in_vain = 0
         if not self.possible or self._members[worker].answered:
@@ -160,7 +160,7 @@ class Regroupings:
         yield from self._go_on(now_s=now_s)
 
     def _stop(self) -> Answers:
-        """End the group: all of it are to say where they stand."""
+        """End the group: all its workers are to report their positions."""
         if self._phase == "gathering":
             return
         if self._phase == "going on":
@@ -177,7 +177,7 @@ class Regroupings:
         self._begun.clear()
 
     def _make_room(self, *, now_s: float) -> Answers:
-        """Have all stop for those who are ready to join, unless they do anyway."""
+        """Let all stop for workers that are ready to join, unless they do anyway."""
         if self._phase != "going on":
             yield from self._go_on(now_s=now_s)
         elif self._stage.exchange == "store":
@@ -210,7 +210,7 @@ class Regroupings:
             yield from self._stop_at(NEVER)
 
     def leaving(self) -> Answers:
-        """Refuse those who would join: a worker has trained all it will, and so will the others."""
+        """Refuse the workers that would join: one has trained all it will, and so will the others."""
         yield from self.newcomers.refuse(AT_ITS_END)
         yield from self._call_off()
 
@@ -263,7 +263,7 @@ class Regroupings:
             yield Tell(worker=worker, message=regroup)
 
     def _take_in(self, *, now_s: float) -> Iterator[Joined]:
-        """Make members of those who are ready to join."""
+        """Make members of the workers that are ready to join."""
         for worker, rack, cut in self.newcomers.take():
             self._members[worker] = Member(seen_s=now_s, rack=rack)
             self._stand[worker] = cut

@@ -22,7 +22,7 @@ class Reviews:
     """Hands reports on.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         policy: The run's.
         ledger: Has the metric too.
         checkpoints: Follow how far the workers are.

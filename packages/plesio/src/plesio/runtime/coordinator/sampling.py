@@ -24,7 +24,7 @@ class Sampling:
     """Deals the samples of one run's stages on the store.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         stage: Has the plans.
     """
 
@@ -81,7 +81,7 @@ class Sampling:
         yield from self.answer()
 
     def answer(self) -> Answers:
-        """Answer those who wait for a block, as far as they can be; the others rest."""
+        """Answer the workers that wait for a block, as far as possible; the others rest."""
         for worker, number in list(self._asking.items()):
             if worker not in self._asking:
                 continue
@@ -116,7 +116,7 @@ class Sampling:
         """Tell a worker its block.
 
         Args:
-            worker: Who.
+            worker: The worker.
             plan: Which.
             block: What it may train on.
             wakes: It takes part again though there is no block.

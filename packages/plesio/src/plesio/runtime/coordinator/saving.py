@@ -1,4 +1,4 @@
-"""When a run's checkpoints are due, and its books: what of a checkpoint server 0 knows, and begins with when resumed.
+"""A run's checkpoints, when they are due, and its books: server 0's part of one, with which it resumes.
 
 A checkpoint that is due is asked of the policy by a `Pause`; it is taken where the policy's next `Steer` has all stand,
 and the worker that writes the books gets them with that. So they are of the same moment as what the workers save.

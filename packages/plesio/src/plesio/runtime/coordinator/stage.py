@@ -1,8 +1,8 @@
-"""A run's stage, as the coordinator keeps it: the exchange in force, what it deals out, and who stands still.
+"""A run's stage, as the coordinator keeps it: the exchange in force, its samples, and the workers that stand still.
 
     collective --all stand still--> store --halt, all stand still--> collective, or another stage on the store
 
-On the store a worker that stands still holds no samples, and nobody waits for it. The stage is over when all that are
+On the store a worker that stands still holds no samples, and no other waits for it. The stage is over when all that are
 present stand still in one plan of which enough is left for a round; see `plesio.runtime.worker.staged_batches` for why.
 """
 
@@ -42,7 +42,7 @@ class Stage:
         self._over: set[int] = set()
         """Plans that were done when a later one was begun: of these only that is kept, and their samples."""
         self._finishing: int | None = None
-        """The plan of which the rest is too little to be dealt in a round: nobody stops in it."""
+        """The plan of which the rest is too little to be dealt in a round: no worker stops in it."""
         self._samples_before = 0
         """Samples of plans that are over, and of stages before."""
 
@@ -145,7 +145,7 @@ class Stage:
 
         Args:
             steer: How.
-            workers: Those that stand still: each, or who speaks for its rack.
+            workers: The workers that stand still: each, or the one that speaks for its rack.
             training: All.
         """
         plan = self.standing[workers[0]].plan

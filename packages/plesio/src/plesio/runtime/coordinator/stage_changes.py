@@ -1,4 +1,4 @@
-"""How a run comes from one exchange to another: who stands still is heard, and told how it goes on when all do.
+"""The way of a run from one exchange to another: workers report that they stand, and are told how to go on when all do.
 
 On the way to the store that is when all stand there; on the way from it too, with what is left of the plan. A worker
 that stands still at the end of a stage on the store rests. Where racks share the store, racks are formed when all stand
@@ -25,12 +25,12 @@ class StageChanges:
     """The changes of one run.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         stage: The one that the run is in.
         ledger: Told of racks, of decisions, and of what is given up.
         trace: Has the decisions too.
         sampling: Takes back what was leased to workers that stand still.
-        regroupings: Knows whether somebody was lost since the workers last formed a group.
+        regroupings: Tells whether a worker was lost since the workers last formed a group.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class StageChanges:
         yield from self._regroupings.entered_store(now_s=now_s)
 
     def leave_store(self) -> Answers:
-        """End the stage on the store if that is what is asked for and nobody is under way any more."""
+        """End the stage on the store if that is what is asked for and no worker is under way any more."""
         events = self._standing_events() if self._stage.exchange == "store" else []
         if events and not self._stage.goes_round(sum(self._members.known().values())):
             stays = self._stage.stays()

@@ -1,9 +1,9 @@
 """Notices workers of a collective that make unequally many steps, so that the others wait for them in vain.
 
-One that has ended its loop meets nobody any more: when it has been gone for a while and others still train, they go on
-without it. Where one waits in an evaluation (or at its end) and another in a step, their collectives are different ones
-and none can go on: that is an error. Workers say where they wait with each heartbeat (`Report.within`), so it is told
-apart from code of the user's that takes long.
+One that has ended its loop meets no other any more: when it has been gone for a while and others still train, they go
+on without it. Where one waits in an evaluation (or at its end) and another in a step, their collectives are different
+ones and none can go on: that is an error. Workers report where they wait with each heartbeat (`Report.within`), so it
+is told apart from code of the user's that takes long.
 """
 
 from msgspec import UNSET
@@ -27,7 +27,7 @@ class Unequal:
     """Finds workers of one run that have ended, or wait in different collectives, while others train.
 
     Args:
-        members: Who takes part.
+        members: The workers of the run.
         ledger: Knows what they reported last.
     """
 

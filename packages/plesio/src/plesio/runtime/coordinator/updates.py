@@ -152,7 +152,7 @@ class Updates:
         return [DropOrder(worker=worker, clock=clock) for _, clock in keys]
 
     def refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
-        """Drop an update, and tell its worker why."""
+        """Drop an update, and send its worker the reason."""
         worker, clock, reason = action.worker, action.clock, action.reason
         num_samples, _ = self._whole.pop((worker, clock), (0, 0))
         self._trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)

@@ -1,7 +1,7 @@
 """Each worker's reports in a run, with the evidence of its updates and its collectives.
 
 Workers send `Report`s of what is new since their last one (`plesio.runtime.worker.meter`). The time for which a worker
-is blocked in a collective is waiting and communicating in one, and is split when all who met have reported it.
+is blocked in a collective is waiting and communicating in one, and is split when all that met have reported it.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from plesio.protocol.figures import Report
 __all__ = ["WorkerFigures"]
 
 MOST_OPEN = 16_384
-"""Collectives that not all who met have reported; of a worker that is lost there may never come more."""
+"""Collectives that not all participants have reported; of a worker that is lost there may never come more."""
 
 
 class WorkerFigures:
@@ -28,7 +28,7 @@ class WorkerFigures:
         self._before: Mapping[int, Report] = {}
         """Reports of the part of the run before it was resumed."""
         self._blocked: dict[tuple[int, int], dict[int, float]] = {}
-        """Seconds by worker, for a clock and the first of those who meet."""
+        """Seconds by worker, for a clock and the first participant."""
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
 

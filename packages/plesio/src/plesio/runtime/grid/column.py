@@ -1,4 +1,4 @@
-"""A worker's place in its grid: whom it gets activations and gradients from, and whom it sends them to."""
+"""A worker's place in its grid: the sources of its activations and gradients, and their receivers."""
 
 from dataclasses import dataclass, field
 from typing import Any

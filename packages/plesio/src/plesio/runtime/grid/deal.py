@@ -23,7 +23,7 @@ class Round:
 
     Attributes:
         plan: Of which loop over the data.
-        groups: Who was dealt one.
+        groups: Groups that were dealt one.
         sizes: Samples of each.
         spans: Of all, in their order.
         left: What was left of the plan after it.
@@ -59,7 +59,7 @@ class Deal(RoundRecords):
         group: This one's number.
         groups: All that are there.
         horizon: How many rounds are remembered.
-        say: Told in a line of samples that are left out.
+        say: Takes a line on samples that are left out.
     """
 
     def __init__(self, group: int, groups: Sequence[int], *, horizon: int, say: Callable[[str], None]) -> None:

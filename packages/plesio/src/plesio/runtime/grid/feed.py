@@ -60,7 +60,7 @@ class Feed:
         formation: The groups that are there.
         seed: Of the order of samples.
         now_s: The time.
-        say: Told in a line of samples that are left out.
+        say: Takes a line on samples that are left out.
         past: Where an earlier run was, or the groups that this one joins.
         go_on: Has random numbers go on from there; called when the loop that it was in has begun.
     """
@@ -114,7 +114,7 @@ class Feed:
         return self._deal.missing(lost)
 
     def regroup(self, formation: Formation, *, lost: Mapping[int, int]) -> int:
-        """Deal anew what nobody was given and what lost groups had not trained on; nothing may be under way.
+        """Deal anew samples that were not given, or not trained on by lost groups; nothing may be under way.
 
         Args:
             formation: The groups that are there from now on.

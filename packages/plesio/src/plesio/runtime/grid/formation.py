@@ -123,7 +123,7 @@ class Formation:
 
     @property
     def hop_ticks(self) -> int:
-        """Ticks until all of a worker's group know what it knows, and the neighbours that mix with it."""
+        """Ticks until a worker's news has reached all of its group, and the neighbours that mix with it."""
         setting = self.setting
         return (setting.every + setting.bound + 1) * setting.micro_batches + max(setting.delays)
 
@@ -140,7 +140,7 @@ class Formation:
 
 @dataclass(slots=True)
 class News:
-    """Ticks to come, as far as a worker knows; it passes them on with all that it sends.
+    """Ticks to come, as far as a worker has been told; it passes them on with all that it sends.
 
     Attributes:
         generation: Of the groups that are there.
@@ -168,7 +168,7 @@ class News:
         return said
 
     def hear(self, header: Mapping[str, Any]) -> None:
-        """Take in what another worker's message says."""
+        """Take in another worker's message."""
         if "save_at" in header:
             self.save(header["save_at"])
         if "regroup" in header:

@@ -243,7 +243,7 @@ class Grid:
         self._saver.asked = True
 
     def _leaving(self, error: PlesioError | PeerGoneError) -> PlesioError:
-        """Tell those who wait for this worker, once, why it cannot go on; returns that."""
+        """Send the workers that wait for this one, once, why it cannot go on, and return that."""
         collector, worker = self._records.collector, None if self._composed is None else self._composed.worker
         if isinstance(error, PeerGoneError):
             told = None if worker is None else worker.column.said(error)

@@ -89,7 +89,7 @@ def grid(
             layer hands on, a tensor or a tuple of tensors, is what the next is called with.
         optimizer_factory: Makes a stage's optimizer of its parameters.
         loss: ``loss(output, y)``, the mean over a micro-batch.
-        setting: The grid, or its text (``"2x4,mixing=ring"``); None is what ``plesio run --grid`` says, else one group.
+        setting: The grid, or its text (``"2x4,mixing=ring"``); None is ``plesio run --grid``'s, else one group.
         groups: S, where ``setting`` is not given; K is then the number of workers over S.
         cuts: After how many layers each stage but the last ends, ``[2, 5]``; None cuts by itself.
         balance: What is balanced over the stages: measured ``time`` (in the virtual world operations, as equal
@@ -200,7 +200,7 @@ class _Met:
     """A worker that has come together with the others, if there are any.
 
     Attributes:
-        collector: Knows who they are.
+        collector: Has their ranks.
         door: Where newcomers wait.
         group: Those that the run began with, if this worker did.
         past: What it goes on from, if it has joined.
@@ -215,7 +215,7 @@ class _Met:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Composer:
-    """Puts a worker together, of what a call of `grid` says."""
+    """The composer of a worker, from the arguments of a call of `grid`."""
 
     layers: nn.Sequential
     setting: GridSetting

@@ -5,7 +5,7 @@ The worker that collects sees that, and has a regrouping agreed (`plesio.runtime
 
 1. all workers that are there tell the one that collects, over the links that they have, that they have come;
 2. it asks the newcomers, and lets those groups in whose workers all answer;
-3. it tells the others who comes. If one of those that are there is missing, the groups stay as they are;
+3. it sends the others the newcomers. If one of those that are there is missing, the groups stay as they are;
 4. all make new links, on which stage k of the first group sends the newcomers' stage k what it needs to go on.
 
 A newcomer has the weights, buffers and optimizer state of then, and nothing under way.
@@ -45,7 +45,7 @@ _LOOK_S = 0.2
 _AHEAD = 2
 """So many groups are looked for at a time: one may never become whole."""
 _ANSWER_S = 5.0
-"""How long all wait for newcomers that had said that they are here."""
+"""How long all wait for newcomers that had reported that they are here."""
 
 
 class Door:
@@ -107,7 +107,7 @@ class Door:
         """Let those groups in that are due to join ``formation`` and still here.
 
         Returns:
-            What all are to know of it; None if no group comes.
+            The message on it for all; None if no group comes.
         """
         for group in due.joined:
             self._board.post(self._key("asked", group), "")
@@ -137,7 +137,7 @@ class Door:
         return self._board.await_any([self._key("answer", rank)], timeout_s=left_s) is not None
 
     def link(self, formation: Formation, *, at: str) -> tuple[Links, Watch]:
-        """Return the links of all that are there from now on, and what notices those who stop.
+        """Return the links of all that are there from now on, and the watch that notices stopped ones.
 
         Raises:
             TransportError: Not all of them came to where they were to meet.

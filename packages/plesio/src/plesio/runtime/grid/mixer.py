@@ -87,8 +87,8 @@ class Mixer:
         links: To the other workers.
         place: Of this replica.
         seed: Of compression's random numbers.
-        news: Goes with what is sent, and is heard with what comes.
-        on_lost: Called once with the number of each group that is heard to be lost.
+        news: News to send and receive with each message.
+        on_lost: Called once with the number of each group that is reported lost.
         lost: Those that were known before, with the first micro-batch that each had not trained on for the others.
 
     Raises:

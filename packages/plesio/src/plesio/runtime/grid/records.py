@@ -104,7 +104,7 @@ class GridRecords:
         shots: Its snapshots.
         evaluations: On the worker that collects.
         finished: Whether the training is over.
-        result: The whole run's, or where it has ended with an error what this worker knows.
+        result: The whole run's, or where it has ended with an error this worker's part.
         final: The whole network at the end, on the worker that collects.
     """
 
@@ -231,11 +231,11 @@ class GridRecords:
         return replace(result, workers=tuple(replace(it, staleness=own.get(it.worker)) for it in result.workers))
 
     def so_far(self, *, status: RunStatus = "running", error: str | None = None) -> RunResult:
-        """Return what this worker alone knows."""
+        """Return this worker's own part."""
         return replace(self._result_of([self._figures()], sha256=None, status=status, error=error), lost_workers=())
 
     def break_off(self, error: BaseException) -> None:
-        """Keep what this worker knows of a run that ends here; the one that collects writes it."""
+        """Keep this worker's part of a run that ends here; the one that collects writes it."""
         if isinstance(error, KeyboardInterrupt):
             self.result = self.so_far(status="interrupted", error="interrupted")
         else:

@@ -36,7 +36,7 @@ class Regrouper:
         worker: Which.
         place: Where it is.
         news: Of ticks to come.
-        collector: Knows who is there.
+        collector: Has the workers that are there.
         neighbours: Makes a mixer with the groups that are there, given what is known of lost ones.
         door: Where newcomers wait; None for a worker by itself.
         say: Takes a line for the run's result.
@@ -152,7 +152,7 @@ class Regrouper:
         )
 
     def _invitation(self, due: GroupChange) -> dict[str, Any] | None:
-        """Return what all must know to go on with newcomers; None if one is missing, and it is to be without them."""
+        """Return the message by which all go on with newcomers; None if one is missing, and all go on without them."""
         collector, door = self._collector, self._door
         assert collector.links is not None, "there are others"
         assert door is not None, "newcomers wait there"

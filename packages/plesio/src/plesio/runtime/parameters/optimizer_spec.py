@@ -1,4 +1,4 @@
-"""An optimizer in words: what a worker says of its own, and a server builds the like of."""
+"""An optimizer in words: a worker's description, by which a server builds its own."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 """The run that is under way at server 0, from its first worker's word to its end, and then the next one.
 
-    nobody has come --join--> waits until its folder is allowed --may_write--> under way --all have left--> ending
+    none has come --join--> waits until its folder is allowed --may_write--> under way --all have left--> ending
 
-Its coordinator decides; what follows is carried out before anything else is heard.
+Its coordinator decides; what follows is carried out before the next message is read.
 """
 
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentRun:
-    """One run at a time; the methods do nothing, and say so, where there is none.
+    """The run under way, one at a time; without one, the methods do nothing and return that.
 
     Args:
         shard: This server's part of the parameters.
@@ -104,8 +104,8 @@ class CurrentRun:
     def may_write(self, folder: str) -> None:
         """Allow results of runs in ``folder``.
 
-        Whoever has the job's secret can ask for any folder, and the server has the rights of the user whose process
-        started it. So it is that process which says where they may go; workers that ask for a folder wait until then.
+        Every holder of the job's secret can ask for any folder, and the server has the rights of the user whose process
+        started it. So that process decides where they may go; workers that ask for a folder wait until then.
         """
         assert self._folders is not None, "anywhere"
         self._folders.add(folder)

@@ -30,7 +30,7 @@ class EffectCarrier:
         self._holders = tuple(server_identity(index) for index in range(1, num_servers))
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
-        """Give orders before messages: a worker that hears of a decision finds it done, or under way."""
+        """Give orders before messages: a worker that receives a decision finds it done, or under way."""
         orders = [effect for effect in effects if not isinstance(effect, Tell)]
         if orders:
             if self._holders:

@@ -56,7 +56,7 @@ _WHOLE = 1 - 1e-6
 _AGE_SMOOTHING = 0.25
 """Share of a round's ages in their smoothed value."""
 _DECAYS = ("momentum", "rho", "alpha")
-"""Options of a stock optimizer that say what is kept from one step to the next."""
+"""Options of a stock optimizer that set what is kept from one step to the next."""
 
 
 @dataclass(slots=True)

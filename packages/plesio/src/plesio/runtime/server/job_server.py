@@ -1,4 +1,4 @@
-"""A server of a job, whatever carries its messages: hands what arrives to whom it concerns, and has the answer done.
+"""A server of a job, whatever carries its messages: hands each message to its part, and carries out the answer.
 
 Every server has a shard of the parameters, where they are shared through servers. Server 0 decides, on one run after
 the other (`CurrentRun`); the others do to their shards what it says.

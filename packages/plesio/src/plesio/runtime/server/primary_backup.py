@@ -3,12 +3,12 @@
 Whatever the primary hears becomes an entry, which it passes on to the backup before it acts on it itself; what
 follows is told when the backup has the entry (`ReplicatedConnections`)::
 
-    primary   hears -> passes the entry on -> acts       | the backup has it -> tells the workers
-    backup    gets the entry -> says that it has it -> acts, and keeps what it would have told
+    primary   gets a message -> passes the entry on -> acts | the backup has it -> answers the workers
+    backup    gets the entry -> confirms it -> acts, and keeps what it would have answered
 
-So the backup knows of everything that a worker may have heard of. The primary is lost when its connection ends; the
-backup takes over when workers come, too, and say that they have lost the primary. While the two have lost each other
-only, nobody comes, and the primary goes on alone. So does a backup that has taken over.
+So the backup has logged everything that a worker may have been told. The primary is lost when its connection ends; the
+backup takes over when workers come, too, and report that they have lost the primary. While the two have lost each other
+only, no worker comes, and the primary goes on alone. So does a backup that has taken over.
 
 A network may be cut in two, with workers and a server on either side. So each of the two goes on only with half of the
 workers that both knew of, at least: the primary ends where fewer are left to it, and the backup waits for so many. If
@@ -106,7 +106,7 @@ class _Replicated:
             self.server.run.check_leases(busy_s=0.0)
 
     def take(self, incoming: Incoming, *, now_s: float) -> None:
-        """Make an entry of what has come from a worker, and act on it; who only looks on makes none."""
+        """Make an entry of what has come from a worker, and act on it; observers make none."""
         fields: dict[str, Any] = {"peer": incoming.peer.decode(errors="replace")}
         payload = None
         if worker_of(incoming.peer) is None:

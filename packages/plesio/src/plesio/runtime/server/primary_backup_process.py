@@ -26,14 +26,14 @@ TEXT_ENTRY = 10
 BULK_ENTRY = 11
 """Kind of one whose payload is the worker's, and the entry beside it."""
 FAREWELL_S = 1.0
-"""How long a server that ends waits for its backup to hear of it."""
+"""How long a server that ends waits for its backup to confirm it."""
 
 
 class PrimaryProcess(ServerProcess):
     """The server that the workers speak to.
 
     Args:
-        config: Who it is, and where its backup is.
+        config: Its configuration, with its backup's addresses.
         ipc_dir: Folder for the socket of the workers on this host.
     """
 
@@ -115,7 +115,7 @@ class BackupProcess(ServerProcess):
     """The server that takes over.
 
     Args:
-        config: Who it is.
+        config: Its configuration.
         ipc_dir: Folder for the socket of the workers on this host.
     """
 

@@ -1,8 +1,8 @@
 """The process that a job's server is: one per host, started by the host's first worker (`plesio.runtime.job`).
 
 It is independent of its starter from then on: a worker that is killed takes no parameters, no decisions and no results
-with it. It ends when its starter says that the job is over, or when its starter is gone and no worker is connected any
-more.
+with it. It ends when its starter reports that the job is over, or when its starter is gone and no worker is connected
+any more.
 """
 
 import json
@@ -67,7 +67,7 @@ class ServerProcess:
     """A `JobServer` on real sockets, from start to end.
 
     Args:
-        config: Who it is.
+        config: Its configuration.
         ipc_dir: Folder for the socket of the workers on this host.
     """
 
@@ -145,7 +145,7 @@ class ServerProcess:
         self._server.run.end()
 
     def _hear_starter(self, said: bytes) -> bool:
-        """Act on what the starter has said; whether it lives."""
+        """Act on the starter's lines, and tell whether it lives."""
         *lines, self._line = (self._line + said).split(b"\n")
         for line in lines:
             if line.startswith(b"{"):
@@ -187,7 +187,7 @@ def _folder_prefix() -> str:
 
 
 def _sweep() -> None:
-    """Remove the folders of servers that were killed, if nobody has since."""
+    """Remove the folders of servers that were killed, if they are still there."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_folder_prefix()}*-*"):
         process = folder.name.removeprefix(_folder_prefix()).partition("-")[0]
         if process.isdigit() and not Path("/proc", process).exists():

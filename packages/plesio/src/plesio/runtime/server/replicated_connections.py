@@ -1,10 +1,10 @@
-"""A replicated server's connections to its workers: all that it says is numbered, and waits for its backup.
+"""A replicated server's connections to its workers: its messages are numbered, and wait for its backup.
 
 The `JobServer` behind it cannot tell that it has a backup. Both are given the same entries, in the same order and with
-the same times, and both say the same. Of the two
+the same times, and both send the same. Of the two
 
-- the *primary* sends what it has said when the backup has the entry that it followed from, and not before: what a
-  worker has heard, the backup knows;
+- the *primary* sends a message only after the backup has the entry that it followed from: the backup has logged
+  all that a worker has received;
 - the *backup* sends nothing, and keeps what it has said until the worker has heard it from the primary. When it has
   taken over, a worker that comes is sent what it has missed.
 """

@@ -1,8 +1,8 @@
 """How a run ends that several servers serve.
 
-    server 0       asks the others to end it -> hears of each what it has sent -> writes the results
+    server 0       asks the others to end it -> gets each one's traffic -> writes the results
                    -> lets the workers go -> the next generation begins
-    the others     forget the parameters, say what they have sent, and begin the next generation
+    the others     forget the parameters, report their traffic, and begin the next generation
 
 The run is over when every server has forgotten it: only then may the next one's messages reach them. A server that is
 gone is not waited for.

@@ -178,7 +178,7 @@ class Shard:
         """Keep an update until the policy decides on it.
 
         Args:
-            worker: Who sent it.
+            worker: The sender.
             clock: The worker's clock after the update's last step.
             payload: The present slices, packed. Kept until applied or dropped.
             present: Indices of the slices in the payload; None for all.

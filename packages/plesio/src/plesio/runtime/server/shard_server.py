@@ -1,12 +1,12 @@
-"""A shard and those who wait for it: pushes come in, orders change it, pulls are answered when they may be.
+"""A shard and the workers that wait for it: pushes come in, orders change it, pulls are answered when they may be.
 
 A pull says after which of the worker's own updates it wants the parameters and at which clock it will go on from. It is
 answered as soon as that update has been decided on (applied or refused) and the worker has credit for its next step. So
 parameters and the right to run on them come together, in one message: a worker that must wait holds nothing that could
 grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
-ends (`halt`), no answer waits for credit: it says that the worker stops.
+ends (`halt`), no answer waits for credit: it tells the worker to stop.
 
-torch takes seconds to import, in which a server answers nobody: it is loaded before a run begins that will need it
+torch takes seconds to import, in which a server answers no one: it is loaded before a run begins that will need it
 (`load`), and a server that only accompanies collectives never pays for it.
 """
 
@@ -178,7 +178,7 @@ class ShardServer:
         Args:
             bulk: The message that asks for it.
             request: What it asks for.
-            snapshots: Those of the run, where this server knows them.
+            snapshots: The run's, if this server has them.
         """
         shard = self._shard
         assert shard is not None

@@ -52,7 +52,7 @@ class BufferPool:
         return buffer[:num_bytes]
 
     def give_back(self, array: NDArray[np.uint8]) -> None:
-        """Take back what `take` returned; nobody may use it any more. Any other array is left alone."""
+        """Take back what `take` returned, which must not be used any more. Any other array is left alone."""
         buffer = self._lent.pop(id(array.base), None)
         if buffer is not None and self._free_bytes + buffer.size <= self._max_free_bytes:
             self._free.append(buffer)
@@ -71,7 +71,7 @@ class _Open:
 class Assembler:
     """Puts the chunks of each peer together.
 
-    Per chunk: `place` says where its body belongs, then `commit` says how long it was.
+    Per chunk: `place` returns the place of its body, then `commit` takes its length.
 
     Args:
         max_bytes: Largest payload that is accepted.

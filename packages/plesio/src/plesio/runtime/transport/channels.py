@@ -48,7 +48,7 @@ FREED = OWN_KINDS + 3
 
 _CURVE_BYTES = 33  # RFC 26: a MESSAGE command's name, nonce, authenticator and flags
 MANY = 64
-"""Messages that are read from a socket before its owner is heard again."""
+"""Messages that are read from a socket before its owner has its turn again."""
 
 
 @dataclass(slots=True)

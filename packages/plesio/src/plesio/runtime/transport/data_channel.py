@@ -192,7 +192,7 @@ class DataChannel:
         return lent is not None
 
     def free_dropped(self) -> None:
-        """Give back what is read in place and nobody refers to any more."""
+        """Give back what was read in place and is no longer referred to."""
         for peer, serial in self._mappings.take_dropped():
             self._free(peer, serial)
 

@@ -1,7 +1,7 @@
 """A worker's connections to a server that has a backup: when the server is lost they go on with the backup.
 
-Whoever uses them notices a pause and nothing else; see `plesio.runtime.transport.numbered`. When the backup is lost
-too, or does not take over, the connection is lost as any other is.
+Their users notice a pause and nothing else; see `plesio.runtime.transport.numbered`. When the backup is lost too, or
+does not take over, the connection is lost as any other is.
 """
 
 import time
@@ -122,7 +122,7 @@ class _Failover(Generic[L]):
         self._send(RESUME, {"control": self._heard.last})
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
-        """Send again what the backup has not heard; what belongs to an earlier run is of no use to anybody."""
+        """Send again what the backup has not received, except messages of earlier runs."""
         self._controls.heard(int(resumed["control"]))
         for number, (generation, kind, body) in self._controls:
             if generation == self.generation:

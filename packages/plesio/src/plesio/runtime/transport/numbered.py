@@ -2,13 +2,13 @@
 
 A server that has a backup may be lost in the middle of anything. So in a job with replicas every message of a worker
 and of a server has a number, in its direction and on its channel (control and bulk messages go by connections of their
-own), and tells up to which number its sender has heard the other::
+own), and the latest number that its sender has received from the other::
 
-    {"number": 12, "heard": 7, "body": what the message says by itself}
+    {"number": 12, "heard": 7, "body": the message itself}
 
-The sender keeps a message until the other side has told that it has heard it. When the primary is lost, the worker
-connects to the backup and says `RESUME`: up to which numbers it has heard. The backup, which has heard all that the
-lost one had acted on visibly, and has made the same answers, says `RESUMED`, up to which numbers *it* has heard, and
+The sender keeps a message until the other side has confirmed it. When the primary is lost, the worker connects to the
+backup and sends `RESUME`: the latest numbers that it has received. The backup, which has logged all that the lost one
+had acted on visibly, and has made the same answers, sends `RESUMED`, the latest numbers that *it* has received, and
 sends what it has kept beyond the worker's numbers. The worker sends what it has kept. What arrives twice is known by
 its number.
 """
@@ -23,7 +23,7 @@ from plesio.runtime.transport.wire import OWN_KINDS
 __all__ = ["RESUME", "RESUMED", "Heard", "Kept", "numbered", "unnumbered"]
 
 RESUME = OWN_KINDS + 4
-"""A client to a backup: it goes on here. Its body says what it has heard, by channel.
+"""A client to a backup: it goes on here. Its body has the latest number received on each channel.
 
 A client with a data connection says so by that: a server can send by a connection only when something came over it.
 """

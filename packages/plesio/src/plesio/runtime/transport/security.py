@@ -91,7 +91,7 @@ class JobKeys:
         """Raise unless a member of the job has sealed these addresses.
 
         Raises:
-            TransportError: They are somebody else's.
+            TransportError: They are another job's.
         """
         if not hmac.compare_digest(self._seal(addresses), addresses.get("seal", "")):
             raise TransportError(
@@ -162,7 +162,7 @@ class ZapHandler:
 
     Args:
         context: The context of the server's sockets. There can be one handler in a context.
-        key_ring: Who may open a control connection.
+        key_ring: Keys that may open a control connection.
         tickets: What data connections are checked against.
         on_refused: Called once for each connection turned away.
     """

@@ -127,7 +127,7 @@ class SegmentPool:
         return segment
 
     def give_back(self, segment: Segment) -> None:
-        """Take back what `take` returned; nobody may use it any more."""
+        """Take back what `take` returned, which must not be used any more."""
         if segment.array.size + sum(free.array.size for free in self._free) <= self._max_free_bytes:
             self._free.append(segment)
         else:

@@ -1,4 +1,4 @@
-"""The server's end: two ROUTER sockets, the handler that says who may connect, and one poll loop over all of it."""
+"""The server's end: two ROUTER sockets, the handler that admits connections, and one poll loop over all of it."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as this transport sets them up, who is on this host, and what crossed the wire."""
+"""ZeroMQ sockets as this transport sets them up, the test for one host, and the bytes on the wire."""
 
 import contextlib
 import errno
@@ -79,7 +79,7 @@ IN_PLACE_FROM_BYTES = 2**16
 
 _HEARTBEAT_MS = 5_000
 _HEARTBEAT_TIMEOUT_MS = 30_000
-"""Far above a lease: this clears away dead connections; whether a worker is alive is for its lease to say."""
+"""Far above a lease: this clears away dead connections; whether a worker is alive is decided by its lease."""
 
 _HANDSHAKE_MS = 60_000
 """Longer than any client waits: a server that loads torch on a busy host answers late, which is no refusal."""

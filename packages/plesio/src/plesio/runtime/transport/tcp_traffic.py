@@ -45,7 +45,7 @@ class TcpTraffic:
         return sorted(own for own, _ in self._ends.values())
 
     def shut(self, *, towards: Container[str] | None = None) -> None:
-        """End the connections: who waits for one of them, here or there, hears of it.
+        """End the connections: every wait for one of them, here or there, ends.
 
         Args:
             towards: Far ends of those that are meant; None for all.

@@ -2,8 +2,8 @@
 
 Anybody can open a connection, and each costs a descriptor and memory until it is let in. ZeroMQ has no limit for that,
 so `ServerWatch` keeps one: beyond it, it ends the connection that has waited longest among those of the address that
-has most of them waiting. So who floods a server is in the way of nobody else, unless from the same address; and there
-a worker needs a few milliseconds to be let in, and tries again if it was in the crowd.
+has most of them waiting. So a flood of a server is in nobody's way, except at the same address; and there a worker
+needs a few milliseconds to be let in, and tries again if it was in the crowd.
 """
 
 import contextlib

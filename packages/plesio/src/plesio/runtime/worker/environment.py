@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"
-"""How often servers are there, where a program does not say it."""
+"""How often servers are there, where a program does not set it."""
 GRID_VARIABLE = "PLESIO_GRID"
-"""A grid's text, where a program does not say it: ``plesio run --grid`` sets it."""
+"""A grid's text, where a program does not set it: ``plesio run --grid`` sets it."""
 BEGUN_KEY = "plesio/begun"
 """In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
 FINISHED_WITHOUT_KEY = "plesio/finished_without"
@@ -51,7 +51,7 @@ class WorkerPlace:
         port: Its port.
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.
-        rack: Number of its rack, if the environment says one.
+        rack: Number of its rack, if the environment has one.
     """
 
     rank: int

@@ -36,7 +36,7 @@ class Evaluator:
         Args:
             metric: Called with the shared parameters in the model.
             goal: What is better.
-            samples: Trained on by all workers so far, if this worker knows.
+            samples: Samples of all workers so far, if this worker has been told.
             at_s: Training time of the run so far.
             number: Of this worker's evaluation, where all workers are to have its result; None where some wait for it.
 

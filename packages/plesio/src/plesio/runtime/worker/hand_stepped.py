@@ -1,4 +1,4 @@
-"""Notices a scheduler that the script steps once a step, and whose length it cannot know.
+"""A watch for a scheduler that the script steps once a step, and whose length it cannot know.
 
 Alone a script reckons ``epochs * len(loader)`` steps. Of several workers each takes a part of the loader, so a schedule
 of that length is half-way when the run of two workers ends. A script that asks the session for the number of steps or
@@ -73,7 +73,7 @@ class HandStepped:
 
 
 def _schedulers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list["weakref.ref[LRScheduler]"]:
-    """Find the schedulers, which an optimizer does not know. Compound ones come before their parts."""
+    """Find the schedulers, to which an optimizer has no link. Compound ones come before their parts."""
     ids = {id(optimizer) for optimizer in optimizers}
     found = [one for one in objects_of(LRScheduler) if id(vars(one).get("optimizer")) in ids]
     return [weakref.ref(one) for one in sorted(found, key=lambda one: not hasattr(one, "_schedulers"))]

@@ -83,7 +83,7 @@ class Handover:
         self._registered.add(name, one)
 
     def warn(self, warn: Callable[[str], None]) -> None:
-        """Tell the user what those who join are not told."""
+        """Warn the user of what joining workers do not receive."""
         why = "a worker that joins begins it anew and trains with another learning rate"
         self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 

@@ -30,7 +30,7 @@ __all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
 
 
 class Pulse(Protocol):
-    """Keeps telling the job's server that this worker lives, and hears what it must know at once."""
+    """The sign of life for the job's server, which also receives what this worker must know at once."""
 
     @property
     def failure(self) -> PlesioError | None:
@@ -71,7 +71,7 @@ class Pulse(Protocol):
         Args:
             meter: Whose figures are told.
             abort: Called if the run cannot go on, and if workers must form a new group.
-            hold: Called if others wait to join, with the generation of the group to come; says which step is begun.
+            hold: Called if others wait to join, with the generation of the new group; returns the step that is begun.
             lost: Called with the workers that are lost.
             on_server_lost: Called once if the server is gone; None if the run cannot go on without it.
         """
@@ -144,7 +144,7 @@ class JobHandle(Protocol):
         ...
 
     def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
-        """Agree on who is in which rack, before the first use of `rack` or `group`; all workers call it.
+        """Agree on the racks, before the first use of `rack` or `group`; all workers call it.
 
         Returns:
             What was decided; None where there was nothing to decide.
@@ -152,7 +152,7 @@ class JobHandle(Protocol):
         ...
 
     def abort_collectives(self) -> None:
-        """Wake whoever is blocked in a collective, with an error."""
+        """Wake the threads that are blocked in a collective, with an error."""
         ...
 
     def missing(self) -> list[int]:
@@ -206,7 +206,7 @@ class Ambient:
         trace: Folder of sessions that name none.
         pacer: Of sessions that bring none.
         on_join: Told of the model and the optimizer of each session.
-        on_meter: Told of this worker's figures when a run begins that no server hears of.
+        on_meter: Called with this worker's figures when a run begins without a server.
         on_ended: Told of such a run's result, on one of its workers.
     """
 

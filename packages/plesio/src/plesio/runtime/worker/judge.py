@@ -1,7 +1,7 @@
 """Results of a metric's function as the run records them: numbers by name, each with its goal.
 
 A function gives one number, or several by name. The run is judged by one of them: the run's metric if that is among
-them, else the first. More of a metric is better, unless its name says that it is a loss, or the caller says so.
+them, else the first. More of a metric is better, unless its name is a loss's, or the caller sets another goal.
 """
 
 import contextlib

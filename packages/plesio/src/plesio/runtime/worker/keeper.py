@@ -32,7 +32,7 @@ class Keeper(Protocol):
 
 
 class _Registry(Protocol):
-    """Saves objects, or tells their states."""
+    """Save objects, or return their states."""
 
     def register(self, name: str, one: Stateful) -> None: ...
 

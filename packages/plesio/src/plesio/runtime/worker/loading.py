@@ -1,7 +1,7 @@
 """A user's DataLoader, dealt out to the workers: the same data set and settings, other indices.
 
-A `BatchSource` says which positions of the order come next; `shard` has the loader look them up. A source may run dry
-while others still hold samples that could come back (a worker may be lost); the loop waits, and goes on if some do.
+A `BatchSource` gives the next positions of the order; `shard` has the loader look them up. A source may run dry while
+others still hold samples that could come back (a worker may be lost); the loop waits, and goes on if some do.
 """
 
 import copy
@@ -43,7 +43,7 @@ class BatchSource(Protocol):
         """Count a step on the next ``num_samples`` samples.
 
         Returns:
-            Samples of all workers up to this step, where the source knows them; else None.
+            Samples of all workers up to this step, if the source has them; else None.
         """
         ...
 
@@ -150,7 +150,7 @@ class LeasedBatches:
     """Batches of leased blocks; the next block is asked for while the present one is trained on.
 
     Args:
-        source: Who leases.
+        source: The source of leases.
     """
 
     turned = False

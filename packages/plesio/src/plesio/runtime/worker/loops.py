@@ -1,7 +1,7 @@
 """A session's loops over the data: each is a plan of samples, numbered as it begins, and comes to this worker in part.
 
-A process on its own that keeps no checkpoint has nobody to share with: its loader is iterated as it is, and its batches
-are counted.
+A process on its own that keeps no checkpoint has no other to share with: its loader is iterated as it is, and its
+batches are counted.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -52,11 +52,11 @@ class Loops:
     Args:
         seed: Of the order of samples.
         sharing: Says which samples are this worker's; not asked where ``deals`` is False.
-        deals: Whether there is somebody to share with, or a checkpoint to resume from.
+        deals: True if there are others to share with, or a checkpoint to resume from.
         rounds: This rank's.
         past: Loops that were over when the run was resumed.
         schedules: Told when a loop begins and ends.
-        samples_of_all: Tells what all workers have trained on, as far as this one knows.
+        samples_of_all: Returns the samples of all workers, as far as this one has been told.
         times: Told when computing begins, and of waits for samples.
         clock: Tells the worker's clock.
         now_s: The time.
@@ -112,7 +112,7 @@ class Loops:
         """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
         self.global_samples: int | None = past.samples
-        """Samples that all workers have trained on, where this one knows."""
+        """Samples that all workers have trained on, if this one has been told."""
 
     @property
     def plan(self) -> int:

@@ -1,4 +1,4 @@
-"""`torch.amp.GradScaler` under every policy: who judges whether a scaled gradient overflowed, and what follows.
+"""`torch.amp.GradScaler` under every policy: the judgement whether a scaled gradient overflowed, and what follows.
 
 A loss is multiplied by a scale S before the backward pass, so that gradients stay in the range of float16 (Micikevicius
 et al. 2018). `plesio_planning.studies.models.loss_scaling` has the model. In a session:
@@ -47,7 +47,7 @@ class LossScaler:
         self.scaler = scaler
         self._optimizers = optimizers
         self._states = scaler._per_optimizer_states
-        """The scaler makes others in every update, so whoever else updates it is noticed."""
+        """The scaler makes others in every update, so an update by others is noticed."""
         self._finite: bool | None = None
         """The verdict on the step under way; None between two steps."""
         self._clock = 0
@@ -90,7 +90,7 @@ class LossScaler:
         self._finite = finite
 
     def agree(self, group: Group, *, device: torch.device) -> None:
-        """Make the smallest scale and growth counter of all ranks everybody's. All of the group call it alike."""
+        """Set the smallest scale and growth counter of all ranks on each. All of the group call it alike."""
         self._update()
         state = self.scaler.state_dict()
         own = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64, device=device)
@@ -132,7 +132,7 @@ class LossScaler:
                     return
 
     def _update(self) -> None:
-        """Move the scale as the verdict says, once."""
+        """Move the scale by the verdict, once."""
         if self._finite is None:
             return
         before = self.scale

@@ -20,7 +20,7 @@ _TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "com
 
 
 MOST_NEWS = 4096
-"""Losses and collectives that are kept until somebody takes them."""
+"""Losses and collectives that are kept until they are taken."""
 FIRST_LOSSES = 3
 """By which the server sees whether all workers draw the same batches."""
 
@@ -28,13 +28,13 @@ FIRST_LOSSES = 3
 class Meter:
     """A worker's own records; the training thread writes, it and the heartbeat thread take what is new.
 
-    Lists are handed over by swapping them, so only those who take need a lock.
+    Lists are handed over by swapping them, so only takers need a lock.
 
     Args:
         bytes_sent: Tells the bytes sent so far, by class of link.
-        memory_bytes: What the worker is said to need, where nothing measures it.
+        memory_bytes: The worker's configured need, where nothing measures it.
         gauges: Tell the memory that it has used, what of it is what, and what else was used.
-        history: Keeps what was taken, where this worker may have to tell all of it again.
+        history: Keeps what was taken, if this worker may have to report all of it again.
     """
 
     RECENT = 20

@@ -111,7 +111,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         factor: The least that a piece of this step's gradient was multiplied by.
         is_finite: Whether what is known of this step's gradient and loss is finite.
         sparse_bytes: Of each step with sparse gradients, what `Reviewed.sparse_bytes` has the mean of.
-        num_trained: Samples of all workers, as far as this one knows.
+        num_trained: Samples of all workers, as far as this one has been told.
     """
 
     spikes_in_loss: SpikeDetector | None
@@ -146,10 +146,10 @@ class StepMonitor:
         guard: What is extraordinary; None lets everything through.
         timeline: Where the worker's time is taken down.
         rounds: Says how much of a round this worker has.
-        total_samples: Samples of the whole training, over all workers; None if nobody knows.
+        total_samples: Samples of the whole training, over all workers; None if it is unknown.
         rack: Number of the rack that the worker is in.
         can_push: Whether the store's servers could step for it.
-        low_rank_share: What `Reviewed.low_rank_share` says of its model.
+        low_rank_share: `Reviewed.low_rank_share` of its model.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class StepMonitor:
         )
 
     def own(self) -> dict[str, Any]:
-        """Return what it has seen and not reported, and what it knows of usual steps, as plain values."""
+        """Return what it has seen and not reported, and its figures of usual steps, as plain values."""
         return to_values(self._seen)
 
     def take_own(self, own: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The order in which a loop visits its data: the sampler's own, drawn once an epoch and the same on every worker.
 
-Positions of the order are what is dealt out (`plesio.protocol.plans`), so no sampler has to know of other workers. An
+Positions of the order are what is dealt out (`plesio.protocol.plans`), so samplers need no notion of other workers. An
 order is a function of the run's seed and the epoch: a sampler draws with torch's, NumPy's and Python's random numbers
 begun anew from these two, and so do the generators that it has of its own; all go on afterwards as if nothing had been
 drawn. A sampler that shuffles and nothing else is not asked: `epoch_order` is its order.
@@ -82,7 +82,7 @@ class Order:
 
         Args:
             samples: Over all workers; None is one epoch.
-            epoch: The first; None goes by the length that the sampler says it has.
+            epoch: The first; None goes by the sampler's length.
             num_workers: Workers that share it.
 
         Raises:
@@ -141,7 +141,7 @@ class Order:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order is drawn from the sampler; False if the sampler only says whether to shuffle."""
+        """True if the order is drawn from the sampler; False if the sampler only decides whether to shuffle."""
         return not _is_stock(self._sampler) or not isinstance(self._sampler, SequentialSampler | RandomSampler)
 
     def _draw(self, epoch: int) -> Positions:

@@ -5,8 +5,8 @@ now: averaged weights that are swapped in for an evaluation, and out again, leav
 ``parameter.data`` moves none. So values are compared too: with a copy that is kept after step 1, 2, 4, 8 ..., and after
 every step once a version has moved, or a value was another.
 
-A policy says what becomes of it (`Policy.undoes_writes`). Where it would be lost it is refused at the next step. Under
-any policy the run's last exchange may follow the script's last write: the user is told if that was changed.
+A policy decides what becomes of it (`Policy.undoes_writes`). Where it would be lost it is refused at the next step.
+Under any policy the run's last exchange may follow the script's last write: the user is told if that was changed.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """Workers of any speed on any machine: the real gradient is computed, then the step is paced to a drawn duration.
 
 A pacer never makes a step shorter. Where the machine needs longer for the gradient than the recipe drew, the step is an
-*overrun*; the counts say so, and a result with many of them describes this machine and not the recipe.
+*overrun*; the counts show it, and a result with many of them describes this machine and not the recipe.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Overruns:
 
 @dataclass(slots=True, kw_only=True)
 class Pacer:
-    """Makes one worker's steps take as long as its distribution says.
+    """The pacer that makes one worker's steps take the times of its distribution.
 
     The draw for a step is a function of (seed, worker, step) alone: repeatable, and independent between workers and
     of the order in which steps are asked for. Only ``slowdowns`` ask when the step begins.

@@ -1,6 +1,6 @@
 """Notices workers that have stopped where no server does: each has a sign of life in the job's key-value store.
 
-A killed process closes its connections, and who waits for it hears of that at once. One that sleeps (SIGSTOP, a
+A killed process closes its connections, and workers that wait for it notice that at once. One that sleeps (SIGSTOP, a
 suspended machine, a host cut off) closes nothing. So each worker counts up a number in the store, from a thread of its
 own; one whose number has stood still for a lease is given up. The sleeper finds out when it wakes.
 """

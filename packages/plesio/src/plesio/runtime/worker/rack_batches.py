@@ -1,6 +1,6 @@
-"""The samples of a rack that leases as one: its leader asks the coordinator and tells the others, who take their parts.
+"""The samples of a rack that leases as one: its leader asks the coordinator and tells the others; each takes its part.
 
-A block's batches are the rack's: each is divided over its workers, who so make equally many steps. A quicker rack
+A block's batches are the rack's: each is divided over its workers, which so make equally many steps. A quicker rack
 asks earlier and gets more blocks, as a quicker worker does. Nothing crosses racks but the leader's questions and the
 answers; in the rack goes one small broadcast for each block, at the same place in every worker's loop.
 """
@@ -93,12 +93,12 @@ class LeaseMaker(Protocol):
     """Makes the leader's leases."""
 
     def __call__(self, *, on_admitted: Callable[[int], None], on_halt: Callable[[], None]) -> BlockSource:
-        """Leases that say when a rest is over, and when the stage on the store ends."""
+        """Leases that report when a rest is over, and when the stage on the store ends."""
         ...
 
 
 class RackBlocks:
-    """Blocks that the leader leases and all of the rack hear of. All of it call the same methods at the same places.
+    """Blocks that the leader leases and all of the rack receive. All of it call the same methods at the same places.
 
     Args:
         rack: Its workers.

@@ -1,10 +1,10 @@
-"""Which rack every worker is in: said by the caller, or found by a short probe between hosts.
+"""The rack of every worker: from the caller, or found by a short probe between hosts.
 
-All workers tell rank 0 what they ask for, and rank 0 decides; so all act on one answer, and nobody probes alone.
+All workers send rank 0 their wishes, and rank 0 decides; so all act on one answer, and none probes alone.
 
-- `Racks` by rank, as `plesio.join`'s ``racks=(0, 0, 1, 1)`` says them: taken as they are.
+- `Racks` by rank, as in `plesio.join`'s ``racks=(0, 0, 1, 1)``: taken as they are.
 - ``"host"``: every host is a rack.
-- ``"auto"``: what ``PLESIO_RACK`` says, where it is set on all workers; else a probe
+- ``"auto"``: the values of ``PLESIO_RACK``, if it is set on all workers; else a probe
   (`exchange.host_racks`), if the policy goes by racks and there are hosts enough to form two. If it
   finds one rack, every host is a rack: the ways within a host are shorter than any between hosts.
 """
@@ -105,7 +105,7 @@ class RackChoice:
 
 
 def check_racks(racks: Racks, *, num_workers: int) -> None:
-    """Make sure that ``racks`` can be what it says.
+    """Check that ``racks`` is possible.
 
     >>> check_racks((0, 0, 1), num_workers=4)
     Traceback (most recent call last):

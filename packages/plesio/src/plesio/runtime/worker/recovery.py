@@ -4,12 +4,12 @@
                                                ^                     |
                                                +---- cut off again --+
 
-What a step had not brought into anybody's replica is dealt out again, each sample once:
+Samples that a step had not brought into any replica are dealt out again, each sample once:
 
 1. The *sources* are the workers whose replicas hold most (`plesio.protocol.positions`). If they hold the same, the
    others copy it; if each has trained by itself since the last averaging, all take the mean of what they have become.
-2. The leader, one of them, says what is left of the plan: rounds that nobody began, and those parts of rounds that are
-   in no source's replica, such as what a lost worker had trained on since the last averaging.
+2. The leader, one of them, reports the rest of the plan: rounds that no worker began, and those parts of rounds that
+   are in no source's replica, such as what a lost worker had trained on since the last averaging.
 3. Only then does anything change, on each worker at once; one that is cut off before stands as before.
 
 One that *joins* stands without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others
@@ -81,7 +81,7 @@ class Regroupable(Protocol):
 
         Args:
             steer: How, under a policy that changes.
-            memory: The leader's, where somebody joins; ``own`` is None if what was remembered is true no more.
+            memory: The leader's, if a worker joins; ``own`` is None if what was remembered is true no more.
         """
         ...
 
@@ -126,7 +126,7 @@ class Recovery:
         steps: The clock; moved where the others are further.
         exchange: Built anew.
         timeline: Where the time goes.
-        handover: What those who join are told.
+        handover: The handover to joining workers.
         late: Whether this worker joins a run that is under way.
     """
 
@@ -297,7 +297,7 @@ class Recovery:
         """Bring to joining workers all that they need of the leader; they take it at once.
 
         Raises:
-            ConfigError: A registered object has a state that cannot be sent; on those who join.
+            ConfigError: A registered object has a state that cannot be sent; on joining workers.
         """
         replica = copied_replica(self._replica, group, source=leader, frozen=True)
         optimizer = copied_optimizer(self._replica, group, source=leader)

@@ -106,7 +106,7 @@ def kept(name: str, state: Any, *, copies: bool = True) -> Any:
         copies: False leaves tensors and arrays uncopied, for a check whether they can be kept.
 
     Raises:
-        ConfigError: It holds something else; the message says where.
+        ConfigError: It holds something else; the message tells where.
     """
 
     def other(value: Any, path: str) -> Any:

@@ -1,6 +1,6 @@
 """Checks of the model and the optimizer when a worker joins; each refuses in one line.
 
-Workers exchange the gradients of the module that they are given, once. So a module whose gradients somebody else
+Workers exchange the gradients of the module that they are given, once. So a module whose gradients another library
 exchanges is refused, and so is one whose parameters are parts of tensors or have no values yet.
 """
 
@@ -25,7 +25,7 @@ _WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a module whose gradients somebody else exchanges, or whose parameters are not there.
+    """Refuse a module whose gradients another library exchanges, or whose parameters are not there.
 
     Raises:
         TaskError: It is one.

@@ -8,8 +8,8 @@ A step's gradient is the mean over a rank's own batch. Where batches are of uneq
 is ``sum(n_i g_i) / sum(n_i)``: `RoundRecords.weight` is ``n_i N / sum(n_i)``, by which a rank's gradient is multiplied
 before the mean over the N ranks is taken.
 
-When workers go on in a new group, what of the rounds is not in anybody's replica is dealt out again. So the rounds that
-not all replicas are known to hold are kept with their samples; all counts begin anew with each group (a *generation*).
+When workers go on in a new group, samples of rounds that are in no replica are dealt out again. So the rounds that not
+all replicas are known to hold are kept with their samples; all counts begin anew with each group (a *generation*).
 """
 
 from collections import deque
@@ -92,7 +92,7 @@ class RoundRecords:
     Args:
         rank: This worker's.
         num_workers: Ranks that share the samples.
-        say: Told in one line, on every rank alike, of samples that are left out.
+        say: Takes a line, on every rank alike, on samples that are left out.
     """
 
     def __init__(self, rank: int, num_workers: int, *, say: Callable[[str], None]) -> None:
@@ -245,7 +245,7 @@ class RoundRecords:
         self._ahead = rounds
 
     def change(self, shares: Sequence[float]) -> None:
-        """Deal in ``shares`` (empty: equal ones) from the first round that nobody can have drawn."""
+        """Deal in ``shares`` (empty: equal ones) from the first round that no worker can have drawn."""
         self._changes.append((self._num_trained + self._ahead, tuple(shares)))
 
     def equal_sizes(self, num_samples: int, *, batch_size: int) -> Iterator[list[int]]:

@@ -28,7 +28,7 @@ _STEADY = 2
 
 
 class RoundClock:
-    """Rounds that a run has done, as far as one worker knows.
+    """Rounds that a run has done, as far as one worker has been told.
 
     Args:
         num_workers: With how many the run began.

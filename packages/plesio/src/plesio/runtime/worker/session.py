@@ -184,7 +184,7 @@ class Session:
         return self._exchange.accumulating()
 
     def step(self, loss: torch.Tensor | float | None = None, *, samples: int | None = None) -> None:
-        """Finish a step: exchange as the policy says, step the optimizer, clear the gradients.
+        """Finish a step: exchange by the policy, step the optimizer, clear the gradients.
 
         Call it where ``optimizer.step()`` was. A gradient with NaN or infinity is refused: it reaches nobody's
         parameters, and is counted against this worker.
@@ -272,7 +272,7 @@ class Session:
             metric: Called with the shared parameters in the model and the model in evaluation mode. It gives a number,
                 or several by name; the run is judged by the first, or by the one that `RunInfo` names.
             goal: ``"max"`` where more of it is better, ``"min"`` where less is, or one of them for each name. By
-                default a metric whose name says that it is a loss or an error has the goal ``"min"``.
+                default a metric that is named as a loss or an error has the goal ``"min"``.
             everywhere: Whether all workers get the metric, also on the store; there the first to come evaluates.
 
         Returns:
@@ -329,7 +329,7 @@ class Session:
             self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 
     def register(self, **objects: Stateful) -> None:
-        """Save objects with every checkpoint, and tell their states to workers that join a collective.
+        """Save objects with every checkpoint, and send their states to workers that join a collective.
 
         Schedulers, averages, anything with ``state_dict``, each by a name.
 

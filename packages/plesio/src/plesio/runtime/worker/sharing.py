@@ -26,7 +26,7 @@ __all__ = ["ByLeases", "InRounds", "Leaser", "Leasing", "Sharing", "tell_metric"
 
 
 class Sharing(Protocol):
-    """How samples come to a worker, and who hears what it measures."""
+    """The source of a worker's samples, and the receivers of its metric."""
 
     @property
     def in_rack(self) -> bool:
@@ -71,7 +71,7 @@ class InRounds:
 
     Args:
         rounds: This rank's.
-        group: Who waits for the metric; None where there is nobody else.
+        group: The workers that wait for the metric; None without others.
         in_rack: Whether this is the only rack of a run whose racks share the store.
     """
 

@@ -1,8 +1,8 @@
 """The samples of a plan whose exchange changes: in rounds on a collective, in leases on the store, each of them once.
 
-On the way to the store all ranks have trained on the same rounds, so each knows what is left; the coordinator leases
-that out. On the way from it every worker gives back what it holds, and the coordinator says what is left; that is dealt
-in rounds. What a loader has drawn ahead is dropped with the loader, since nobody has trained on it.
+On the way to the store all ranks have trained on the same rounds, so each can compute what is left; the coordinator
+leases that out. On the way from it every worker gives back what it holds, and the coordinator computes what is left;
+that is dealt in rounds. What a loader has drawn ahead is dropped with the loader, since no step has used it.
 
 A worker that is stopped stands still here, between two batches. Others may have been quicker and be in the next plan:
 a plan that is done is left, and the worker stands still at the beginning of the next one. Fewer samples than there are

@@ -4,7 +4,7 @@ __all__ = ["StepClock"]
 
 
 class StepClock:
-    """Read by all parts of a worker; moved by its session at the end of a step, and by whoever admits it.
+    """Read by all parts of a worker; moved by its session at the end of a step, and when it is admitted.
 
     >>> clock = StepClock()
     >>> clock.go_on_from(7)

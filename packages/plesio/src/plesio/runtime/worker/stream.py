@@ -60,9 +60,9 @@ class Stream:
         loader: The user's.
         seed: Of the run.
         epoch: Which loop.
-        rounds: This rank's; say who shares the stream.
+        rounds: This rank's, with the workers that share the stream.
         past: What `position` gave where the run that is resumed or joined was in this loop.
-        say: Told in a line what is left out, or read again.
+        say: Takes a line on samples that are left out, or read again.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Stream:
 
 
 class _Numbers:
-    """The process's random numbers, as they would be if nobody but the stream drew any."""
+    """The process's random numbers, as they would be if only the stream drew any."""
 
     def __init__(self, key: tuple[int, int]) -> None:
         with begun_anew(None, key=key):

@@ -19,7 +19,7 @@ class AloneWorld:
     """One process, no servers: the records are kept here.
 
     Args:
-        policy: For the results; there is nobody to be consistent with.
+        policy: For the results; there is no other to be consistent with.
         info: Names for the results.
         folder: Where `results.json` goes; None for nowhere.
         meter: The worker's figures.

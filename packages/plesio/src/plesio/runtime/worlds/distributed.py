@@ -348,7 +348,7 @@ class DistributedWorld:
         return replace(result, status="running") if result.status == "finished" else result
 
     def withdraw(self) -> None:
-        """Go as one that is lost: whoever could not join has no part in how the run ends."""
+        """Go as one that is lost: a worker that could not join has no part in the run's end."""
         if self._heartbeat is not None:
             self._heartbeat.quiet()
         if self._owns_job:

@@ -51,7 +51,7 @@ class Made(NamedTuple):
     exchange: Exchange
     sharing: Sharing
     recovery: Recovery | None = None
-    """None where the loss of a worker ends the run, or nobody waits for it."""
+    """None where the loss of a worker ends the run, or no worker waits for it."""
     past: WorkerPast | None = None
     """The past of the loop of a worker that has joined."""
     equality: Equality | None = None
@@ -74,7 +74,7 @@ class Parts:
         found: What a probe found out about hosts.
         total_samples: Of the whole training, where that is known.
         on_transition: Called after every change of a policy that changes.
-        handover: What those who join are told.
+        handover: The handover to joining workers.
         checkpoints: Of a run that has them.
     """
 

@@ -11,7 +11,7 @@ power_sgd           thin factors of matrices
 feedback            what was not sent is added to the next update, and guarded
 means               the mean of payloads: added up on the way, gathered, or of factors
 reducer             all of it together, for exchanges
-records               what a user must hear of
+records               warnings for the user
 comm_hooks          torch's own hooks, where they do the same
 ==================  ====================================================================================================
 """

@@ -1,4 +1,4 @@
-"""Takes down what compression does that a user must hear of: exchanges sent in full, means refused, bytes saved."""
+"""Records of compression that the user must see: exchanges sent in full, means refused, bytes saved."""
 
 import math
 from collections.abc import Sequence

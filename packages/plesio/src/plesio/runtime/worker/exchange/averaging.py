@@ -45,7 +45,7 @@ class AveragingExchange:
         policy: Says when.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called when this rank's gradient is not finite; its local step is left out, nobody else is touched.
+        refuse: Called when this rank's gradient is not finite; its local step is left out, no other is touched.
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         make_reducer: Makes what compresses the parameters' deltas, for each dtype; None sends everything.

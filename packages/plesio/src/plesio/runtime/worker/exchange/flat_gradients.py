@@ -64,7 +64,7 @@ class FlatGradients:
                 parameter.grad = part.view_as(parameter)
 
     def leave_alone(self) -> None:
-        """Take the gradient from what is frozen by now and from what nobody has used: both stay as they are."""
+        """Take the gradient from parameters that are frozen by now or were not used: both stay as they are."""
         for parameter in (parameter for group in self._groups for parameter in group):
             unused = parameter in self._unused and parameter.grad is not None and not parameter.grad.any()
             if unused or not parameter.requires_grad:

@@ -22,7 +22,7 @@ __all__ = ["HierarchicalExchange"]
 
 
 class SteppingExchange(Exchange, Protocol):
-    """An exchange that says which steps its replica holds."""
+    """An exchange that reports which steps its replica holds."""
 
     def stand(self) -> Stand | None:
         """Those."""

@@ -1,8 +1,8 @@
 """Applies a gradient that belongs to no step of its own: what was kept back, when nothing else will carry it.
 
 An optimizer step with it would do more than that: its momentum would move the parameters once more, its weight decay
-and its counters would count a step that nobody has made. So only the difference that the gradient makes is applied, to
-the parameters and to the optimizer's state z alike:
+and its counters would count a step that was not made. So only the difference that the gradient makes is applied, to the
+parameters and to the optimizer's state z alike:
 
     z <- z + step(z, gradient) - step(z, 0)
 

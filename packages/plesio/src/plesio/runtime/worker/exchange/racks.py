@@ -4,7 +4,7 @@ Where the ranks of a rack bring equal tensors, as replicas that step together ar
 racks, each counted by its number of ranks. It is taken in two stages:
 
 1. between racks, at once: each rank sums its own slice of the tensor with its peers, one of each rack (a *rail*);
-2. within the rack, when somebody waits for the sum: the ranks gather each other's slices.
+2. within the rack, when the sum is waited for: the ranks gather each other's slices.
 
 Racks that are not equally large have one rail, of their first ranks (the *leaders*), which broadcast what they have. So
 has what cannot be cut into slices.
@@ -84,7 +84,7 @@ class BetweenRacks:
         self.num_rails = len(between)
         """Slices that a tensor is cut into."""
         self.rail = group.split(between)
-        """This rank's peers in other racks; None for who is on no rail."""
+        """This rank's peers in other racks; None if it is on no rail."""
         inside = group.split(racks.members)
         assert inside is not None, "every rank is in a rack"
         self.inside = inside

@@ -102,7 +102,7 @@ class Replica:
             _check_closure(one)
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
-        """Parameters whose gradients are sparse, as torch's modules say."""
+        """Parameters whose gradients are sparse, by torch's modules."""
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         missing = [name for name, p in self.parameters.items() if id(p) not in group_of]

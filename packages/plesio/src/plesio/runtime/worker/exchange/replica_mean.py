@@ -15,7 +15,7 @@ The rest of a delta stays in the reducer's residual and is sent later; the repli
 that is not in the mean. With weights w of the ranks, ``Σ w x = base + Σ w delta``, so nothing depends on the base but
 rounding, and how far the codec's zero is from x.
 
-A mean delta that is not finite is refused: it counts as zero, so that everybody goes back to the base, less what was
+A mean delta that is not finite is refused: it counts as zero, so that all ranks go back to the base, less what was
 trained since; a rank whose own delta was not finite, to the base itself.
 """
 

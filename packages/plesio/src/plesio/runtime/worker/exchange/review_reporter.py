@@ -26,7 +26,7 @@ class ReviewReporter:
         channel: The way to server 0 and back.
         timeline: Where waiting for an answer goes.
         held: Holds learning rates that leap.
-        monitor: Gathers reviews; None where nobody reads them.
+        monitor: Gathers reviews; None if they are not read.
         first_review: Clock of the first review and the one from which its answer holds.
     """
 

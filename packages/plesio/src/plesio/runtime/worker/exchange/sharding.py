@@ -7,7 +7,7 @@ groups hold these parts, so what it remembers is in parts too. Where the whole i
 - model and optimizer whole on every rank, for as long as somebody reads or sets them (`gathered`);
 - the whole parameters for good, at the end (`undo`).
 
-A buffer is each rank's own, as torch has it, and rank 0's is everybody's where the state is gathered.
+A buffer is each rank's own, as torch has it, and rank 0's counts for all where the state is gathered.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _Parameters = dict[str, nn.Parameter]
 
 
 class Sharding:
-    """Cuts a replica, which is equal on all ranks, and knows how to make it whole.
+    """The cutter of a replica, which is equal on all ranks; it can make it whole again.
 
     Args:
         replica: The replica.

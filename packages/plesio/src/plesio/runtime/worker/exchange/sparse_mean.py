@@ -1,4 +1,4 @@
-"""The mean of the ranks' sparse gradients: everybody gets everybody's rows, and adds them up in the order of ranks.
+"""The mean of the ranks' sparse gradients: every rank gets all ranks' rows, and adds them up in the order of ranks.
 
 A sparse gradient (`torch.nn.Embedding(sparse=True)`) is a COO tensor: the places that a batch has touched, and a row of
 values for each. The mean has the union of all ranks' places, which is what one process would have touched with all
@@ -6,7 +6,7 @@ their batches; an optimizer that leaves untouched rows alone (SparseAdam) theref
 
 Ranks touch different numbers of rows, while a collective takes tensors that are alike. So there are two rounds:
 
-    1. how many rows each rank has of each gradient, a few bytes, for which everybody waits
+    1. how many rows each rank has of each gradient, a few bytes, for which every rank waits
     2. their places and their values, padded to those of the rank that has the most; this one can run behind a step
 
 A rank receives nnz rows of each of the n ranks, ``n · nnz · (8 + 4 · width)`` bytes for rows of float32, where a dense
@@ -47,7 +47,7 @@ class SparseMean:
             self._values.append((alike, self._gather(rows, alike, group=group)))
 
     def _gather(self, parts: Sequence[Tensor], numbers: Sequence[int], *, group: Group) -> Gathering | None:
-        """Begin to collect everybody's rows of these gradients; None if nobody has any."""
+        """Begin to collect all ranks' rows of these gradients; None if no rank has any."""
         widths = [part.shape[1:].numel() for part in parts]
         longest = max(
             sum(counts[number] * width for number, width in zip(numbers, widths, strict=True))

@@ -3,16 +3,16 @@
 On a collective a worker reports to server 0 after the step that the last answer named, goes on, and does what the
 answer says after the step from which it holds (`policies.review_clocks`). All ranks make a change there, alike:
 
-1. *settle*: what is under way is merged and all replicas become their mean; no step of anybody is lost;
+1. *settle*: what is under way is merged and all replicas become their mean; no worker's step is lost;
 2. where workers that stepped by themselves step together from now on, all of them or those of a rack, the optimizer's
    state becomes the mean over the ranks;
 3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
-   its state, the optimizer's with it where they step it, and all say that they are there; then the store admits them.
+   its state, the optimizer's with it where they step it, and all report their arrival; then the store admits them.
 
 A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its batches, as others
 may be in the next loop over the data already (`plesio.runtime.worker.staged_batches`), and stands still there:
 
-1. it hands in what it has, gives its samples back, and says that it stands still;
+1. it hands in what it has, gives its samples back, and reports that it stands still;
 2. when all do, everything that was pushed is applied, so the version that the servers hold is the last one, and all
    take it over, the optimizer's state with it where the servers have stepped it;
 3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
@@ -71,7 +71,7 @@ class StageParts:
         group: The ranks.
         exchanges: Builds the exchange of each policy on the collective.
         stores: Builds that of each policy on the store; None where there is none.
-        channel: The way to server 0, which says what follows a stage.
+        channel: The way to server 0, which decides what follows a stage.
         rounds: This rank's; dealt in the shares that are asked for.
         leasing: Deals samples on the store.
         steps: Moved where all go on together.
@@ -223,7 +223,7 @@ class StagedExchange:
         return self._stage.exchange.ready_s
 
     def step(self, progress: StepProgress) -> None:
-        """Exchange as the policy in force says; report, and do as the answer says, when it is time."""
+        """Exchange by the policy in force; report, and act on the answer, when it is time."""
         self._clock = progress.clock
         self._reporter.step(progress, self._stage.exchange)
         if self.on_store:
@@ -232,7 +232,7 @@ class StagedExchange:
             self._follow(steer)
 
     def _hear_news(self) -> None:
-        """Go on on the store as the answer to the last review says, if it has come."""
+        """Go on on the store by the answer to the last review, if it has come."""
         news = self._reporter.news(self._stage.rack)
         if news is not None and news.keep:
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
@@ -376,7 +376,7 @@ class StagedExchange:
             self._reporter.go_on_from(own)
 
     def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
-        """Drop what was under way, and go on in the new group as is said; replicas are equal."""
+        """Drop what was under way, and go on in the new group as decided; replicas are equal."""
         assert steer is not None, "a policy that changes says how all go on"
         before, policy = self._stage.policy, parse_policy(steer.policy)
         self._snapshots += self._stage.exchange.snapshots()

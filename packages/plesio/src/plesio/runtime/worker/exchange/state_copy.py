@@ -7,7 +7,7 @@ Going back (the guard's alarm): a state is known to be good one review after it 
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
 state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
 parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
-old; the optimizer's state is the servers', so who goes back to such a copy begins without.
+old; the optimizer's state is the servers', so a return to such a copy begins without.
 """
 
 from typing import Any, Self
@@ -25,7 +25,7 @@ class StateCopy:
 
     Args:
         replica: Whose.
-        optimizer_state: Whether the replica's optimizer has the state; if not, who goes back begins with none.
+        optimizer_state: Whether the replica's optimizer has the state; if not, a return begins with none.
     """
 
     @torch.no_grad()

@@ -285,7 +285,7 @@ class StoreExchange:
                 self._gradients[name] = grad if self._policy.period == 1 else grad.to(wide, copy=True)
 
     def _push(self) -> None:
-        """Send the update under way; if it has no finite step, say so instead."""
+        """Send the update under way; if it has no finite step, report that instead."""
         clock = self._exchange_clock()
         self._pushed_clock = clock
         if self._num_steps == 0:

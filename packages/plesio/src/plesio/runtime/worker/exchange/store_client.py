@@ -1,4 +1,4 @@
-"""A worker's connections to the servers of its job: requests out, answers sorted to whoever waits for them."""
+"""A worker's connections to the servers of its job: requests out, answers sorted to the calls that wait for them."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence

@@ -74,7 +74,7 @@ class SynchronousExchange:
         """Complete the mean gradient of a step, which is then in the replica, the same on every rank.
 
         Returns:
-            Whether it is finite; if not, somebody has taken the blame.
+            True if it is finite; if not, a rank has taken the blame.
         """
         self._complete(progress)
         self.ready_s = None

@@ -1,4 +1,4 @@
-"""A change of policy in a running job: what users hear of it, and whether optimizers' states meet in it."""
+"""A change of policy in a running job: the users' notice of it, and whether optimizers' states meet in it."""
 
 from dataclasses import dataclass
 

@@ -35,7 +35,7 @@ _BULK_BYTES = 80
 
 
 class _JsonBytes:
-    """Tells how long messages are as JSON; asked for the same object again, as when all servers get it, it knows."""
+    """The lengths of messages as JSON; asked for the same object again, as when all servers get it, it has it."""
 
     def __init__(self) -> None:
         self._encode = json.JSONEncoder(separators=(",", ":")).encode

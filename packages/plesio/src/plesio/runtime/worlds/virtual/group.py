@@ -15,7 +15,7 @@ __all__ = ["Meeting", "VirtualGroup"]
 
 @dataclass(slots=True)
 class _Operation:
-    """One collective: who has come with which tensor, and whether it is over."""
+    """One collective: the tensors of the ranks that have come, and whether it is over."""
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     waiting: list[ThreadTurn] = field(default_factory=list)
