@@ -166,9 +166,10 @@ class GuidedDealer:
         Looks no further ahead than a full block each: beyond that the answer makes no difference.
         """
         batch_s = {rival: 1 / (1 + self._steps[rival]) for rival in {worker, *rivals}}  # in any unit of time
+        sizes = {rival: self._size(rival) for rival in batch_s}
         finishes = [
             (
-                (1 - -held[rival] // (self._batch_size * self._size(rival))) * batch_s[rival],
+                (1 - -held[rival] // (self._batch_size * sizes[rival])) * batch_s[rival],
                 rival != worker,
                 rival,
             )
@@ -182,7 +183,7 @@ class GuidedDealer:
                 break
             finish_s, is_rival, rival = finishes[0]
             num_due += not is_rival
-            num_left -= self._size(rival)
+            num_left -= sizes[rival]
             heapq.heapreplace(finishes, (finish_s + batch_s[rival], is_rival, rival))
         return num_due
 

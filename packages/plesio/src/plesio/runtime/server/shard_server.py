@@ -244,13 +244,6 @@ class ShardServer:
             case SnapshotOrder(number=number):
                 shard.snapshot(number)
 
-    def _known_version(self, request: _Request) -> int | None:
-        """Return the worker's version; -1, before all, if it made steps that were refused and must drop them."""
-        if request.worker not in self._refused or request.known_version is None:
-            return request.known_version
-        self._refused.discard(request.worker)
-        return -1
-
     def _decide(self, worker: int, *, clock: int) -> None:
         self._decided[worker] = max(self._decided[worker], clock)
         bulk = self._pushes.pop((worker, clock), None)
@@ -270,7 +263,11 @@ class ShardServer:
 
     def _send_parameters(self, request: _Request, *, credit: int, held_s: float) -> None:
         assert self._shard is not None
-        pulled = self._shard.pull(self._known_version(request))
+        known = request.known_version
+        if known is not None and request.worker in self._refused:
+            self._refused.discard(request.worker)
+            known = -1  # before all versions, so that the worker gets rid of its steps that were refused
+        pulled = self._shard.pull(known)
         answer = Pulled(
             present=pulled.present, credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
         )

@@ -286,7 +286,9 @@ class StoreExchange:
 
     def _push(self) -> None:
         """Send the update under way; if it has no finite step, report that instead."""
-        clock = self._exchange_clock()
+        clock = self._clock
+        if self._policy.synchronous:  # the round's clock, also where a worker ends its run before the period is over
+            clock = -(-clock // self._policy.period) * self._policy.period
         self._pushed_clock = clock
         if self._num_steps == 0:
             self._client.not_finite(clock=clock, base_version=self._version)
@@ -319,12 +321,6 @@ class StoreExchange:
                 f'"{frozen}" was frozen in mid-run: under {self._policy.spec} updates that other workers make before '
                 "they freeze it still move it; where it must hold still, close the session, freeze it, and join anew"
             )
-
-    def _exchange_clock(self) -> int:
-        """Return the clock that the update is handed in for: the round's, if a worker ends a synchronous run early."""
-        if not self._policy.synchronous:
-            return self._clock
-        return -(-self._clock // self._policy.period) * self._policy.period
 
     def _update(self) -> dict[str, torch.Tensor]:
         """Return the tensors to push, by name."""

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -96,7 +97,7 @@ class StoreClient:
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
         self._held: list[Bulk | None] = [None for _ in self.endpoints]
         self._ignored: Counter[type[Message]] = Counter()
-        self._num_requests = 0
+        self._numbers = count(1)
         self.samples = 0
         """Samples of all workers that the parameters pulled last contain."""
         self._finished: list[Finished] = []
@@ -156,24 +157,21 @@ class StoreClient:
 
     def _wait(self, server: int) -> None:
         try:
-            self._take_in(server)
+            arrived = self.endpoints[server].poll(POLL_S)
+            for incoming in arrived:
+                if isinstance(incoming, Bulk):
+                    self._bulks[server][incoming.header.request] = incoming
+                elif isinstance(incoming, Control):
+                    self._take(decode(incoming.kind, incoming.body, ToWorker, peer=server_identity(server)))
+            if arrived:
+                return
+            failure = self._failure()
+            if failure is not None:
+                raise failure
+            for endpoint in self.endpoints:  # this server may wait for one that is lost
+                endpoint.check()
         except TransportError as error:
             raise self._disconnected(error) from error
-
-    def _take_in(self, server: int) -> None:
-        arrived = self.endpoints[server].poll(POLL_S)
-        for incoming in arrived:
-            if isinstance(incoming, Bulk):
-                self._bulks[server][incoming.header.request] = incoming
-            elif isinstance(incoming, Control):
-                self._take(decode(incoming.kind, incoming.body, ToWorker, peer=server_identity(server)))
-        if arrived:
-            return
-        failure = self._failure()
-        if failure is not None:
-            raise failure
-        for endpoint in self.endpoints:  # this server may wait for one that is lost
-            endpoint.check()
 
     def _take(self, message: ToWorker) -> None:
         kind = type(message)
@@ -186,16 +184,12 @@ class StoreClient:
 
     def _request(self, message: Message, *, clock: int = 0) -> list[Bulk]:
         """Ask every server the same and collect the answers (valid until the next request)."""
-        number = self._new_request()
+        number = next(self._numbers)
         kind, meta = encode(message)
         header = self._header(kind, clock=clock, request=number)
         for endpoint in self.endpoints:
             endpoint.push(header, meta=meta)
         return self._collect(number)
-
-    def _new_request(self) -> int:
-        self._num_requests += 1
-        return self._num_requests
 
     def _collect(self, number: int) -> list[Bulk]:
         answers = []
@@ -221,7 +215,7 @@ class StoreClient:
 
     def initialise(self, initials: Sequence[Initial], *, payloads: Sequence[NDArray[np.uint8]]) -> None:
         """Give every server its slices' initial values, and the optimizer's state; returns when all have them."""
-        number = self._new_request()
+        number = next(self._numbers)
         for endpoint, initial, payload in zip(self.endpoints, initials, payloads, strict=True):
             kind, meta = encode(initial)
             endpoint.push(self._header(kind, request=number), meta=meta, payload=payload)
