@@ -471,8 +471,8 @@ def test_whoever_waits_for_a_worker_that_has_ended_hears_of_it(tmp_path: Path, c
         if rank == 0:
             sys.exit(0)
         from plesio.runtime.job import Job
-        from plesio.runtime.worker.environment import Place
-        Job(Place.from_environment(), meet_s=3600)
+        from plesio.runtime.worker.environment import WorkerPlace
+        Job(WorkerPlace.from_environment(), meet_s=3600)
         """,
     )
     assert launch(script, num_workers=2) == 2

@@ -65,8 +65,8 @@ def test_who_comes_to_lead_when_another_job_has_the_folder_writes_nothing(tmp_pa
 
 def test_a_killed_job_s_folder_is_free_at_once_though_its_children_live(tmp_path: Path):
     program = (
-        "import os, sys, time; from pathlib import Path; from plesio.runtime.checkpoints.claim import Claim\n"
-        "claim = Claim(Path(sys.argv[1])); claim.take()\n"
+        "import os, sys, time; from pathlib import Path; from plesio.runtime.checkpoints.claim import FolderClaim\n"
+        "claim = FolderClaim(Path(sys.argv[1])); claim.take()\n"
         "if os.fork() == 0: print(os.getpid(), flush=True); sys.stdin.read(); os._exit(0)\n"
         "time.sleep(60)"
     )
