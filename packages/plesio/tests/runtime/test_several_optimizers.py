@@ -157,6 +157,7 @@ SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
         (MODEL, MODEL.parameters(), "write an optimizer of torch.optim, or a list of them"),
         (None, SGD, "model is None; write plesio.join(model, optimizer), a torch.nn.Module first"),
         ([MODEL], SGD, "write plesio.join(model, optimizer), a torch.nn.Module first"),
+        (MODEL, [SGD, SGD], "has one of them twice, which would step twice"),
         (
             MODEL,
             [SGD, torch.optim.Adam([MODEL.bias])],

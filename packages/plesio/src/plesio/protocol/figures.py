@@ -12,7 +12,7 @@ from plesio.core.within import SEED
 __all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
 
 Status = Literal["finished", "interrupted", "failed"]
-Alike = Literal["rates", "order"]
+Alike = Literal["rates", "order", "subset"]
 """Learning rates after so many evaluations; the drawn order of a loop over the data, as a digest."""
 Within = Literal["step", "evaluation", "end"]
 

@@ -14,6 +14,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    random_split,
 )
 from torch.utils.data.distributed import DistributedSampler
 
@@ -121,6 +122,13 @@ class ByRank(Sampler[int]):
 @habit("a sampler that draws another order on each worker", part=PART, kind="warned")
 def sampler_by_rank(script: Script) -> Facts:
     return trained_on(script, DataLoader(Numbered(), batch_size=BATCH_SIZE, sampler=ByRank(script.rank)))
+
+
+@habit("`random_split` with another seed on each worker", part=PART, kind="warned")
+def split_by_rank(script: Script) -> Facts:
+    generator = torch.Generator().manual_seed(script.rank)
+    part, _ = random_split(Numbered(), [NUM_SAMPLES - 8, 8], generator=generator)
+    return trained_on(script, DataLoader(part, batch_size=BATCH_SIZE))
 
 
 class Buckets(Sampler[list[int]]):

@@ -100,13 +100,28 @@ def accumulation(script: Script) -> Facts:
     model, optimizer = sgd_net(script)
     session = script.join(model, optimizer)
     seen: list[int] = []
+    number = 0
     for number, (index, x, y) in enumerate(session.shard(loader()), start=1):
         (F.mse_loss(model(x), y) / 2).backward()
         seen += index.tolist()
         if number % 2 == 0:
             session.step()
+    if number % 2:
+        session.step()
     session.close()
     return {"seen": seen, "state": numbers(model)}
+
+
+@habit("gradient accumulation whose last batches no step follows", part=PART, kind="warned")
+def accumulation_without_end(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for _, x, y in session.shard(loader()):
+        F.mse_loss(model(x), y).backward()
+        if session.clock == 0:
+            session.step()
+    session.close()
+    return {}
 
 
 def clip(model: nn.Module) -> None:

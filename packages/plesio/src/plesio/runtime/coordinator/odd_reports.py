@@ -67,7 +67,7 @@ class OddReports:
             )
 
     def _differences(self, worker: int, report: Report) -> Iterator[str]:
-        """Yield a line at the first difference of each kind: in learning rates, and in orders that samplers draw."""
+        """Yield a line at the first difference of each kind: in rates, orders of samplers and subsets."""
         for kind, number, values in report.alike or [] if worker < self._num_workers else []:
             other, theirs = self._first.setdefault((kind, number), (worker, values))
             if values != theirs and kind not in self._differ:
@@ -110,9 +110,18 @@ def _other_order(number: int, one: tuple[int, list[float]], other: tuple[int, li
     )
 
 
+def _other_subset(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
+    return (
+        f"in loop {number + 1} worker {one[0]} has another subset of the data set than worker {other[0]}, so samples "
+        "that one of them holds out are trained on: split it alike on all workers, as by random_split(..., "
+        "generator=torch.Generator().manual_seed(0))"
+    )
+
+
 _LINES: dict[Alike, Callable[[int, tuple[int, list[float]], tuple[int, list[float]]], str]] = {
     "rates": _other_rates,
     "order": _other_order,
+    "subset": _other_subset,
 }
 _MOST_COMPARED = 1024
 """Places in the program that are kept."""

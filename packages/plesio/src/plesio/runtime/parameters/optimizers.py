@@ -118,6 +118,8 @@ def as_one(model: object, optimizer: object) -> Optimizer:
 
 def _check_disjoint(parts: Sequence[Optimizer]) -> None:
     owners: dict[int, Optimizer] = {}
+    if len(parts) > len(set(map(id, parts))):
+        raise TaskError("the list of optimizers has one of them twice, which would step twice; leave it out once")
     for one in parts:
         for parameter in (parameter for group in one.param_groups for parameter in group["params"]):
             if (owner := owners.setdefault(id(parameter), one)) is not one:

@@ -9,13 +9,14 @@ from itertools import repeat
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from plesio.core.errors import ConfigError, DataError
+from plesio.core.units import counted
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.order import Order
+from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords
@@ -25,6 +26,8 @@ from plesio.runtime.worker.step_times import StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 
 __all__ = ["LoaderShard", "Loops"]
+
+_NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
 class LoaderShard:
@@ -111,6 +114,8 @@ class Loops:
         self._size = self._samples = 0
         """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
+        self._subsets: set[int] = set()
+        """Identities of subsets that this worker has told of."""
         self.global_samples: int | None = past.samples
         """Samples that all workers have trained on, if this one has been told."""
 
@@ -120,10 +125,21 @@ class Loops:
         within = self._source is not None or self._stream is not None
         return self._num_plans - 1 if within else self._num_plans
 
-    @property
-    def gave_nothing(self) -> bool:
-        """True if this worker's loops had no batch for it, because others were quicker."""
-        return self._num_plans > 0 and not self._gave
+    def without_step(self, *, none: bool) -> str:
+        """Say at the end what no step has followed: the whole run if there was ``none``, or this worker's last batches.
+
+        Empty where steps were made as they should be, where others were quicker and no batch was left, and alone,
+        where the script trains on as much as without a session.
+        """
+        if none:
+            return "" if self._num_plans > 0 and not self._gave else _NO_STEP
+        if not self._samples or self._rounds.num_workers == 1:
+            return ""
+        return (
+            f"no session.step followed the last {counted(self._samples, 'sample')} that a worker was given, so nothing "
+            "was trained on them; when gradients are accumulated, step once more after the loop, whose len() is exact "
+            "only where workers step together"
+        )
 
     def stream_position(self) -> dict[str, Any] | None:
         """Return this worker's position in the latest stream, for a run that resumes from here."""
@@ -213,6 +229,10 @@ class Loops:
         figures = self._figures(order, samples, epoch=plan)
         if order.is_drawn and self._rounds.num_workers > 1 and (digest := order.digest(plan)) is not None:
             self._meter.has_alike("order", plan, [digest])
+        dataset = order.loader.dataset
+        if isinstance(dataset, Subset) and self._rounds.num_workers > 1 and id(dataset) not in self._subsets:
+            self._subsets.add(id(dataset))
+            self._meter.has_alike("subset", plan, [subset_digest(dataset)])
         self._rounds.draw_ahead(_ahead(order.loader))
         self._schedules.clock.begin(figures)
         self._source = source = self._sharing.batch_source(figures, plan=plan)

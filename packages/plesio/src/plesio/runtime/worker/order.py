@@ -26,18 +26,33 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
 )
 
 from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Span
 from plesio.runtime.coordinator.leases import epoch_order
 
-__all__ = ["Order", "begun_anew"]
+__all__ = ["Order", "begun_anew", "subset_digest"]
 
 Positions: TypeAlias = "NDArray[np.int64] | list[Any]"
 
 _KEPT_EPOCHS = 4
 """Orders that are kept: what a lost worker held may be of an epoch that is over."""
+
+
+def subset_digest(dataset: Subset[Any]) -> float:
+    """Return a number that another choice of samples has otherwise.
+
+    >>> subset_digest(Subset(range(4), [1, 2])) == subset_digest(Subset(range(4), [1, 3]))
+    False
+    """
+    chosen: list[list[str]] = []
+    inner: Any = dataset
+    while isinstance(inner, Subset):
+        chosen.append([str(int(one)) if _is_index(one) else str(one) for one in inner.indices])
+        inner = inner.dataset
+    return float(zlib.crc32(repr(chosen).encode()))
 
 
 class Order:

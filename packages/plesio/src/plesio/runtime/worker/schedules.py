@@ -178,7 +178,7 @@ class Schedules:
         """Have the session step ``scheduler`` from now on; returns it as it is kept, with its name.
 
         Raises:
-            ConfigError: It is no scheduler, or one that goes by a metric.
+            ConfigError: It is no scheduler, one that goes by a metric, or one of another optimizer.
         """
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ConfigError(
@@ -189,6 +189,11 @@ class Schedules:
             raise ConfigError(
                 f"session.schedule takes a scheduler of torch.optim.lr_scheduler, and this is a "
                 f"{type(scheduler).__name__}"
+            )
+        if all(getattr(scheduler, "optimizer", one) is not one for one in self._optimizers):
+            raise ConfigError(
+                "session.schedule: this scheduler is of another optimizer than the session's; make it of the one that "
+                "plesio.join was given"
             )
         self.by_hand.asked()
         scheduled = Scheduled(scheduler, self.clock)

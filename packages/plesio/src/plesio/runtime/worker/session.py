@@ -55,8 +55,6 @@ __all__ = ["Session"]
 T = TypeVar("T")
 M = TypeVar("M", bound=float | Mapping[str, float])
 
-_NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
-
 
 class Session:
     """One worker's part in a run. Made by `plesio.join`; see there for the arguments.
@@ -321,8 +319,8 @@ class Session:
             if self._saver is not None:
                 self._saver.take()
             self._times.leave()
-            if self.clock == self._began and not self._past.samples and not self._loops.gave_nothing:
-                self._timeline.meter.warn(_NO_STEP)
+            if line := self._loops.without_step(none=self.clock == self._began and not self._past.samples):
+                self._timeline.meter.warn(line)
             with self._timeline.meter.within("end"):
                 state = self._together(self._end)
         if state is not None:
@@ -351,7 +349,7 @@ class Session:
         It is registered too.
 
         Raises:
-            ConfigError: It is no scheduler, or one that goes by a metric.
+            ConfigError: It is no scheduler, one that goes by a metric, or one of another optimizer.
         """
         name, scheduled = self._schedules.add(scheduler)
         self.register(**{name: scheduled})

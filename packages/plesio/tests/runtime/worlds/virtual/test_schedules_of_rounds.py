@@ -201,6 +201,7 @@ def test_without_shard_a_round_is_a_step_and_a_scheduler_has_one_master():
     [
         (lr_scheduler.ReduceLROnPlateau, "goes by a metric"),
         (lambda optimizer: optimizer, "takes a scheduler"),
+        (lambda _: lr_scheduler.StepLR(torch.optim.SGD([torch.ones(1)], lr=RATE), 1), "is of another optimizer"),
     ],
 )
 def test_what_no_clock_can_step_is_refused(make: Callable[[torch.optim.Optimizer], Any], line: str):
