@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from plesio.testing import LocalJob
 
@@ -18,7 +19,10 @@ IN_STEP = (
     "local_sgd:4",
     "delayed:2",
     "hier:bsp/local_sgd:4",
-    "fsdp",
+    pytest.param(
+        "fsdp",
+        marks=pytest.mark.skipif(not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="torch 2.13"),
+    ),
 )
 FREE = ("ssp:2", "asp", "adaptive")
 

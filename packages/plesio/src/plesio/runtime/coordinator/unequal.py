@@ -65,6 +65,6 @@ class Unequal:
         ]
         return (
             f"{says[0]} while {says[1]}: all workers must make the same number of steps between evaluations and until "
-            "the end; stop all at the length of the shortest loader, or write session.shard(loader) and step on each "
-            "batch"
+            "the end, and all must call session.evaluate; stop all at the length of the shortest loader, or write "
+            "session.shard(loader) and step on each batch"
         )
