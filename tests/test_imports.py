@@ -32,7 +32,7 @@ MOST_INTERNAL = {
     "plesio/report": 30,
     "plesio/runtime": 36,
     "plesio/runtime/checkpoints": 16,
-    "plesio/runtime/coordinator": 10,
+    "plesio/runtime/coordinator": 11,
     "plesio/runtime/grid": 14,
     "plesio/runtime/habits": 1,
     "plesio/runtime/parameters": 3,

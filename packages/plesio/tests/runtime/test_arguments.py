@@ -84,7 +84,7 @@ def test_a_loss_is_one_number(loss: Any, words: str):
 
 
 def test_a_job_takes_a_place_and_a_time():
-    with pytest.raises(ConfigError, match="Job: place is 3; write a Place"):
+    with pytest.raises(ConfigError, match="Job: place is 3; write a WorkerPlace"):
         plesio.Job(3)  # type: ignore[arg-type]
 
 

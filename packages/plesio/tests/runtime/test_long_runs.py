@@ -16,7 +16,7 @@ from plesio.policies import Arrived, log_writer, parse_policy, read_log, verify
 from plesio.protocol.figures import Report, RunInfo
 from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Heartbeat, Join, PartArrived
-from plesio.runtime.coordinator import ledger, loss_curve
+from plesio.runtime.coordinator import loss_curve, worker_figures
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.coordinator.loss_curve import LossCurve
 from plesio.runtime.coordinator.stage import Stage
@@ -39,7 +39,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "FLUSH_RECORDS", 100)
     monkeypatch.setattr(meter_module, "MOST_NEWS", 100)
     monkeypatch.setattr(loss_curve, "MOST_BINS", MOST_BINS)
-    monkeypatch.setattr(ledger, "MOST_OPEN", 100)
+    monkeypatch.setattr(worker_figures, "MOST_OPEN", 100)
     monkeypatch.setattr(log_writer, "BATCH", 50)
 
 

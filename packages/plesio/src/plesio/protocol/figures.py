@@ -14,7 +14,7 @@ __all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Wi
 Status = Literal["finished", "interrupted", "failed"]
 Alike = Literal["rates", "order", "subset"]
 """Learning rates after so many evaluations; the drawn order of a loop over the data, as a digest."""
-Within = Literal["step", "evaluation", "end"]
+Within = Literal["forward", "step", "evaluation", "end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

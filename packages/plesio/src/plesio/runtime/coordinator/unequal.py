@@ -17,6 +17,7 @@ __all__ = ["Unequal"]
 PATIENCE = 1.5
 """Leases that workers wait in different collectives: one that sleeps for less than a lease wakes up meanwhile."""
 _DOES = {
+    "forward": "is in the forward pass of step {next}",
     "step": "is in step {next}",
     "evaluation": "evaluates after step {clock}",
     "end": "ends its training after step {clock}",
@@ -56,9 +57,19 @@ class Unequal:
         if (generation, waiting) != self._seen:
             self._seen, self._since_s = (generation, waiting), now_s
         first = {place: (worker, place, clock) for worker, place, clock in reversed(waiting)}
-        if len(first) < 2 or now_s <= self._since_s + PATIENCE * lease_s:
+        in_passes = set(first) == {"forward", "step"}
+        # where one is a step ahead, another may do something of its own between its passes, and come
+        leases = 2 * PATIENCE if in_passes and first["forward"][2] != first["step"][2] else PATIENCE
+        if len(first) < 2 or now_s <= self._since_s + leases * lease_s:
             return None
         self._since_s = now_s
+        if in_passes:
+            forward, behind = first["forward"], first["step"]
+            return (
+                f"worker {forward[0]} is in the forward pass of step {forward[2] + 1} while worker {behind[0]} is "
+                "behind its backward pass: all workers must make a backward pass and a step of every batch; to skip "
+                "one, have all skip it, or look at it under torch.no_grad()"
+            )
         says = [
             f"worker {worker} {_DOES[place].format(clock=clock, next=clock + 1)}"
             for worker, place, clock in sorted(first.values(), key=lambda one: one[2])

@@ -82,7 +82,7 @@ class Meter:
         try:
             yield
         finally:
-            self.totals.within = UNSET if place == "step" else before
+            self.totals.within = UNSET if place in ("forward", "step") else before
 
     def drew(self, loss: float) -> None:
         """Record the loss of a step on a batch that the worker drew by itself, and was not dealt."""

@@ -120,7 +120,7 @@ class DdpExchange(ReducingExchange):
         if self._cut_off:
             return None
         try:
-            with self._timeline.meter.within("step"):  # rank 0's buffers
+            with self._timeline.meter.within("forward"):  # rank 0's buffers
                 return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "Expected to have finished reduction" not in str(error):
@@ -142,7 +142,7 @@ class DdpExchange(ReducingExchange):
             return None
         if self._used is not None and self._ddp.require_backward_grad_sync:
             try:
-                with self._timeline.meter.within("step"):
+                with self._timeline.meter.within("forward"):
                     self._look_for_unused(output, used=self._used)
             except RuntimeError as error:
                 self._take(error)
