@@ -116,6 +116,9 @@ class PeerWatch:
                 self._store.add(_key(self._rank), 1)
                 if self._store_lost:  # it has answered after all, but to an age that is over
                     return
+                if self.doubtful:  # the process was stopped in the middle of this sign of life, which came too late
+                    self._slept = True
+                    return
                 self._beaten_s = time.monotonic()
                 if not self._stop.is_set():
                     self._look()
