@@ -81,7 +81,7 @@ class Collector:
         Raises:
             WorkerLostError: The others have given up this worker instead.
         """
-        if self.watch.doubtful:
+        if self.watch.is_given_up():
             raise WorkerLostError.expelled(self.rank)
         self.lost.add(group)
 

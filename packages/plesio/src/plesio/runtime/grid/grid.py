@@ -247,7 +247,7 @@ class Grid:
         collector, worker = self._records.collector, None if self._composed is None else self._composed.worker
         if isinstance(error, PeerGoneError):
             told = None if worker is None else worker.column.said(error)
-            if collector.watch.doubtful:
+            if collector.watch.is_given_up():
                 error = WorkerLostError.expelled(self.rank)
             elif told is not None:
                 error = PeerFailedError(told)

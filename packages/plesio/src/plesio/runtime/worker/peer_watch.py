@@ -2,10 +2,12 @@
 
 A killed process closes its connections, and workers that wait for it notice that at once. One that sleeps (SIGSTOP, a
 suspended machine, a host cut off) closes nothing. So each worker counts up a number in the store, from a thread of its
-own; one whose number has stood still for a lease is given up. The sleeper finds out when it wakes.
+own; one whose number has stood still for a lease is given up. Who gives a worker up writes that into the store first,
+as leases differ a little by worker: a sleeper that wakes reads there whether the others still count on it.
 """
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +24,11 @@ _BEATS_PER_LEASE = 5
 _LONGEST_INTERVAL_S = 1.0
 _LEFT = -(2**62)
 """Added to the number of a worker that has left in good order."""
+_GIVEN_UP = -(2**40)
+"""Added to the number of a worker by each that gives it up."""
+_MOST_WORKERS = 2**20
+_ASKING_S = 0.02
+"""Interval at which who asks looks whether anyone is there to answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,9 +36,8 @@ _log = logging.getLogger(__name__)
 class Watch(Protocol):
     """A watch that notices workers that have stopped."""
 
-    @property
-    def doubtful(self) -> bool:
-        """True if the others may have given this worker up: it has shown no sign of life for a lease."""
+    def is_given_up(self) -> bool:
+        """Tell whether the others have given this worker up, or may have: it has shown no sign of life for a lease."""
         ...
 
     def close(self) -> None:
@@ -42,7 +48,9 @@ class Watch(Protocol):
 class Unwatched:
     """The watch of workers that cannot stop without the others' notice."""
 
-    doubtful = False
+    def is_given_up(self) -> bool:
+        """Return False."""
+        return False
 
     def close(self) -> None:
         """Do nothing: no worker waits for a sign of life."""
@@ -75,9 +83,13 @@ class PeerWatch:
         self._step_s = step_s
         self._give_up = give_up
         self._store_host = store_host
+        self._lease_s = lease_s(step_s())
+        """The lease as it was before the present turn: a sleep lengthens the mean step, and is not judged by that."""
         self._beaten_s = self._looked_s = time.monotonic()
         self._heard = dict.fromkeys(others, (0, 0.0))
         """Number of each peer's latest sign of life, and the seconds for which it has not changed."""
+        self._questions = queue.SimpleQueue[threading.Event]()
+        """Set when a sign of life that began after them is given."""
         self._stop = threading.Event()
         self._slept = False
         self._store_lost = False
@@ -85,23 +97,35 @@ class PeerWatch:
         self._thread = threading.Thread(target=self._run, name="plesio-peer-watch", daemon=True)
         self._thread.start()
 
-    @property
-    def doubtful(self) -> bool:
-        """True if the others may have given this worker up: it has shown no sign of life for a lease.
+    def is_given_up(self) -> bool:
+        """Tell whether the others have given this worker up, or may have: it has shown no sign of life for a lease.
 
-        Without a store no sign of life arrives, and so no worker is given up for its absence.
+        It asks the store, so it takes a moment, and a lease if the store does not answer. Without a store no sign of
+        life arrives, and so no worker is given up for its absence.
         """
-        silent_s = time.monotonic() - self._beaten_s
-        return self._slept or (silent_s > self._lease_s and not self._store_lost)
+        if not self._silent():
+            self._beat_now()
+            if self._rank == self._store_host:  # the store may have slept too: what waits to be written comes first
+                self._stop.wait(self._interval_s)
+                self._beat_now()
+        return self._silent()
 
     def close(self) -> None:
         """Leave in good order; harmless when repeated."""
         self._stop.set()
+        self._questions.put(threading.Event())  # so that the thread wakes
         self._thread.join(_LONGEST_INTERVAL_S)  # longer only if the store answers no more
 
-    @property
-    def _lease_s(self) -> float:
-        return lease_s(self._step_s())
+    def _silent(self) -> bool:
+        return self._slept or (time.monotonic() - self._beaten_s > self._lease_s and not self._store_lost)
+
+    def _beat_now(self) -> None:
+        """Wait for a sign of life that begins now; at most for a lease."""
+        question, deadline_s = threading.Event(), time.monotonic() + self._lease_s
+        self._questions.put(question)
+        while self._thread.is_alive() and not self._store_lost and time.monotonic() < deadline_s:
+            if question.wait(_ASKING_S):
+                return
 
     @property
     def _interval_s(self) -> float:
@@ -109,17 +133,26 @@ class PeerWatch:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._interval_s):
-                if self.doubtful:
+            while True:
+                question = self._await_turn()
+                if self._stop.is_set():
+                    break
+                began_s = time.monotonic()
+                if self._silent():
                     self._slept = True
                     return
-                self._store.add(_key(self._rank), 1)
+                number = self._store.add(_key(self._rank), 1)
                 if self._store_lost:  # it has answered after all, but to an age that is over
+                    if (host := self._store_host) is not None and host in self._heard:
+                        self._store.add(_key(host), _GIVEN_UP)
                     return
-                if self.doubtful:  # the process was stopped in the middle of this sign of life, which came too late
+                if number < 0 or self._silent():  # the process was stopped in the middle of this sign of life
                     self._slept = True
                     return
-                self._beaten_s = time.monotonic()
+                self._beaten_s = began_s
+                self._lease_s = lease_s(self._step_s())
+                if question is not None:
+                    question.set()
                 if not self._stop.is_set():
                     self._look()
             self._store.add(_key(self._rank), _LEFT)
@@ -127,6 +160,13 @@ class PeerWatch:
             self._store_lost = True
             self._stop.set()
             _log.info("the job's store is gone, so workers that stop are not noticed any more: %s", error)
+
+    def _await_turn(self) -> threading.Event | None:
+        """Wait until the next sign of life is due, or asked for; returns the question."""
+        try:
+            return self._questions.get(timeout=self._interval_s)
+        except queue.Empty:
+            return None
 
     def _guard(self) -> None:
         """Notice what `_run` cannot: that this process has slept, and that the store does not answer."""
@@ -147,12 +187,16 @@ class PeerWatch:
         self._looked_s = now_s
         for other, (number, still_s) in list(self._heard.items()):
             latest = self._store.add(_key(other), 0)
-            if latest < 0:
+            if latest < _GIVEN_UP * _MOST_WORKERS:
                 del self._heard[other]
+            elif latest < 0:  # another has given it up
+                del self._heard[other]
+                self._give_up(other)
             elif latest != number:
                 self._heard[other] = latest, 0.0
             elif still_s + passed_s > self._lease_s:
                 del self._heard[other]
+                self._store.add(_key(other), _GIVEN_UP)
                 self._lose(other)
             else:
                 self._heard[other] = latest, still_s + passed_s
