@@ -1,8 +1,9 @@
-"""The adaptive policy: the limit finds itself.
+"""The adaptive policy: it sets period, delay, bound, racks and compression while training runs.
 
-Two sides decide at every review (`controller`): the system side says how little slack hides waiting and communicating
-(`system`), the optimisation side how much slack training can afford now (`gradient`, `phase`, `bound`); the setting is
-the smaller. A `guard` watches for divergence. Where the system side wants no slack, this is BSP and says so.
+Two sides decide at every review (`controller`). The system side gives the least slack that hides waiting and
+communication (`system`). The training side gives the most slack that training can afford now (`gradient`, `noise`,
+`phase`, `bound`). The setting is the smaller of the two. A `guard` watches for divergence. If the system side needs no
+slack, the policy runs BSP and reports it.
 
 All parameters have one text form, ``KEY=VALUE`` with a dot between component and parameter, and one table in a recipe:
 
@@ -38,10 +39,10 @@ ALWAYS_ON = ("review", "system")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(Components, PeriodicSchedule):
-    """Moves between BSP, and local SGD or SSP of workers or of racks, with all that they can be set to.
+    """Switches between BSP, local SGD and SSP, of workers or of racks, and sets their parameters.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
 
     >>> from plesio.policies.adaptive.config.system import SystemConfig
     >>> Adaptive(gradient=None, system=SystemConfig(gain=0.2)).spec
@@ -60,7 +61,7 @@ class Adaptive(Components, PeriodicSchedule):
 
     @property
     def first(self) -> Policy:
-        """BSP, until it is known what an exchange takes."""
+        """BSP, until an exchange has been measured."""
         return SYNCHRONOUS.policy
 
     @property
@@ -70,50 +71,50 @@ class Adaptive(Components, PeriodicSchedule):
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """Gradients, if it may go to the store."""
+        """``gradient`` if the policy may go to the store, else None."""
         return "gradient" if self.system.store else None
 
     @property
     def spec(self) -> str:
-        """``adaptive`` and what differs from the defaults."""
+        """``adaptive`` and every option that differs from its default."""
         return write_spec("adaptive", options=dict(_differences(self)))
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """Where the servers cannot run the optimizer, it stays on the collective."""
+        """False: without an optimizer that servers can run, the policy stays on the collective."""
         return False
 
     @property
     def most_servers(self) -> int | None:
-        """Server 0 hears of every update from every server: with 16 that takes longer than a step (docs/log.md, 21)."""
+        """Four: with 16 servers, their reports to server 0 take longer than a step (docs/log.md, 21)."""
         return 4
 
     @property
     def remembers(self) -> bool:
-        """All that it was told."""
+        """True: decisions follow from all past events."""
         return True
 
     @property
     def goes_by_racks(self) -> bool:
-        """Unless it is not to look at them."""
+        """True unless ``topology`` is off."""
         return self.topology is not None
 
     def __post_init__(self) -> None:
         check_policy(self, "adaptive: ")
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """A controller that has seen nothing; workers begin at ``clock``."""
+        """Start a fresh controller; workers begin at ``clock``."""
         return SteeredMachine(self.director(clock=clock), clock=clock)
 
     def director(self, *, clock: int = 0) -> Director:
-        """A controller that has seen nothing."""
+        """Return a fresh controller."""
         from plesio.policies.adaptive.machine import Reviewing  # numpy, which only those pay who train
 
         return Reviewing(self)
 
     @classmethod
     def option_keys(cls) -> tuple[str, ...]:
-        """Every key of the text form."""
+        """Return every key of the text form."""
         plain = cls()
         names = []
         for component in dataclasses.fields(cls):
@@ -123,13 +124,13 @@ class Adaptive(Components, PeriodicSchedule):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """The policy that a table of a TOML file describes: for each component ``"off"``, or its parameters.
+        """Make the policy that a table of a TOML file describes: for each component ``"off"``, or its parameters.
 
         >>> Adaptive.from_table({"phase": {"direction": "both"}, "gradient": "off"}).spec
         'adaptive,gradient=off,phase.direction=both'
 
         Raises:
-            PolicySpecError: An unknown key, or a value that it cannot have.
+            PolicySpecError: A key is unknown, or a value is not allowed.
         """
         options: dict[str, str] = {}
         for component, value in table.items():
@@ -141,10 +142,10 @@ class Adaptive(Components, PeriodicSchedule):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The policy with these keys and values, as in the text form.
+        """Make the policy with these keys and values, as in the text form.
 
         Raises:
-            PolicySpecError: An unknown key, or a value that it cannot have.
+            PolicySpecError: A key is unknown, or a value is not allowed.
         """
         given: dict[str, dict[str, Any]] = {}
         left_out: set[str] = set()

@@ -1,9 +1,8 @@
-"""Decides a review: what training can afford, what the system wants, and the smaller of the two.
+"""Decides each review: the setting is the smaller of what training affords and what the system side wants.
 
-A change that makes steps shorter is on trial until it has shown that training goes on (`progress`); one that fails is
-undone. An alarm of the guard overrules all: the run goes on under plain BSP, in full and not rounded, so neither
-staleness nor rounding can be what is wrong. Whatever makes steps shorter comes back by the ordinary decision of a later
-review.
+A change that shortens steps is on trial until the loss shows that training goes on (`progress`); a change that fails is
+undone. An alarm of the guard overrules all else: the run continues under plain BSP without compression, so neither
+staleness nor rounding can be the cause. Later reviews may loosen the setting again in the ordinary way.
 """
 
 import math
@@ -29,11 +28,11 @@ from plesio.policies.events import Reviewed
 __all__ = ["Controller", "Decision"]
 
 MAX_RESTORES = 3
-"""Times that an alarm takes a run back; after that it goes on under BSP, where staleness cannot be what is wrong."""
+"""Most times that alarms take a run back. After them it continues under BSP, where staleness cannot be the cause."""
 
 
 GOT_ON = 0.02
-"""Share by which the loss must be below that of a kept state for it to be no use going back there."""
+"""Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
 
 
 class _Component(Protocol):
@@ -42,16 +41,16 @@ class _Component(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How the workers go on.
+    """Setting and actions of the next steps.
 
     Attributes:
-        setting: Period and delay.
-        shares: By rank; empty is equal shares.
-        keep: The state is worth keeping.
-        restore: The workers go back to the older of the two states that they kept last.
-        alarm: Training diverged, and this is what is done about it.
-        reason: A sentence.
-        inputs: The figures behind it, by name.
+        setting: The setting of the next steps.
+        shares: Shares of each round's samples, by rank; empty for equal shares.
+        keep: True if the present state is worth keeping.
+        restore: True if the workers go back to the older of the two states that they kept last.
+        alarm: True if training diverged; the other attributes are the response.
+        reason: One sentence.
+        inputs: The figures behind the decision, by name.
     """
 
     setting: Setting
@@ -64,10 +63,10 @@ class Decision:
 
 
 class Controller:
-    """The components of one run.
+    """Decides the reviews of one run by its components.
 
     Args:
-        components: Which of them there are, and their parameters.
+        components: The components that are on, with their parameters.
     """
 
     __slots__ = (
@@ -87,9 +86,9 @@ class Controller:
 
     def __init__(self, components: Components) -> None:
         self.setting: Setting = SYNCHRONOUS
-        """In force."""
+        """The setting in force."""
         self.shares: tuple[float, ...] = ()
-        """In force; empty is equal shares."""
+        """The shares in force; empty for equal shares."""
         self._system = SystemMonitor(components.system, topology=components.topology)
         self._components: dict[str, _Component] = {}
         if components.gradient is not None:
@@ -105,16 +104,16 @@ class Controller:
         self._pairs = GradientPairs()
         self._movement = Movement()
         self._has_kept = False
-        """The workers have a state to go back to; on the ways to the store and from it they keep none."""
+        """True if the workers have a state to go back to; none is kept on the way to the store or from it."""
         self._kept_losses: deque[float] = deque(maxlen=2)
-        """Of the steps before each of the states that the workers have kept, two at most."""
+        """Mean loss of the steps before each state that the workers have kept, of two at most."""
         self._num_restores = 0
         self._was_loose = False
-        """Whether the run has ever been under anything but plain BSP."""
+        """True if the run was ever under anything but plain BSP."""
 
     @property
     def knows_transfer(self) -> bool:
-        """Whether an exchange has been measured yet."""
+        """True if an exchange has been measured."""
         return self._system.knows_transfer
 
     def decide(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
@@ -126,9 +125,10 @@ class Controller:
         advices = {name: component.observe(reading) for name, component in self._components.items()}
         alarm = None if self._guard is None else self._guard.observe(reading)
         if alarm is not None and alarm.early and not self._was_loose and math.isfinite(reading.loss):
-            assert self._guard is not None, "who gave alarm"
+            assert self._guard is not None, "an alarm without a guard"
             self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
             alarm = None
+        # the trial ends, if it fails, before the choice: what it bars must not be chosen again
         failure = None if self._progress is None else self._progress.observe(reading)
         choice = self._system.choose(
             allowance=self._allowance(advices.values()),
@@ -136,6 +136,7 @@ class Controller:
             shares=self.shares,
             only=None if alarm is None else SYNCHRONOUS,
         )
+        # the judge's advice bars settings one by one (`_allowance`); in the log it stands beside the others
         if self._progress is not None:
             advices["progress"] = self._progress.advice
         inputs = dict(choice.inputs)
@@ -143,6 +144,7 @@ class Controller:
         if self._system.has_racks:
             inputs |= {f"{name}.drift": float(advice.drift) for name, advice in advices.items()}
         inputs |= {f"{name}.{key}": float(v) for name, advice in advices.items() for key, v in advice.inputs.items()}
+        # an alarm takes precedence over a failed trial, and that over the ordinary reason
         restore = False
         if failure is not None:
             inputs |= {f"progress.{key}": float(value) for key, value in failure.inputs.items()}
@@ -164,6 +166,7 @@ class Controller:
             self._kept_losses.append(reading.loss)
         if restore and len(self._kept_losses) > 1:
             self._kept_losses.pop()  # the older state is all that the workers have then
+        # after a leap of the parameters, or with less slack, speeds and losses before it are no measure
         tightens = self._tightens(choice.setting)
         if restore or tightens:
             self._movement.forget()
@@ -171,7 +174,7 @@ class Controller:
             self._guard.tightened()
         if self._progress is not None:
             if alarm is not None and not alarm.averted:
-                self._progress.failed()
+                self._progress.failed()  # first: it ends the trial that is on
             if choice.setting != self.setting:
                 cost = inputs["system.step_s"] / inputs["system.before_step_s"] if choice.inputs else 0.0
                 self._progress.changed(self.setting, choice.setting, cost=cost)
@@ -188,7 +191,7 @@ class Controller:
         )
 
     def _allowance(self, advices: Iterable[ComponentAdvice]) -> Allowance:
-        """The least that any component allows."""
+        """Return the least that the components allow, and the settings that failed trials bar."""
         advices = list(advices)
         allowance = Allowance(
             slack=min((advice.slack for advice in advices), default=math.inf),
@@ -202,38 +205,38 @@ class Controller:
 
     @property
     def on_trial(self) -> bool:
-        """Whether the last change is still on trial."""
+        """True if the last change is still on trial."""
         return self._progress is not None and self._progress.on_trial
 
     def _may_restore(self, loss: float) -> bool:
-        """Whether there is a state to go back to, and training has not clearly got on since then."""
+        """Return True if there is a state to go back to, and training has not clearly improved since."""
         if not self._has_kept or self._num_restores >= MAX_RESTORES:
             return False
         kept = self._kept_losses[0]
         return not loss < kept - GOT_ON * abs(kept)
 
     def _return_text(self, choice: SystemChoice, *, restore: bool) -> str:
-        """What is done about a change that training did not bear."""
+        """Describe the response to a failed trial."""
         return f"on with {choice.setting.spec}" + (" and from the last good state" if restore else "")
 
     def _tightens(self, setting: Setting) -> bool:
-        """Whether the next setting has less slack, or is on the way to the store or from it.
+        """Return True if ``setting`` has less slack than the one in force, or enters or leaves the store.
 
-        Then what is under way is merged at once, or the servers' optimizer takes over; and with less slack speeds are
-        higher, because averages of many local steps have less noise.
+        The exchange under way is then merged at once, or the servers' optimizer takes over. With less slack speeds are
+        also higher, because averages of many local steps have less noise.
         """
         if setting == self.setting:
             return False
         return setting.slack < self.setting.slack or setting.on_store or self.setting.on_store
 
     def _fall_back_text(self, *, restore: bool) -> str:
-        """What is done about an alarm, from the setting in force."""
+        """Describe the response to an alarm, from the setting in force."""
         if self.setting != SYNCHRONOUS:
             return "back to bsp" + (" and to the last good state" if restore else "")
         return "back to the last good state" if restore else "the run stays with bsp"
 
     def _objection(self, choice: SystemChoice, advices: Mapping[str, ComponentAdvice]) -> str:
-        """Who keeps training from what the system side wants, as the rest of a sentence; empty where nobody does."""
+        """Return the rest of a sentence on the component that forbids the wanted setting; empty if none does."""
         wanted, by_racks = self._system.drift(choice.least), choice.least.by_racks
         if not advices or self._system.drift(choice.setting) >= wanted:
             return ""

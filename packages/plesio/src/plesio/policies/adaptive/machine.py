@@ -1,4 +1,4 @@
-"""Directs a run by its reviews: the controller decides at each of them, and says when the next one is."""
+"""Directs a run by its reviews: the controller decides each of them; this module sets when the next one is."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ __all__ = ["Reviewing"]
 
 
 class Reviewing:
-    """Answers every review by what the controller decides.
+    """Answers every review with the controller's decision.
 
     Args:
-        components: With their parameters.
+        components: The components that are on, with their parameters.
     """
 
     def __init__(self, components: Components) -> None:
@@ -25,11 +25,11 @@ class Reviewing:
 
     @property
     def first(self) -> Policy:
-        """BSP, until it is known what an exchange takes."""
+        """BSP, until an exchange has been measured."""
         return SYNCHRONOUS.policy
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """What the controller decides."""
+        """Return the controller's decision."""
         decision = self._controller.decide(reviews, metric=metric)
         return Course(
             policy=decision.setting.policy,
@@ -42,11 +42,11 @@ class Reviewing:
         )
 
     def over(self, clock: int) -> Course | None:
-        """Stages end at reviews alone."""
+        """Return None: stages end at reviews alone."""
         return None
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """Sooner until an exchange has been measured: then as soon as one can have been."""
+        """Return the clocks of the next review and of its answer: the earliest, until an exchange is measured."""
         if since == 0:
             return FIRST_REVIEW, FIRST_CLOCK
         every = self._review.interval(since, trial=self._controller.on_trial) if self._controller.knows_transfer else 1

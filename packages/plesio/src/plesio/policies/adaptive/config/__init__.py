@@ -1,1 +1,1 @@
-"""What can be set of the adaptive policy: its components and their parameters."""
+"""The parameters of the adaptive policy's components."""

@@ -1,4 +1,4 @@
-"""How fast the slack grows, how large it becomes, and what counts as unstable."""
+"""Parameters of the slack that is found by trying."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,21 +12,21 @@ __all__ = ["BoundTunerConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTunerConfig:
-    """How fast the slack grows, how large it becomes, and what counts as unstable.
+    """Growth and limits of the slack, and the limits beyond which training counts as unstable.
 
     Attributes:
-        first_slack: The one to begin with; a power of two less one is a rung, others are rounded down.
-        largest_slack: The largest one ever advised; rounded down likewise.
+        first_slack: Slack to begin with, in steps. A power of two less one is a rung; other values are rounded down.
+        largest_slack: Largest slack ever advised, in steps; rounded down likewise.
         patience: Stable reviews before the slack grows by a rung, and the least number between two cuts.
-        back_off: Reviews after the first cut before the rung that failed is tried again; doubled by every further cut.
-        window: Values of a figure that its noise is taken from.
+        back_off: Reviews after the first cut before the rung that failed is tried again; every further cut doubles it.
+        window: Values of a figure that its noise is computed from.
         noise_factor: Standard deviations of its noise by which a figure must be off its level.
         loss_rise: Share of its level by which the loss must have risen as well.
         metric_fall: Share of its level by which the metric must have fallen as well.
-        norm_jump: Times its level that the gradient's norm must reach.
+        norm_jump: Multiple of its level that the gradient's norm must reach.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     first_slack: Annotated[int, AT_LEAST_0] = 3

@@ -16,18 +16,18 @@ __all__ = ["Components"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Every component but the reviews and the system side can be left out (None, in text ``off``).
+    """Parameters of all components; all but ``review`` and ``system`` may be None, in text ``off``.
 
     Attributes:
-        review: When workers report, and which steps are sampled.
-        system: What hides waiting and communicating.
-        topology: Where there are racks, their workers may step together, and have slack between racks alone.
+        review: Times of the workers' reports, and steps that are sampled.
+        system: Slack that hides waiting and communication.
+        topology: Steps together within racks, and slack between racks alone.
         gradient: Less slack when gradients are noisy or jump.
-        noise: No slack where noisy batches would lead an optimizer that normalises astray.
+        noise: No slack if noisy batches would mislead an optimizer that normalises.
         phase: Less slack in critical phases.
-        feedback: The slack grows while training is stable, and is cut when it is not.
-        progress: Judges changes by the loss, and undoes what costs more than it saves.
-        guard: Notices divergence, falls back to BSP and goes back to the last good parameters.
+        feedback: Slack that grows while training is stable, and is cut when it is not.
+        progress: Trials of changes by the loss; a change that costs more than it saves is undone.
+        guard: Response to divergence: BSP, and the last good parameters.
     """
 
     review: ReviewConfig = field(default_factory=ReviewConfig)

@@ -1,4 +1,4 @@
-"""When a gradient is out of the ordinary."""
+"""Parameters of the monitor of gradient statistics."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,22 +12,22 @@ __all__ = ["GradientMonitorConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientMonitorConfig:
-    """When the gradient is out of the ordinary, and for how long consistency is kept tight then.
+    """Limits beyond which a gradient is out of the ordinary, and the times for which slack is small then.
 
     Attributes:
-        trigger: Times its moving average that a variance must reach.
+        trigger: Multiple of its moving average that a variance must reach.
         norm_trigger: The same for the norm (not squared).
-        release: Times its moving average below which a figure is ordinary again: the hysteresis.
-        window: Readings with figures in the moving average; nothing is said before half of them are there.
+        release: Multiple of its moving average below which a figure is ordinary again: the hysteresis.
+        window: Readings with figures in the moving average; before half of them are there, nothing is advised.
         noise_factor: Standard deviations of its own noise (of its logarithm) that a figure must exceed as well.
-        hold_reviews: Reviews for which the slack is ``tight_slack``, at least.
-        regrow_reviews: Reviews for which each larger slack is kept after that.
-        tight_slack: What is allowed when something is out of the ordinary. Not 0: bursts of variance are common once
-            the loss is small, and where the network is slow every strict step costs several.
-        largest_slack: The last one before there is no objection.
+        hold_reviews: Least number of reviews at ``tight_slack``.
+        regrow_reviews: Least number of reviews at each larger slack after that.
+        tight_slack: Slack in steps while a figure is out of the ordinary. Not 0: bursts of variance are common once the
+            loss is small, and on a slow network every strict step costs several.
+        largest_slack: Largest slack in steps before all objection ends.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     trigger: Annotated[float, ABOVE_1] = 2.5

@@ -1,4 +1,4 @@
-"""Limits beyond which a run counts as diverging."""
+"""Limits of the guard against divergence."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,22 +15,23 @@ class GuardConfig:
     """Limits beyond which a run counts as diverging.
 
     Attributes:
-        window: Reviews that levels and noise are taken from.
+        window: Reviews from which levels and noise are computed.
         noise_factor: Standard deviations of its noise by which a figure must be above its level.
         loss_rise: Share of its level by which the loss must be above it as well.
         worst_rise: The same for the worst worker's loss.
-        speed_jump: Times its level that the parameters' speed must reach as well.
-        norm_jump: Times its level that the gradient's norm must reach as well.
+        speed_jump: Multiple of its level that the parameters' speed must reach as well.
+        norm_jump: Multiple of its level that the gradient's norm must reach as well.
         early_rise: Share by which a loss must be above the highest one so far while no level is known.
         refused_share: Refused gradients a step, of all workers together, in two reviews in succession.
         rearm_reviews: Reviews after an alarm without another.
-        spike_jump: How far beyond those of a worker's last steps the norm or loss of one is extraordinary (`spike`).
+        spike_jump: Distance beyond the figures of a worker's last steps at which its norm or loss is extraordinary
+            (`spike`).
         spike_shift: The same for medians of five.
         clipped_share: Share of a worker's steps in a review whose gradients were extraordinary.
-        rate_jump: Times the highest learning rate so far that one step may raise it to.
+        rate_jump: Multiple of the highest learning rate so far to which one step may raise it.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     window: Annotated[int, Within(4 * RECENT)] = 24

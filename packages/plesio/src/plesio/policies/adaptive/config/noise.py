@@ -1,4 +1,4 @@
-"""When noisy batches forbid slack."""
+"""Parameters of the objection to slack because of noisy batches."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,24 +11,24 @@ __all__ = ["NoiseConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseConfig:
-    """When noisy batches forbid slack.
+    """Limits beyond which noisy batches forbid slack.
 
     Attributes:
-        least_efficiency: Progress of a local step over that of a step with the mean gradient, below which there are
-            none.
-        noisy_slack: What is allowed below it where local steps can keep the moments of the mean gradient.
-        noisy_from: Share of the run from which on that is. Before it, as where nobody knows how long it is, there is no
-            store, and there are no local steps while the learning rate rises or where a replica's own step is progress
-            by less than ``least_efficiency``.
+        least_efficiency: Least progress of a local step, over that of a step with the mean gradient, at which there are
+            local steps.
+        noisy_slack: Slack in steps below that efficiency, if local steps can keep the moments of the mean gradient.
+        noisy_from: Share of the run after which ``noisy_slack`` holds. Before it, or if the length of the run is
+            unknown, there is no store; there are no local steps either while the learning rate rises, or if a replica's
+            own step makes less progress than ``least_efficiency``.
         least_steps: Steps of a run over its workers, below which local steps count as if the moments were not kept.
-        store_efficiency: Progress of a step on the store over that of a synchronous one, where that of a local step is
+        store_efficiency: Progress of a step on the store over that of a synchronous one, if that of a local step is
             below ``least_efficiency``.
         window: Readings with figures, of which the noisiest counts.
         largest_spread: Variance between many workers over that within them, above which their data differ.
-        spread_slack: What is allowed then.
+        spread_slack: Slack in steps if the data differ.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     least_efficiency: Annotated[float, PROPER_SHARE] = 0.5

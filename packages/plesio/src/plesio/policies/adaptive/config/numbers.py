@@ -3,4 +3,4 @@
 __all__ = ["RECENT"]
 
 RECENT = 4
-"""Values whose median is the recent level of a figure."""
+"""Newest values of a figure, whose median is its recent level."""

@@ -1,4 +1,4 @@
-"""Which phases are strict, and where they begin and end."""
+"""Parameters of the phases of training."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,27 +14,27 @@ Direction = Literal["first", "last", "both"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseConfig:
-    """Which phases are strict, and where they begin and end; `plesio.policies.adaptive.training.phase` has the rules.
+    """Strict phases, and their beginnings and ends; `plesio.policies.adaptive.training.phase` has the rules.
 
     Attributes:
         direction: Strict phases: ``first`` the critical one, ``last`` the final one, or ``both``.
-        slack: What strict phases allow; the others allow anything.
-        rise: Times its lowest value at which the learning rate begins a new cycle.
-        jump_budget: Share of the last cycle's budget; when a jump has spent as much it is over.
+        slack: Slack in steps of strict phases; the others allow any.
+        rise: Multiple of its lowest value at which the learning rate begins a new cycle.
+        jump_budget: Share of the last cycle's budget; a jump is over when it has spent as much.
         final_share: Share of its peak at which the learning rate is final.
         final_budget: Share of the cycle's budget that is left when the final phase begins.
-        final_steps: Share of all steps that is strict at the end, where it is known how many there are.
-        settled_loss: Share of the loss's fall that the newer half of a start holds when it is over.
+        final_steps: Share of all steps that is strict at the end, if the number of steps is known.
+        settled_loss: Share of the loss's fall that belongs to the newer half of a start when the start is over.
         settled_gradient: The same for the norm of the mean gradient.
-        least_fall: Share of its highest value by which a figure falls, if it does.
-        straightness: Share of a figure's way up and down that is its fall, if it falls.
+        least_fall: Least share of its highest value by which a figure must fall, to count as falling.
+        straightness: Least share of its fall in a figure's way up and down, to count as falling.
         noise_share: ‖E g‖² / ‖g‖² of a model that was trained before.
-        start_steps: After so many, a start in which nothing falls is over.
+        start_steps: Steps after which a start in which nothing falls is over.
         setback: Share of its level by which the loss rises in a setback.
         setback_noise: Standard deviations by which it rises as well.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     direction: Direction = "last"

@@ -1,4 +1,4 @@
-"""How long a change is on trial, and what it must keep up."""
+"""Parameters of the trials of changes."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,22 +11,22 @@ __all__ = ["ProgressConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressConfig:
-    """How long a change is on trial, and what it must keep up.
+    """Length of a trial, and the progress that a change must keep up.
 
     Attributes:
         warm_up: Reviews of a run before there is any slack.
-        window: Reviews before a change that say how training went.
+        window: Reviews before a change that show how training went.
         trial: Reviews after it in which it may fail.
         keeps: Least share of the former fall of the loss that must go on.
         most_kept: Largest share that must.
-        noise_factor: Standard deviations by which the loss must be above what was expected.
+        noise_factor: Standard deviations by which the loss must be above the expected one to fail.
         least_rise: Share of the loss by which it must be above that as well.
-        back_off: Reviews for which what failed is barred; doubled by every further failure of its kind.
-        rest: Reviews after a failure in which nothing looser than the setting before is taken; as many as there have
-            been, if that is more.
+        back_off: Reviews for which a failed change is barred; every further failure of its kind doubles it.
+        rest: Least number of reviews after a failure in which nothing looser than the former setting is taken; if the
+            run has had more reviews so far, that many.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     warm_up: Annotated[int, AT_LEAST_0] = 3

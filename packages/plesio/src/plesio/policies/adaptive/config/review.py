@@ -1,4 +1,4 @@
-"""How often workers report, and which steps are sampled."""
+"""Parameters of the workers' reports."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,21 +10,22 @@ __all__ = ["ReviewConfig"]
 
 
 _FIRST_INTERVAL = 4
-"""Steps between two reviews, at least: between the first ones half of the steps so far are fewer."""
+"""Least number of steps between two reviews; without it the first reviews, at half of the steps so far, are closer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewConfig:
-    """How often workers report.
+    """Steps between the workers' reports, and steps whose gradients are sampled.
 
-    Args:
-        every: Steps between two reviews, at least; the period and delay in force may make it more. At the beginning
-            they come sooner, after half as many steps as there have been.
-        sample_every: Of so many steps, the gradients of the first two are sampled (32: 6 % of steps).
+    Attributes:
+        every: Least number of steps between two reviews; period and delay in force may make it more. At the beginning
+            reviews come after half as many steps as there have been.
+        sample_every: Length of the stretches of steps, in each of which the first two gradients are sampled (32: 6 % of
+            steps).
         sketch: Numbers in a sketch of a gradient.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     every: Annotated[int, Within(4)] = 16
@@ -35,7 +36,7 @@ class ReviewConfig:
         check_policy(self, "adaptive: review.")
 
     def interval(self, since: int, *, trial: bool) -> int:
-        """Steps to the next review after ``since`` steps, at least; half as many while a change is on trial.
+        """Return the least number of steps to the review after ``since``; half of the most while a change is on trial.
 
         >>> [ReviewConfig().interval(since, trial=False) for since in (0, 5, 12, 20, 100)]
         [4, 4, 6, 10, 16]
@@ -44,7 +45,7 @@ class ReviewConfig:
         return max(_FIRST_INTERVAL, min(most, since // 2))
 
     def samples_at(self, clock: int) -> bool:
-        """Whether the gradient of the step that ends at ``clock`` is sampled.
+        """Return True if the gradient of the step that ends at ``clock`` is sampled.
 
         >>> [clock for clock in range(1, 70) if ReviewConfig().samples_at(clock)]
         [1, 2, 33, 34, 65, 66]

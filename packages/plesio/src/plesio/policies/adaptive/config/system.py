@@ -1,4 +1,4 @@
-"""The parameters of the system side, and of its settings by racks."""
+"""Parameters of the system side, and of its settings by racks."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,23 +11,23 @@ __all__ = ["SystemConfig", "TopologyConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemConfig:
-    """The system side's parameters.
+    """Limits and weights of the system side's choice.
 
-    Args:
+    Attributes:
         gain: Share of the time of a step that a change must promise to save.
-        tolerance: Settings this much slower than the best count as equally good.
-        price: Share of a step's progress that slack and the store are taken to cost, before anything is measured. On
-            the digits a slack of 7 to 23 of 16 workers took 13 to 57 % more epochs than BSP to the same accuracy
+        tolerance: Share by which a setting may be slower than the best and still count as equally good.
+        price: Share of a step's progress that slack and the store are assumed to cost before anything is measured. On
+            the digits, a slack of 7 to 23 with 16 workers took 13 to 57 % more epochs than BSP to the same accuracy
             (docs/log.md, section 17).
         memory: Steps of each worker that are remembered.
-        largest_period: Longest period to consider.
-        balance: Whether slow workers are given smaller shares of the samples.
-        compress: Whether what is sent is compressed (`Sent`) where that saves more than slack does.
-        store: Whether stages under SSP are considered too; up to four servers then run from the beginning. Only
-            where the servers can run the optimizer, and `Session.shard` deals the samples.
+        largest_period: Longest period to consider, in steps.
+        balance: True if slow workers get smaller shares of the samples.
+        compress: True if messages are compressed (`Sent`) when that saves more than slack does.
+        store: True if stages under SSP are considered too; up to four servers then run from the beginning. This needs
+            servers that can run the optimizer, and samples dealt by `Session.shard`.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     gain: Annotated[float, PROPER_SHARE] = 0.1
@@ -45,14 +45,15 @@ class SystemConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyConfig:
-    """How racks are used.
+    """Use of racks.
 
-    Args:
-        tolerance: Settings by racks this much slower than the best setting count as equally good.
-        largest_period: Longest period between racks to consider.
+    Attributes:
+        tolerance: Share by which a setting by racks may be slower than the best setting and still count as equally
+            good.
+        largest_period: Longest period between racks to consider, in steps.
 
     Raises:
-        PolicySpecError: A value out of its range.
+        PolicySpecError: A value is out of its range.
     """
 
     tolerance: Annotated[float, PROPER_SHARE] = 0.1

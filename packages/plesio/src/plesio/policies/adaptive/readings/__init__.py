@@ -1,1 +1,1 @@
-"""What the workers' reports say, in figures."""
+"""Readings: the figures of all workers' reports at one review."""

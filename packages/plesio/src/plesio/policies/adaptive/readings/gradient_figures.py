@@ -1,4 +1,4 @@
-"""Gradient statistics of all workers, from what each tells of its own gradient in two consecutive steps.
+"""Gradient statistics of all workers, from each worker's report on its own gradient in two consecutive steps.
 
 Theory. Worker i's gradient in one step is g_i, of a batch of b_i samples drawn alike by all N workers:
 
@@ -6,24 +6,25 @@ Theory. Worker i's gradient in one step is g_i, of a batch of b_i samples drawn 
 
 No worker sees another's gradient. Each sends ‖g_i‖² and a *count sketch* s_i = S g_i of m numbers (Charikar, Chen,
 Farach-Colton 2002; Weinberger et al. 2009): every coordinate is added to one of m sums with a random sign. S is the
-same on all workers and E S'S = 1, so that E <s_i, s_j> = <g_i, g_j>, with a variance of at most 2 ‖g_i‖² ‖g_j‖² / m.
-What is linear in the inner products can therefore be put together from sketches without bias:
+same on all workers and E S'S = 1, so E <s_i, s_j> = <g_i, g_j>, with a variance of at most 2 ‖g_i‖² ‖g_j‖² / m.
+Anything linear in the inner products can therefore be computed from sketches without bias:
 
     between      = sum over pairs i < j of ‖s_i - s_j‖² / (N (N - 1))     E = mean of tr Var(g_i)
     mean_norm_sq = mean over pairs i < j of <s_i, s_j>                    E = ‖G‖²
     within       = mean over i of ‖s_i(k) - s_i(k+1)‖² / 2                E = mean of tr Var(g_i) + ‖G(k) - G(k+1)‖² / 2
 
 Each is chosen so that the sketch's error is a share of the figure itself: differences for variances, inner products of
-different workers for the mean. (‖g_i‖² - mean_norm_sq is unbiased for the variance too, but where gradients hardly
-differ it drowns in the sketch's error of a large inner product.) The figures are means over the two sampled steps.
+different workers for the mean. (‖g_i‖² - mean_norm_sq is unbiased for the variance too, but if gradients hardly differ
+it drowns in the sketch's error of a large inner product.) The figures are means over the two sampled steps.
 
 With equal batches, mean_norm_sq is exactly the estimate of ‖G‖² from a small and a big batch of McCandlish et al.
 (2018, appendix A.1, with B_small = b and B_big = N b), and b between is theirs of tr Σ. With unequal batches the pairs
 give E between = tr Σ mean(1 / b_i), so tr Σ is estimated by between times the *harmonic mean* of the batches, and ‖G‖²
 as before. noise_scale is their "simple" one (equation 2.9), a ratio of two unbiased figures and so not unbiased itself.
 
-Where workers draw from different data, or their replicas have drifted apart, ``between`` holds that spread as well: it
-is what an average over the workers hides. ``within`` does not, but holds how far the mean gradient moves in one step.
+If workers draw from different data, or their replicas have drifted apart, ``between`` contains that spread as well: an
+average over the workers hides it. ``within`` does not contain it, but contains the move of the mean gradient in one
+step.
 """
 
 import math
@@ -39,7 +40,7 @@ __all__ = ["GradientSample", "gradient_figures"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSample:
-    """What a worker tells of the gradient of one step.
+    """One worker's report on the gradient of one step.
 
     Attributes:
         norm_sq: ‖g‖², exact.
@@ -51,16 +52,16 @@ class GradientSample:
 
     @property
     def is_finite(self) -> bool:
-        """Whether it is of use: a gradient with NaN or infinity is refused and tells nothing of the others."""
+        """True if the sample is of use; a gradient with NaN or infinity is refused."""
         return math.isfinite(sum(self.sketch, self.norm_sq))  # a sum is finite only if every term is
 
 
 def gradient_figures(
     samples: Mapping[int, tuple[GradientSample, GradientSample]], *, batch_samples: Sequence[float]
 ) -> GradientFigures | None:
-    """The figures of a review, put together from what the workers sent; None if no worker's are finite.
+    """Return the figures of a review from the workers' samples; None if no worker's are finite.
 
-    With one worker (or one whose gradients are finite) nothing can be said between workers: ``between`` is NaN, and
+    With one worker (or one whose gradients are finite) nothing can be computed between workers: ``between`` is NaN, and
     ``mean_norm_sq`` and ``noise_scale`` follow from the two steps instead.
 
     >>> steps = {
@@ -72,7 +73,7 @@ def gradient_figures(
     (3.0, 2.0, 2.0)
 
     Args:
-        samples: Of each worker, its gradients in two consecutive steps.
+        samples: By worker, its gradients in two consecutive steps.
         batch_samples: Samples in a batch of each worker, in ascending order of the workers.
     """
     assert len(batch_samples) == len(samples), f"{len(batch_samples)} batches of {len(samples)} workers"
@@ -101,7 +102,7 @@ def gradient_figures(
 
 
 def _over_workers(steps: Sequence[Sequence[tuple[float, ...]]]) -> tuple[float, float]:
-    """``between`` and ``mean_norm_sq``, from the sketches of each step."""
+    """Return ``between`` and ``mean_norm_sq``, from the sketches of each step."""
     variances, products = [], []
     for sketches in steps:
         count = len(sketches)

@@ -1,4 +1,4 @@
-"""What a controller looks at: one `Reading` a review, the workers' figures put together; and what a component says."""
+"""The controller's input, one `Reading` a review with the figures of all workers; and a component's answer to it."""
 
 import math
 from collections.abc import Mapping
@@ -28,29 +28,29 @@ class GradientFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What all workers saw between two reviews.
+    """Figures of all workers between two reviews.
 
     Attributes:
-        clock: Of the review.
-        num_steps: Steps since the last one.
-        learning_rate: Of the first parameter group, at the end of them.
+        clock: Clock of the review.
+        num_steps: Steps since the last review.
+        learning_rate: Learning rate of the first parameter group, at the end of these steps.
         loss: Mean over workers and steps; NaN if the user gives none.
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
         typical_loss: Median over the workers of their means; NaN if the user gives none.
-        loss_error: Standard error of ``loss``: the scatter of the workers' means over the root of their number; NaN of
+        loss_error: Standard error of ``loss``: the scatter of the workers' means over the root of their number; NaN for
             one worker.
-        num_workers: Whose gradients a mean is of.
-        num_racks: That they are in.
-        normalises: Whether the optimizer divides by the gradients' size, as Adam does.
-        shares_moments: Whether what it remembers can be kept what it would be of the mean gradient, in local steps.
+        num_workers: Number of workers that reported.
+        num_racks: Number of their racks.
+        normalises: True if the optimizer divides by the gradients' size, as Adam does.
+        shares_moments: True if the optimizer's moments can be kept, in local steps, at their values for the mean
+            gradient.
         num_refused: Steps, of all workers, whose gradient was not finite.
         num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
-        gradient: None when no step was sampled.
-        speed: How far the parameters, the mean over workers, have come since the last review, over the sum of the
-            learning rates of the steps between, as far as reviews of 16 steps go (`review.Movement`); NaN if it is not
-            known.
-        metric: The newest validation metric, turned so that higher is better; None if there is no news.
-        progress: Share of the samples that are done, 0 to 1; None where nobody knows how many there will be.
+        gradient: Statistics of the gradients; None if no step was sampled.
+        speed: Distance of the parameters, averaged over the workers, from those at the last review, over the sum of the
+            learning rates of the steps between, for reviews of 16 steps (`review.Movement`); NaN if it is not known.
+        metric: The newest validation metric, with the sign in which higher is better; None if there is no news.
+        progress: Share of the samples that are done, 0 to 1; None if their number is unknown.
     """
 
     clock: int
@@ -74,20 +74,20 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentAdvice:
-    """What one component allows now.
+    """Advice of one component.
 
     Attributes:
-        slack: Steps that a worker may go on without hearing of the others' (a period of H is a slack of H - 1, with a
-            delay of d it is H + d - 1; a bound of s is s). 0 asks for BSP, inf objects to nothing.
+        slack: Most steps that a worker may make without the others' updates (a period of H is a slack of H - 1, with a
+            delay of d it is H + d - 1; a bound of s is s). 0 demands BSP, inf objects to nothing.
         reason: One clause for people, such as ``gradient variance is 3.1 times its average``.
-        inputs: The numbers that it follows from, by name.
-        by_racks: The same as ``slack`` where the workers of a rack step together, counted as the slack of single
-            workers whose replicas would drift as far apart (`topology`); None is ``slack`` too.
-        on_store: The same where updates go through the store, and no worker steps on its own gradients alone; None is
+        inputs: The numbers behind the advice, by name.
+        by_racks: Slack if the workers of a rack step together, counted as the slack of single workers whose replicas
+            would drift as far apart (`topology`); None if it is ``slack`` too.
+        on_store: Slack if updates go through the store, and no worker steps on its own gradients alone; None if it is
             ``slack`` too.
-        efficiency: Progress of a step that a worker makes by itself, over that of a step with the mean gradient.
-        rack_efficiency: The same of a step that a rack makes by itself.
-        store_efficiency: The same of a step on the store.
+        efficiency: Progress of a worker's own step, over that of a step with the mean gradient.
+        rack_efficiency: The same for a rack's own step.
+        store_efficiency: The same for a step on the store.
     """
 
     slack: float
@@ -101,12 +101,12 @@ class ComponentAdvice:
 
     @property
     def drift(self) -> float:
-        """The most that replicas of racks may drift."""
+        """Largest drift of replicas of racks, in steps."""
         return self.slack if self.by_racks is None else self.by_racks
 
     @property
     def staleness(self) -> float:
-        """The most slack that there may be on the store."""
+        """Largest slack on the store, in steps."""
         return self.slack if self.on_store is None else self.on_store
 
 

@@ -1,4 +1,4 @@
-"""How the reports of all workers become one `Reading`."""
+"""Merges the reports of all workers into one `Reading`."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from plesio.policies.events import Reviewed
 __all__ = ["GradientPairs", "Movement", "put_together"]
 
 _USUAL_STEPS = 16
-"""Between two reviews, to which speeds are brought."""
+"""Steps between two reviews to which speeds are converted."""
 
 
 class GradientPairs:
@@ -23,7 +23,7 @@ class GradientPairs:
         self._rows: dict[int, dict[int, GradientSample]] = {}
 
     def take(self, reviews: Mapping[int, Reviewed]) -> GradientFigures | None:
-        """The figures of the newest complete pair, if these reviews completed one."""
+        """Return the figures of the newest complete pair, if these reviews completed one."""
         for worker, review in reviews.items():
             rows = self._rows.setdefault(worker, {})
             for clock, norm_sq, *sketch in review.gradients:
@@ -41,12 +41,12 @@ class GradientPairs:
 
 
 class Movement:
-    """How fast the shared parameters go, by the sketches that workers send of theirs.
+    """Measures the speed of the shared parameters, from the sketches of parameters that workers send.
 
-    Sketches are linear, so their mean is that of the mean parameters, and the difference of two that of the way. Over n
-    steps of one rate a way is as long as n where all gradients point the same way, and as the root of n where they are
-    noise. So speeds of reviews of other lengths than 16 steps are made comparable by n to the three quarters: between
-    16 and 48 steps that is right within a third.
+    Sketches are linear, so their mean is the sketch of the mean parameters, and the difference of two is the sketch of
+    the move between them. Over n steps at one learning rate the move is as long as n if all gradients point the same
+    way, and as the root of n if they are noise. Speeds of reviews of other lengths than 16 steps are therefore made
+    comparable by n to the three quarters: between 16 and 48 steps that is right within a third.
 
     >>> movement = Movement()
     >>> every = {"samples": (), "compute_s": (), "blocked_s": (), "summed_rate": 0.5}
@@ -62,7 +62,7 @@ class Movement:
         self._clock = 0
 
     def take(self, reviews: Mapping[int, Reviewed]) -> float:
-        """The length of the way since the reviews before, over the sum of the rates; NaN where it is not known."""
+        """Return the length of the move since the last reviews, over the sum of the rates; NaN if it is not known."""
         clock = next(iter(reviews.values())).clock
         num_steps, self._clock = max(1, clock - self._clock), clock
         positions = [review.position for review in reviews.values()]
@@ -73,7 +73,7 @@ class Movement:
         return math.dist(before, self._before) / summed_rate * math.pow(num_steps / _USUAL_STEPS, 0.25)
 
     def forget(self) -> None:
-        """The parameters will leap: back, or to where what was under way is merged. Training has not come that way."""
+        """Forget the last position: the parameters will leap, back or by a merge, which is no progress of training."""
         self._before = ()
 
 
@@ -84,7 +84,7 @@ def put_together(
     metric: float | None,
     speed: float = math.nan,
 ) -> Reading:
-    """One reading of what all workers report at one clock."""
+    """Return one reading of the reports of all workers at one clock."""
     any_review = next(iter(reviews.values()))
     losses = [review.loss for review in reviews.values() if not math.isnan(review.loss)]
     return Reading(

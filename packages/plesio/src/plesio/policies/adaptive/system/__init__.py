@@ -1,1 +1,1 @@
-"""The system side: the least slack that hides waiting and communicating."""
+"""The system side: settings, their predicted step times, and the least slack that hides waiting and communication."""

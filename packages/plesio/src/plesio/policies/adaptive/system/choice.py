@@ -1,4 +1,4 @@
-"""What the system side is given and what it answers: what training can afford, and what it then wants."""
+"""Input and output of the system side: the allowance of training, and the choice of a setting."""
 
 import math
 from collections.abc import Callable
@@ -11,16 +11,16 @@ __all__ = ["Allowance", "SystemChoice"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What training can afford.
+    """Allowance: what training can afford.
 
     Attributes:
-        slack: Most steps that workers may go on by themselves.
-        drift: The same where workers step by racks (`topology`).
+        slack: Most steps that workers may make by themselves.
+        drift: The same if workers step by racks (`topology`).
         staleness: The same on the store, and in low rank.
-        efficiency: Progress of a step that a worker makes by itself, over that of one with the mean gradient.
-        rack_efficiency: The same of a step that a rack makes by itself.
-        store_efficiency: The same of a step on the store.
-        bears: Whether nothing else speaks against a setting.
+        efficiency: Progress of a worker's own step, over that of one with the mean gradient.
+        rack_efficiency: The same for a rack's own step.
+        store_efficiency: The same for a step on the store.
+        bears: Returns True if nothing else forbids a setting.
     """
 
     slack: float = math.inf
@@ -32,7 +32,7 @@ class Allowance:
     bears: Callable[[Setting], bool] = field(default=lambda _: True)
 
     def progress(self, setting: Setting) -> float:
-        """Of a step under ``setting``, over that of a step with the mean gradient."""
+        """Return the progress of a step under ``setting``, over that of a step with the mean gradient."""
         if setting.on_store:
             return self.store_efficiency
         if setting.steps_together:
@@ -42,14 +42,14 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemChoice:
-    """What the system side wants within the slack that it is given.
+    """Choice of the system side within its allowance.
 
     Attributes:
-        setting: The one to go on with.
-        least: What it would be if training could afford any slack at its price, and nothing were barred.
-        shares: By rank, adding up to 1; empty is equal shares.
-        reason: Why, as a clause.
-        inputs: The figures behind it, by name.
+        setting: The setting of the next steps.
+        least: The choice if training could afford any slack at its price, and nothing were barred.
+        shares: Shares by rank, adding up to 1; empty for equal shares.
+        reason: One clause.
+        inputs: The figures behind the choice, by name.
     """
 
     setting: Setting

@@ -1,52 +1,45 @@
-"""The system side: the least slack that hides waiting and communicating, found by asking "what if" of measured steps.
+"""The system side: the least slack that hides waiting and communication, from measured steps that are simulated again.
 
-Theory of operation. Every review brings, of each worker and step, the seconds that it computed and the seconds that it
-stood still in an exchange. From these two things follow:
+Every review brings, by worker and step, the seconds of computing and the seconds of standing still in an exchange. Two
+things follow:
 
-- the *transfer*: seconds of an exchange from the moment when the last worker has come. Whoever comes last waits for
-  nobody, so the shortest time is the transfer (`core.trace.split_blocked`): of the times blocked where every step ends
-  in an exchange, else of the times from a worker's beginning of an exchange until it was complete;
-- the *pace* of each worker: seconds that a step takes it, or would take if it had an equal share of the round (in
-  proportion to its samples), remembered for the last `SystemConfig.memory` steps.
+- the *transfer*: seconds of an exchange from the moment when the last worker has come. The last worker waits for no
+  other, so the shortest time is the transfer (`core.trace.split_blocked`): of the times blocked if every step ends in
+  an exchange, else of the times from a worker's beginning of an exchange until it was complete;
+- the *pace* of each worker: seconds of a step at an equal share of the round (in proportion to its samples), remembered
+  for the last `SystemConfig.memory` steps.
 
-The remembered steps are then run again, in thought, under every setting of a ladder of periods and delays (`what_if`).
+The remembered steps are then simulated under every setting of a ladder of periods and delays (`what_if`).
 
-The *choice* is the setting of the least slack among those that training can afford whose predicted time is within
-``tolerance`` of the best of them. Slack is taken to cost a share of a step's progress (``price``), and more where local
-steps make less of it than steps with the mean gradient (`noise`): what counts is the time over what is left of it. A
-change must promise ``gain``; one that only gives slack back must promise nothing but is made when two reviews running
-agree. For every time that a setting was left, up to `MOST_DOUBLINGS`, it must promise twice as much (at most half of a
-step), or be wanted by twice as many reviews more than one, so that nothing swings between two that are about equal.
+*Choice.* Settings are compared by their *priced* time: the predicted time over the progress of a step, which is less by
+``price`` if there is slack, and less still if local steps make less of it (`noise`). Among the settings that training
+can afford the choice is the one of least slack whose priced time is within ``tolerance`` of the best. A change must
+promise ``gain``. A change to less slack needs no gain, but the agreement of two reviews in succession. For each time
+that the wanted setting was left, up to `MOST_DOUBLINGS`, the gain doubles (to at most half of a step) or the reviews
+needed beyond the first do, so that nothing swings between two equal settings.
 
-*Rounded* to 8 bits (`Sent.ROUNDED`), every setting without delay is there a second time. Until such an exchange has
-been measured it is taken to last as much less as it has fewer bytes. What is sent in full comes first.
+Some settings are chosen *for a gain* alone: they must promise ``gain`` over the best of the others that can be
+afforded, and are left when one of these is as fast:
 
-*In low rank* (`IN_LOW_RANK`) single workers may make strict steps, where that is fewer bytes than rounded. What is left
-out comes late, so it is a setting of slack 1 with its price, and training must afford as much as on the store. It must
-promise ``gain`` over the best of all else that can be afforded, and is left when something else is as fast. What
-factoring takes is not known before it is tried; then it is in the measured exchange, during which it is done. Not where
-the optimizer normalises: there it does a lasting harm that no trial sees (docs/log.md, section 41).
+- the *store* (`SystemConfig.store`), if samples can be leased. Until it is measured, an exchange with it counts as long
+  as an all-reduce, since as many bytes go up to the shards and down; after that, as the lower quarter of its exchanges,
+  in which no worker was waited for. It has no shares, but the collective is compared with the shares that it would
+  have;
+- *rounding between racks*, and racks that share the store as one worker each, which hides an occasional late rack;
+- *low rank* (`IN_LOW_RANK`) under strict steps of single workers, if that is fewer bytes than rounding. The rest comes
+  late, so training must afford as much as on the store. The time of factoring is unknown before a trial; then it is
+  part of the measured exchange. It is excluded if the optimizer normalises: there it does a lasting harm that no trial
+  shows (docs/log.md, section 41).
 
-Slack: with period H and delay d a worker sees the others' steps H + d - 1 steps late at most; on the store and in low
-rank 1 (`Setting`).
+*Rounded* to 8 bits (`Sent.ROUNDED`), every setting without delay is on the ladder a second time, after the full one.
+Until such an exchange is measured, its time follows from its share of the bytes. The same holds for *sparse gradients*,
+whose exchange is far smaller than one of parameters or with the store (`sent_bytes`).
 
-*Racks*, if there are several, bring a second ladder (`topology`). What counts as least is then the drift, which is the
-slack where workers step by themselves; so of two settings of one slack that by racks comes first, and it is chosen
-where it takes no more than `TopologyConfig.tolerance` longer than the best of all. Once chosen it is kept up to
-``gain`` more. What goes between racks is rounded for a gain alone: a setting that does so must promise ``gain`` over
-the best of all others that can be afforded, the store's too, and is left when one of these is as fast. So is it where
-racks share the store, each as one worker: there what is hidden is that one rack is late now and then.
+*Racks*, if there are several, bring a second ladder (`topology`). Least then means least drift, which is the slack if
+workers step by themselves. If two settings have one drift, that by racks comes first; it is chosen if it takes no more
+than `TopologyConfig.tolerance` longer than the best of all, and then kept up to ``gain`` more.
 
-*Sparse gradients* make an exchange of gradients far smaller than one of parameters or with the store: until these have
-been measured, they are taken to last as much longer as they send more (`sent_bytes`).
-
-The *store* (`SystemConfig.store`) is considered where samples can be leased. Until it has been measured, an exchange
-with it is taken to last as long as an all-reduce, since as many bytes go up to the shards and down from them; from then
-on, what the lower quarter of its exchanges lasted, in which nobody was waited for. It must promise ``gain`` over the
-best setting on the collective that can be afforded, and is left when that is as fast. There are no shares on it, but
-the collective is compared with the shares that it would have.
-
-*Shares* (`shares`) are for what slack cannot hide: workers that are slow for good.
+*Shares* (`shares`) answer persistent slowness, which slack cannot hide.
 """
 
 import math
@@ -82,13 +75,13 @@ __all__ = ["SystemMonitor"]
 
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
-"""Of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
+"""Least seconds of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
 MOST_DOUBLINGS = 3
-"""Of what a change must promise, for the times that its setting was left."""
+"""Most doublings of the gain that a change must promise, one for each time that its setting was left."""
 LOCAL = Setting.of(period=2, delay=0)
-"""Any by which single workers average parameters."""
+"""Any setting under which single workers average parameters."""
 SHARES_GAIN = 0.05
-"""Share of the time of a step that other shares must promise to save: they cost training nothing."""
+"""Share of a step's time that other shares must promise to save; small, because shares cost training nothing."""
 
 
 class SystemMonitor:
@@ -96,7 +89,7 @@ class SystemMonitor:
 
     Args:
         config: Its parameters.
-        topology: How racks are used; None for not at all.
+        topology: Use of racks; None to ignore them.
     """
 
     __slots__ = (
@@ -123,29 +116,29 @@ class SystemMonitor:
         self._topology = topology
         self._ladder = ladder(config.largest_period, memory=math.inf, rounded=config.compress)
         self._by_racks: tuple[Setting, ...] = ()
-        """The ladder of settings by racks; empty until an exchange of all has been measured that they improve on."""
+        """Ladder of settings by racks; empty until an exchange of all is measured, on which they must improve."""
         self._rounded_by_racks: tuple[Setting, ...] = ()
-        """Those that round what goes between racks."""
+        """Ladder of settings that round exchanges between racks."""
         self._racks: WorkerRacks | None = None
         self._rack_transfers = RackTransfers()
         self._before: Setting | None = None
-        """In force when the last reviews were taken in."""
+        """Setting in force at the last reviews."""
         self._pace_s: dict[int, deque[float]] = {}
-        """Of each worker, the seconds of its last steps, brought to equal shares."""
+        """Seconds of the last steps at equal shares, by worker."""
         self._transfer_s: dict[tuple[Kind, Sent], float] = {}
-        """Of an exchange of each kind, by what is sent."""
+        """Seconds of an exchange, by its kind and compression."""
         self._sent = SentBytes()
         self._less_wanted: tuple[Setting | None, int] = (None, 0)
-        """A setting of less slack, and how many reviews running have wanted it."""
+        """A setting of less slack, and the number of successive reviews that wanted it."""
         self._times_left: Counter[Setting] = Counter()
         self._counts_samples = False
-        """Whether samples are dealt in rounds; else there are no shares to change."""
+        """True if samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
         self._normalises = False
-        """Whether the optimizer divides by the gradients' size, as Adam does."""
+        """True if the optimizer divides by the gradients' size, as Adam does."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
-        """Take in what the workers saw while ``setting`` was in force."""
+        """Take the workers' reviews of the steps under ``setting``."""
         memory = max(math.inf if it.writes else 1 / (1 - min(it.momentum, 0.999)) for it in reviews.values())
         moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
         longest, rounded = self._config.largest_period, self._config.compress
@@ -153,6 +146,7 @@ class SystemMonitor:
         self._counts_samples = all(sum(review.samples) > 0 for review in reviews.values())
         self._can_push = all(review.can_push for review in reviews.values())
         self._normalises = any(review.normalises for review in reviews.values())
+        # the pace is brought to equal shares, so that a change of shares does not change what is remembered
         if setting.on_store:  # steps have nothing to do with each other there, but for their size
             usual = statistics.median(size for review in reviews.values() for size in review.samples)
             means = [usual] * max(len(review.samples) for review in reviews.values())
@@ -162,11 +156,13 @@ class SystemMonitor:
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
             ratios = to_equal_shares(review.samples, means)
             pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
+        # a worker that has left must not shorten the steps that all have in common
         for worker in self._pace_s.keys() - reviews.keys():
             del self._pace_s[worker]
         self._sent = self._sent.seen(reviews)
         if self._topology is not None:
             self._racks = WorkerRacks.of(reviews)
+        # exchanges of the setting before may end in these steps: their times belong to that setting
         if self._before is not None and _exchanges_apart(self._before) != _exchanges_apart(setting):
             reviews = begun_under_this_setting(reviews)
         self._before = setting
@@ -186,11 +182,11 @@ class SystemMonitor:
 
     @property
     def knows_transfer(self) -> bool:
-        """Whether an exchange of all workers has been measured yet."""
+        """True if an exchange of all workers has been measured."""
         return bool(self._transfer_s)
 
     def transfer_s(self, setting: Setting) -> float:
-        """Seconds of one exchange under ``setting``, as far as is known: by that which sends most nearly as much."""
+        """Return the seconds of an exchange under ``setting``, from the measured one that is nearest in compression."""
         wanted = _kind(setting)
         kinds: tuple[Kind, ...] = (wanted, "gradients", "parameters", "store")
         for sent in sorted(Sent, key=lambda it: abs(it - setting.sent)):
@@ -208,12 +204,12 @@ class SystemMonitor:
         shares: Sequence[float],
         only: Setting | None = None,
     ) -> SystemChoice:
-        """Period, delay and shares for the next steps.
+        """Choose period, delay and shares for the next steps.
 
         Args:
-            allowance: What training can afford.
-            current: What is in force.
-            shares: In force; empty is equal shares.
+            allowance: The allowance of training.
+            current: The setting in force.
+            shares: Shares in force; empty for equal shares.
             only: The setting on the collective to go on with, whatever it saves; None lets all be compared.
         """
         pace_s = self._remembered_s()
@@ -231,9 +227,11 @@ class SystemMonitor:
         if only is None and current in RACKS_ON_THE_STORE and self._racks is None:
             reason = "racks rest, and those that work are too few to compare"
             return SystemChoice(setting=current, least=current, shares=(), reason=reason, inputs=())
+        # shares must pay under the setting in force; the store has none, so there they are judged as under BSP
         rounds = SYNCHRONOUS if current.on_store or (current.by_racks and self._racks is None) else current
         if new_shares != tuple(shares) and not self._worth(pace_s, shares, new_shares, rounds):
             new_shares = tuple(shares)
+        # first the settings that need no gain over others: the two ladders, least drift first
         compute_s = with_shares(pace_s, new_shares)
         settings = sorted((*self._ladder, *self._by_racks), key=self._rung) if self._by_racks else self._ladder
         low_rank = [IN_LOW_RANK] if current == IN_LOW_RANK or self._has_low_rank else []
@@ -241,6 +239,8 @@ class SystemMonitor:
         affordable = [only] if only is not None else [one for one in settings if self._affords(allowance, one)]
         priced = self._priced(predicted, allowance)
         wanted = self._cheapest(affordable, priced, current=current)
+        # then those that are chosen for a gain alone, each against the best of all before it; the store is simulated
+        # only if it could gain, because its simulation goes step by step
         if current.on_store or (only is None and self._store_may_gain(pace_s, best_s=priced[wanted])):
             predicted |= predict_steps_s(pace_s, transfer_s=self.transfer_s, settings=ON_THE_STORE)
             priced = self._priced(predicted, allowance)
@@ -263,7 +263,7 @@ class SystemMonitor:
         setting = current if current.on_store else next((one for one in known if one == current), wanted)
         if only is not None or not self._affords(allowance, current) or self._is_better(wanted, current, priced):
             setting = wanted
-        if setting != current:
+        if setting != current:  # whatever the reason: coming back must promise more each time
             self._times_left[current] += 1
             self._less_wanted = (None, 0)
         return SystemChoice(
@@ -276,7 +276,7 @@ class SystemMonitor:
         )
 
     def _priced(self, predicted_s: Mapping[Setting, float], allowance: Allowance) -> dict[Setting, float]:
-        """The seconds in which each setting is taken to get as far as a step with the mean gradient does."""
+        """Return the seconds in which each setting gets as far as a step with the mean gradient does."""
         costs = {True: 1 - self._config.price, False: 1.0}
         return {it: time_s / (allowance.progress(it) * costs[it.slack > 0]) for it, time_s in predicted_s.items()}
 
@@ -288,7 +288,7 @@ class SystemMonitor:
         return self.drift(setting) <= most and allowance.bears(setting)
 
     def _is_better(self, wanted: Setting, current: Setting, predicted: Mapping[Setting, float]) -> bool:
-        """Whether to change: for a gain, or for less slack if two reviews agree; more where it was left before."""
+        """Return True for a gain, or for less slack if enough reviews agree; both are more if it was left before."""
         if not self.knows_transfer:
             return False
         if wanted == current:
@@ -311,7 +311,7 @@ class SystemMonitor:
         before: Setting,
         compute_s: NDArray[np.float64],
     ) -> dict[str, float]:
-        """The figures behind a choice, by name."""
+        """Return the figures behind a choice, by name."""
         inputs = {
             "system.bsp_step_s": predicted[SYNCHRONOUS],
             "system.step_s": predicted[setting],
@@ -334,7 +334,7 @@ class SystemMonitor:
         return inputs
 
     def _predict(self, compute_s: NDArray[np.float64], settings: Sequence[Setting]) -> dict[Setting, float]:
-        """Seconds of a step under each of the settings on the collective."""
+        """Return the seconds of a step under each of the settings on the collective."""
         flat = [setting for setting in settings if not setting.by_racks]
         predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=flat)
         if self._racks is not None and len(flat) < len(settings):
@@ -347,29 +347,29 @@ class SystemMonitor:
         return predicted
 
     def drift(self, setting: Setting) -> float:
-        """The slack of single workers that lets replicas drift as far apart as under ``setting``."""
+        """Return the slack of single workers under which replicas drift as far as under ``setting``."""
         return setting.slack if self._racks is None else self._racks.drift(setting)
 
     @property
     def has_racks(self) -> bool:
-        """Whether settings by racks are considered."""
+        """True if settings by racks are considered."""
         return self._racks is not None
 
     def slack_by_racks(self, drift: float) -> float:
-        """The slack between racks that comes to so much drift; there must be racks."""
+        """Return the slack between racks that amounts to so much drift; there must be racks."""
         assert self._racks is not None, "no racks"
         return self._racks.slack(drift)
 
     def _rung(self, setting: Setting) -> tuple[float, bool, int, Setting]:
-        """Sorts settings: the least drift first; of equal drift those by racks, and of these that which sends least."""
+        """Return a sort key: least drift first; at equal drift by racks first, and of these the most slack."""
         return self.drift(setting), not setting.by_racks, -setting.slack * setting.by_racks, setting
 
     def _cheapest(
         self, settings: Sequence[Setting], predicted: Mapping[Setting, float], *, current: Setting
     ) -> Setting:
-        """Of the settings that are about as fast as the fastest of them, the first.
+        """Return the first of the settings that are about as fast as the fastest of them.
 
-        Of settings by racks that drift alike, the first that is about as fast as the fastest of these.
+        If that is by racks, return the first that is about as fast as the fastest of those that drift alike.
         """
         best_s = min(predicted[setting] for setting in settings)
         most_s = by_racks_s = best_s * (1 + self._config.tolerance)
@@ -383,7 +383,7 @@ class SystemMonitor:
         return next(it for it in alike if predicted[it] <= most_s)
 
     def _store_may_gain(self, pace_s: NDArray[np.float64], *, best_s: float) -> bool:
-        """Whether the store would gain enough over the best on the collective if nobody ever waited there."""
+        """Return True if the store would gain enough over the best on the collective without any waiting there."""
         if not self._has_store:
             return False
         least_s = float(pace_s.mean()) + self.transfer_s(ON_THE_STORE[0])
@@ -392,7 +392,7 @@ class SystemMonitor:
     def _predict_racks_on_store(
         self, pace_s: NDArray[np.float64], *, current: Setting, best_s: float
     ) -> dict[Setting, float]:
-        """Seconds of a step where racks share the store; none if that could not gain enough over the best of others."""
+        """Return seconds of a step of racks that share the store; empty if these cannot gain enough over ``best_s``."""
         assert self._racks is not None, "no racks"
         steps_s = self._rack_transfers.steps_s(pace_s, racks=self._racks)
         transfer_s = self._rack_transfers.with_store_s(flat_s=self.transfer_s(ON_THE_STORE[0]))
@@ -403,12 +403,12 @@ class SystemMonitor:
 
     @property
     def _has_store(self) -> bool:
-        """Whether the store is there to be gone to, and what it is compared with has been measured."""
+        """True if the store is available, and the time of an exchange to compare it with has been measured."""
         return self._config.store and self._counts_samples and self._can_push and self.knows_transfer
 
     @property
     def _has_low_rank(self) -> bool:
-        """Whether sending in low rank is considered: it saves bytes, and what it is compared with has been measured."""
+        """True if sending in low rank saves bytes, and the time of an exchange to compare it with has been measured."""
         may = self._config.compress and not self._normalises
         return may and self._sent.saves_in_low_rank and self.knows_transfer
 
@@ -421,7 +421,7 @@ class SystemMonitor:
         current: Setting,
         best_s: float,
     ) -> Setting | None:
-        """Of settings that are chosen for a gain alone the cheapest, if it is so much faster than the others' best."""
+        """Return the cheapest of settings that are chosen for a gain alone, if its gain over ``best_s`` is enough."""
         affordable = [setting for setting in settings if self._affords(allowance, setting)]
         if not affordable:
             return None
@@ -436,13 +436,13 @@ class SystemMonitor:
         return times[1] <= times[0] * (1 - SHARES_GAIN)
 
     def _remembered_s(self) -> NDArray[np.float64]:
-        """``[num_workers, num_steps]`` seconds of each worker's last steps at equal shares, as many as all have."""
+        """Return ``[num_workers, num_steps]`` seconds of the last steps at equal shares, as many as all have."""
         steps = min((len(pace) for pace in self._pace_s.values()), default=0)
         return np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
 
 
 def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
-    """What tells exchanges between racks, and those that are rounded there, from all others."""
+    """Return flags that separate exchanges between racks, and the rounded ones of them, from all others."""
     return setting.by_racks, setting.by_racks and setting.sent is Sent.ROUNDED
 
 

@@ -1,7 +1,7 @@
-"""Why a setting is chosen, in words: a step under it, under BSP, and under the best of what it was compared with.
+"""Reason for a choice, in words: step times of the setting, of BSP, and of the best alternative.
 
 Settings are compared by their *priced* seconds: those in which they get as far as a step with the mean gradient does.
-Where these are not the seconds of a step, both are told.
+If these differ from the seconds of a step, the clause has both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ def reason_of(
     priced: Mapping[Setting, float],
     affordable: Sequence[Setting],
 ) -> str:
-    """A clause on ``setting``.
+    """Return a clause with the reason for ``setting``.
 
     Args:
-        setting: The one that is chosen.
+        setting: The chosen setting.
         predicted: Seconds of a step, by setting.
         priced: Seconds by which settings were compared, by setting.
         affordable: The settings that it was compared with.
@@ -32,12 +32,15 @@ def reason_of(
         return step if step == price else f"{step} (priced at {price})"
 
     bsp = took(SYNCHRONOUS)
+    # BSP: the rival is the cheapest of those that would be faster
     if setting == SYNCHRONOUS:
         rivals = [one for one in affordable if predicted[one] < predicted[SYNCHRONOUS]]
         if not rivals:
             return f"no slack saves enough: bsp takes {bsp} a step"
         rival = min(rivals, key=lambda one: priced[one])
         return f"no slack saves enough: bsp takes {bsp} a step, and {rival.spec} would take {took(rival)}"
+    # a setting for a gain alone competed with all others; any other with those that step by racks if it does not,
+    # and with those of single workers if it does
     for_a_gain = setting == IN_LOW_RANK or (setting.by_racks and (setting.sent is Sent.ROUNDED or setting.on_store))
     others = [one for one in affordable if for_a_gain or one.by_racks != setting.by_racks]
     if not others:

@@ -1,13 +1,13 @@
-"""What an exchange of one kind sends beside one of another: what has been measured says how long the others take.
+"""Ratios of bytes between kinds of exchange: from the measured time of one follow the times of the others.
 
 An exchange of gradients and one of parameters send as many bytes, unless gradients are sparse. Then the former sends
-the rows that the batches have touched, and the latter, as a push to the store, the whole table. How much less gradients
-in low rank are depends on the shapes of the parameters: vectors go in full. Workers tell it.
+the rows that the batches have touched, and the latter, like a push to the store, the whole table. The size of gradients
+in low rank depends on the shapes of the parameters, since vectors are sent in full; workers report it.
 
-All are counted as the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes sends
-``2 (n - 1) / n · B`` over a link. Gathering S bytes of rows from everybody (`sparse_mean`) sends ``(n - 1) S``, as an
-all-reduce of ``n S / 2`` does. Rows are never compressed. Latency is not told apart: where it is much of a short
-exchange, the prediction of a long one is too long.
+All sizes are the bytes of an all-reduce that takes as long on a ring. An all-reduce of B bytes sends ``2 (n - 1) / n ·
+B`` over a link. Gathering S bytes of rows from everybody (`sparse_mean`) sends ``(n - 1) S``, as an all-reduce of ``n S
+/ 2`` does. Rows are never compressed. Latency is not separated: if it is much of a short exchange, the prediction of a
+long one is too long.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from plesio.policies.events import Reviewed
 __all__ = ["Kind", "SentBytes"]
 
 Kind = Literal["gradients", "parameters", "store"]
-"""Of an exchange: of gradients (every step), of parameters (now and then), or with the store."""
+"""Kind of exchange: of gradients (every step), of parameters (now and then), or with the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class SentBytes:
     """Bytes of a step's exchange, in any unit.
 
     Attributes:
-        dense: Of parameters whose gradients are dense.
-        tables: Of those whose gradients are sparse.
-        rows: Of an all-reduce that takes as long as the exchange of these gradients.
-        low_rank_share: Of the dense ones' bytes, what goes in low rank.
+        dense: Bytes of parameters whose gradients are dense.
+        tables: Bytes of parameters whose gradients are sparse.
+        rows: Bytes of an all-reduce that takes as long as the exchange of the sparse gradients.
+        low_rank_share: Share of the dense bytes that is sent in low rank.
 
     >>> sent = SentBytes(dense=1e6, tables=9e6, rows=1e6)
     >>> sent.ratio("parameters", Sent.FULL, to="gradients", to_sent=Sent.FULL)
@@ -44,7 +44,7 @@ class SentBytes:
     low_rank_share: float = 1.0
 
     def seen(self, reviews: Mapping[int, Reviewed]) -> "SentBytes":
-        """What these reviews say; as before where they say nothing."""
+        """Return the bytes that these reviews report; without a report they stay."""
         share = max(review.low_rank_share for review in reviews.values())
         told = [review.sparse_bytes for review in reviews.values() if review.sparse_bytes]
         if not told:
@@ -55,11 +55,11 @@ class SentBytes:
 
     @property
     def saves_in_low_rank(self) -> bool:
-        """Whether gradients in low rank are fewer bytes than rounded ones."""
+        """True if gradients in low rank are fewer bytes than rounded ones."""
         return self.dense * self.low_rank_share < self.dense * ROUNDED_SHARE
 
     def ratio(self, kind: Kind, sent: Sent, *, to: Kind, to_sent: Sent) -> float:
-        """Bytes of an exchange of ``kind`` over those of another."""
+        """Return the bytes of an exchange of ``kind`` over those of another."""
         return self._bytes(kind, sent) / self._bytes(to, to_sent)
 
     def _bytes(self, kind: Kind, sent: Sent) -> float:

@@ -1,15 +1,16 @@
-"""Period and delay, or a bound: what the adaptive policy sets, what there is to choose from, and its parameters.
+"""Settings: period and delay, or a bound, with the policy and the step sizes that belong to them.
 
-With these, workers step by themselves, or by racks (`plesio.policies.adaptive.system.topology`).
+Under a setting workers step by themselves, or by racks (`plesio.policies.adaptive.system.topology`).
 
-Local steps are short and their mean is taken long where that is stable (`LocalSGD.inner_rate`): a rate that was tuned
-for the mean of all batches is too high for that of one worker, and a mean may be gone along farther than a single
-worker dares (docs/log.md, section 17).
+Local steps are short, and their mean is extrapolated, if that is stable (`LocalSGD.inner_rate`): a rate that was tuned
+for the mean of all batches is too high for the batch of one worker, but the mean of all workers allows longer moves
+than a single worker does (docs/log.md, section 17).
 
-Stable it is when the momentum of the user's optimizer has died away within a period: else the two momenta swing up. So
-how short depends on the period in units of the optimizer's memory, 1/(1 - β) steps (`step_sizes`). With these, training
-on a quadratic stands the rate that it stands under BSP, which the tests try for all settings. For the same reason a
-delay is at most half a period. A rack's step is whole: its batch is that of many workers, and racks are few.
+It is stable if the momentum of the user's optimizer has died away within a period; otherwise the two momenta amplify
+each other. So the step sizes depend on the period in units of the optimizer's memory, 1/(1 - β) steps (`step_sizes`).
+With these, training on a quadratic tolerates the same rate as under BSP, which the tests try for all settings. For the
+same reason a delay is at most half a period. A rack's step has full length: its batch is that of many workers, and
+racks are few.
 """
 
 import enum
@@ -38,10 +39,10 @@ __all__ = [
 
 
 def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
-    """Inner rate and momentum of local SGD.
+    """Return inner rate and momentum of local SGD.
 
     Args:
-        period: H.
+        period: H, in steps.
         memory: Steps that the optimizer's own momentum averages over: 1 without, 10 with 0.9.
 
     >>> step_sizes(8, memory=1.0), step_sizes(16, memory=10.0), step_sizes(8, memory=10.0)
@@ -53,15 +54,15 @@ def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
 
 
 class Sent(enum.IntEnum):
-    """What an exchange sends of a tensor; what loses more comes later.
+    """Compression of an exchange, in ascending order of loss.
 
-    `ROUNDED` is of all compressions the one that costs least: rounded at random to 255 levels, a number is right in the
-    mean, and training is the same within its scatter (docs/log.md, section 14). A quarter of the bytes on any number of
-    ranks. With 4 bits it would be half as many, but the noise of rounding then slows an optimizer that divides by its
-    gradients' size.
+    `ROUNDED` costs training least of all compressions: rounded at random to 255 levels, a number is right in the mean,
+    and training is the same within its scatter (docs/log.md, section 14). It sends a quarter of the bytes on any number
+    of ranks. With 4 bits it would be half as many, but the noise of rounding then slows an optimizer that divides by
+    its gradients' size.
 
-    `LOW_RANK` sends less still of large matrices. What it leaves out is added to the next gradient (error feedback), so
-    it is late and not lost.
+    `LOW_RANK` sends less still of large matrices. The rest is added to the next gradient (error feedback), so it is
+    late and not lost.
 
     >>> [sent.compression.spec for sent in Sent]
     ['none', 'qsgd:8', 'powersgd:4']
@@ -73,7 +74,7 @@ class Sent(enum.IntEnum):
 
     @property
     def compression(self) -> Compression:
-        """What does it."""
+        """The compression."""
         return _COMPRESSIONS[self]
 
 
@@ -84,14 +85,15 @@ ROUNDED_SHARE = Sent.ROUNDED.compression.payload_bits(2**20) / Sent.FULL.compres
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
-    """A period and a delay, in the order of their slack; how long the steps are is no difference.
+    """A period and a delay, ordered by slack; step sizes do not count in comparisons.
 
-    On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker sees the
-    others' steps one step late, but for those of a straggler, which may come s + 1 steps late and are few. By racks the
-    same holds of racks, each of which is one worker to the store.
-    ``sent`` is what an exchange sends. In low rank all workers step together, and yet the slack is 1 too: a part of
-    every gradient comes some steps late.
-    ``by_racks`` the workers of a rack step together, the slack is between racks, and so is what is rounded.
+    On the store it is SSP with a ``bound``, 0 elsewhere, and an exchange a step. The slack is then 1: a worker gets the
+    others' steps one step late, except those of a straggler, which may come s + 1 steps late and are few. By racks the
+    same holds for racks, each of which is one worker to the store.
+
+    ``sent`` is the compression. In low rank all workers step together, and yet the slack is 1 too: a part of every
+    gradient comes some steps late. With ``by_racks`` the workers of a rack step together; slack and compression are
+    then between racks.
 
     >>> Setting(slack=0, period=1, delay=0).spec, Setting.of(period=8, delay=4).spec, Setting.on_the_store(7).spec
     ('bsp', 'local_sgd:8,delay=4', 'ssp:7')
@@ -126,7 +128,7 @@ class Setting:
         by_racks: bool = False,
         moments: MomentsKind = "own",
     ) -> "Setting":
-        """The setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
+        """Make the setting with its slack, H + d - 1, and its `step_sizes`: by default those of plain averaging."""
         inner_rate, momentum = step_sizes(period, memory=math.inf if by_racks else memory)
         return cls(
             slack=period + delay - 1,
@@ -141,22 +143,22 @@ class Setting:
 
     @classmethod
     def on_the_store(cls, bound: int, *, by_racks: bool = False) -> "Setting":
-        """SSP with this bound, between racks or between single workers."""
+        """Make SSP with this bound, between racks or between single workers."""
         return cls(slack=1, period=1, delay=0, bound=bound, by_racks=by_racks)
 
     @property
     def on_store(self) -> bool:
-        """Whether updates go through the store."""
+        """True if updates go through the store."""
         return self.bound > 0
 
     @property
     def steps_together(self) -> bool:
-        """Whether all workers make every step with the mean of their gradients."""
+        """True if all workers make every step with the mean of their gradients."""
         return self.period == 1 and self.delay == 0 and not self.on_store
 
     @property
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
-        """The policy that runs it."""
+        """The policy that runs the setting."""
         if self.on_store:
             ssp = SSP(bound=self.bound, period=self.period)
             return Hierarchical(outer=ssp) if self.by_racks else ssp
@@ -184,11 +186,11 @@ class Setting:
 
 SYNCHRONOUS = Setting(slack=0, period=1, delay=0)
 IN_LOW_RANK = Setting(slack=1, period=1, delay=0, sent=Sent.LOW_RANK)
-"""Without local steps: gradients of single batches are nearer to low rank than what many steps come to, and what is
-left out of an average would be late by whole periods."""
+"""BSP in low rank, without local steps: gradients of single batches are nearer to low rank than the sum of many steps,
+and the rest of an average would be late by whole periods."""
 
 ON_THE_STORE = tuple(Setting.on_the_store(bound) for bound in (3, 7, 15))
-"""An exchange a step: with longer periods SSP learns later, and local SGD with a delay hides slow links better
+"""SSP with an exchange a step: with longer periods it learns later, and local SGD with a delay hides slow links better
 (docs/log.md, section 16; docs/evidence.md)."""
 RACKS_ON_THE_STORE = tuple(Setting.on_the_store(setting.bound, by_racks=True) for setting in ON_THE_STORE)
 """The same bounds between racks."""
@@ -202,12 +204,13 @@ def _delays(period: int, *, moments: MomentsKind) -> set[int]:
 def ladder(
     largest_period: int, *, memory: float, rounded: bool = False, moments: MomentsKind = "own"
 ) -> tuple[Setting, ...]:
-    """The settings on the collective, least slack first, and what is sent in full before what is rounded.
+    """Return the settings on the collective: least slack first, and at equal slack full exchanges before rounded ones.
 
-    Each period without and with half of it as delay, 1 with 1; rounded without delay, because the second half of
-    such an exchange does not go on behind the steps. Without delay too where the mean's moments are kept: they are
-    worked out from what the mean did, which with a delay is of steps before the last ones. A transformer that makes
-    such steps ends 3 to 6 % above BSP's perplexity, and 4 % below it without delay (`docs/log.md`, section 60).
+    Each period comes without a delay and with half of it as delay, 1 with 1. Rounded exchanges have no delay, because
+    their second half does not run in parallel with steps. Local steps with the moments of the mean gradient have none
+    either: the moments are estimated from the mean's last move, which with a delay is one of earlier steps. A
+    transformer that makes such steps ends 3 to 6 % above BSP's perplexity, and 4 % below it without delay
+    (`docs/log.md`, section 60).
     """
     periods = [2**k for k in range(int(math.log2(largest_period)) + 1)]
     make = functools.partial(Setting.of, memory=memory, moments=moments)
@@ -221,10 +224,10 @@ def ladder(
 def settings_by_racks(
     largest_period: int, *, rounded: bool = False, moments: MomentsKind = "own"
 ) -> tuple[Setting, ...]:
-    """The settings by racks, least slack first: each period of 2 and more, without and with half of it as delay.
+    """Return the settings by racks, least slack first: periods from 2, without and with half of them as delay.
 
-    Not with 1: between two merges there must be a step that shows what an exchange within the rack takes. What is
-    rounded, or keeps the mean's moments, goes without delay, as on the `ladder`.
+    Period 1 is left out: between two merges there must be a step that shows the time of an exchange within the rack.
+    Rounded exchanges and the moments of the mean gradient allow no delay, as on the `ladder`.
     """
     periods = [2**k for k in range(1, int(math.log2(largest_period)) + 1)]
     return tuple(

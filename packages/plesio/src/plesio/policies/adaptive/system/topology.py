@@ -1,36 +1,39 @@
 """Racks: settings under which the workers of a rack step together, and replicas of racks drift apart.
 
-Where a job has several racks, and not all of one worker, every period and delay is there a second time *by racks*
+If a job has several racks, and not all of one worker, every period and delay is there a second time *by racks*
 (`Setting.by_racks`, the policy ``hier:bsp/local_sgd:H,delay=d``): the rack's mean gradient at every step, local SGD
-between racks. Every period is there a third time with what goes between racks rounded (`Sent.ROUNDED`), without delay.
+between racks. Every period is there a third time with rounded exchanges between racks (`Sent.ROUNDED`), without delay.
 Or racks share the parameter store (``hier:bsp/ssp:s``): each is one worker to it, and waits for no other that is less
-than s steps behind. Racks are what the workers say of themselves in their reviews, so a recorded log replays.
+than s steps behind. Workers report their racks in their reviews, so a recorded log replays.
 
 *Drift.* Between two averagings that are s steps apart, replicas that begin alike and draw their samples alike are off
 their mean by at most ``s η² σ²`` (η the learning rate, σ² the variance of one replica's gradient: Khaled, Mishchenko &
 Richtárik 2020, "Tighter Theory for Local SGD on Identical and Heterogeneous Data", lemma 1). A rack of m workers steps
-with a batch m times as large, so σ² is an m-th. Averaged over workers, and so over racks by their size, with R racks of
-n workers in all, it is ``R/n``, whether racks are equally large or not (their sum of m/n · 1/m). So
+with a batch m times as large, so its σ² is an m-th. Averaged over workers, and so over racks by their size, with R
+racks of n workers in all, the factor is ``R/n``, whether racks are equally large or not (their sum of m/n · 1/m). So
 
     drift = slack · R/n
 
-is the slack of single workers that makes replicas drift as far: what training affords is asked of that. Two racks of
-eight may go on for 8 steps where single workers may for one. (Two replicas also are nearer to their mean than sixteen
-are, by 1 - 1/R over 1 - 1/n; that is not counted.) A drift below 1 counts as 1, the least that single workers can have:
-what is still less is not told apart, and of such settings that which sends least between racks comes first.
+is the slack of single workers under which replicas drift as far, and training must afford that slack. Two racks of
+eight may go on for 8 steps if single workers may for one. (Two replicas also are nearer to their mean than sixteen are,
+by 1 - 1/R over 1 - 1/n; that is not counted.) A drift below 1 counts as 1, the least that single workers can have.
+Settings below it are not distinguished; of these the one with the fewest bytes between racks comes first.
 
 *What if.* The workers of a rack end a step together, one exchange within the rack after the slowest of them. So a rack
-is a worker whose steps take ``max over its workers + inside``, and what follows is `what_if` with R workers. When racks
-have averaged, each spreads the mean among its workers, which nothing hides: half an all-reduce, once a period
+is a worker whose steps take ``max over its workers + inside``, and `what_if` applies with R workers. When racks have
+averaged, each spreads the mean among its workers, which nothing hides: half an all-reduce, once a period
 (`plesio.runtime.worker.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
 
 *Transfers.* Within the rack: the shortest time that any worker of the rack stood still in a step in which nothing was
-merged, in the slowest rack. Between racks: as of any averaging, the time it took whoever began it last, in full and
-rounded apart. Until they have been measured, an exchange between racks counts as long as one among all workers, since
-no more bytes go that way, a rounded one as much less as it has fewer bytes; and one within the rack as nothing, so that
-it is tried where slack between racks could be all that is needed. After one review it is known. Before an exchange
-among all workers has been measured, nothing is tried. With the store: the lower quarter of the times that workers stood
-still in a step, less the exchange within the rack; until then as long as one between racks in full, and the spreading.
+merged, in the slowest rack. Between racks: the time of any averaging for the last worker to begin it, separately in
+full and rounded. With the store: the lower quarter of the times that workers stood still in a step, less the exchange
+within the rack.
+
+Until they are measured, these values stand in for them. Nothing is tried before an exchange among all workers has been
+measured. An exchange between racks then counts as long as that one, since it sends no more bytes, or less by the share
+of its bytes if it is rounded. One within the rack counts as nothing, so that it is tried if slack between racks could
+be sufficient; after one review it is known. One with the store counts as long as one between racks in full, and the
+spreading.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +53,7 @@ __all__ = ["RackTransfers", "WorkerRacks", "begun_under_this_setting"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerRacks:
-    """Which workers are in a rack with each other: their places among all, in ascending order, by rack.
+    """Division of the workers into racks: their places in ascending order of rank, by rack.
 
     >>> racks = WorkerRacks(((0, 1, 2, 3), (4, 5, 6, 7)))
     >>> racks.drift(Setting.of(period=8, delay=1, by_racks=True)), racks.drift(Setting.of(period=8, delay=1))
@@ -63,7 +66,7 @@ class WorkerRacks:
 
     @classmethod
     def of(cls, reviews: Mapping[int, Reviewed]) -> "WorkerRacks | None":
-        """Those of the workers that report; None where stepping by racks is nothing of its own."""
+        """Make the racks of the workers that report; None if stepping by racks would be no setting of its own."""
         numbers = [review.rack for _, review in sorted(reviews.items())]
         racks = dict.fromkeys(numbers)
         if not 1 < len(racks) < len(numbers):
@@ -72,29 +75,29 @@ class WorkerRacks:
 
     @property
     def num_workers(self) -> int:
-        """Over all racks."""
+        """Number of workers in all racks."""
         return sum(map(len, self.members))
 
     def drift(self, setting: Setting) -> float:
-        """The slack of single workers that lets replicas drift as far apart; the module's head has the formula."""
+        """Return the slack of single workers under which replicas drift as far; the module's head has the formula."""
         return max(1.0, setting.slack / self.slack(1)) if setting.by_racks else setting.slack
 
     def slack(self, drift: float) -> float:
-        """The slack between racks that comes to so much drift."""
+        """Return the slack between racks that amounts to so much drift."""
         return drift * self.num_workers / len(self.members)
 
     def steps_s(self, compute_s: NDArray[np.float64], *, inside_s: float) -> NDArray[np.float64]:
-        """``[num_racks, num_steps]`` seconds of the racks' steps.
+        """Return ``[num_racks, num_steps]`` seconds of the racks' steps.
 
         Args:
             compute_s: ``[num_workers, num_steps]`` seconds of computing.
-            inside_s: Of an exchange within a rack.
+            inside_s: Seconds of an exchange within a rack.
         """
         return np.stack([compute_s[list(places)].max(axis=0) for places in self.members]) + inside_s
 
 
 class RackTransfers:
-    """What exchanges within racks and between them take, as far as it has been seen."""
+    """Measured seconds of exchanges within racks and between them."""
 
     __slots__ = ("between_s", "inside_s", "rounded_between_s", "store_s")
 
@@ -102,9 +105,9 @@ class RackTransfers:
         self.inside_s: float | None = None
         """Seconds from when all of a rack have come until they have their mean."""
         self.between_s: float | None = None
-        """The same of all racks, without spreading the mean within them, where everything is sent in full."""
+        """The same for all racks, without spreading the mean within them, in full."""
         self.rounded_between_s: float | None = None
-        """The same where what goes between racks is rounded."""
+        """The same for rounded exchanges between racks."""
         self.store_s: float | None = None
         """Seconds for a rack to push to the store, pull, and tell its workers."""
 
@@ -127,7 +130,7 @@ class RackTransfers:
 
     @property
     def inputs(self) -> dict[str, float]:
-        """What is known, by name."""
+        """Known seconds, by name."""
         known = {
             "topology.inside_s": self.inside_s,
             "topology.between_s": self.between_s,
@@ -137,7 +140,7 @@ class RackTransfers:
         return {name: took_s for name, took_s in known.items() if took_s is not None}
 
     def _merge_s(self, setting: Setting, *, flat_s: float) -> float:
-        """Seconds of an exchange between racks, as far as is known; one in full stands for a rounded one, and back."""
+        """Return the seconds of an exchange between racks; if only a full or only a rounded one is known, from that."""
         rounded = setting.sent is Sent.ROUNDED
         if rounded:
             known_s, other_s, share = self.rounded_between_s, self.between_s, ROUNDED_SHARE
@@ -151,15 +154,15 @@ class RackTransfers:
 
     @property
     def spread_s(self) -> float:
-        """Seconds for the workers of a rack to get the mean of all racks once it is there."""
+        """Seconds to spread the mean of all racks among the workers of a rack."""
         return (self.inside_s or 0.0) / 2
 
     def steps_s(self, compute_s: NDArray[np.float64], *, racks: WorkerRacks) -> NDArray[np.float64]:
-        """``[num_racks, num_steps]`` seconds of the racks' steps, with the exchange within the rack."""
+        """Return ``[num_racks, num_steps]`` seconds of the racks' steps, with the exchange within the rack."""
         return racks.steps_s(compute_s, inside_s=self.inside_s or 0.0)
 
     def with_store_s(self, *, flat_s: float) -> float:
-        """Seconds of a rack's exchange with the store; at first ``flat_s``, of one of all workers in full."""
+        """Return the seconds of a rack's exchange with the store; ``flat_s`` is that of all workers in full."""
         if self.store_s is not None:
             return self.store_s
         return (flat_s if self.between_s is None else self.between_s) + self.spread_s
@@ -167,13 +170,14 @@ class RackTransfers:
     def predict_steps_s(
         self, compute_s: NDArray[np.float64], *, racks: WorkerRacks, settings: Sequence[Setting], flat_s: float
     ) -> dict[Setting, float]:
-        """Seconds that a step takes on average under each of the settings, which are by racks.
+        """Return the seconds that a step takes on average under each of these settings, all by racks.
 
         Args:
             compute_s: ``[num_workers, num_steps]`` seconds of computing.
-            racks: Where the workers are.
+            racks: The workers' racks.
             settings: Periods and delays, in full and rounded.
-            flat_s: Of an exchange among all workers in full, which stands for one between racks until that is known.
+            flat_s: Seconds of an exchange among all workers in full, the estimate of one between racks until that is
+                known.
         """
         steps_s = self.steps_s(compute_s, racks=racks)
         found = predict_steps_s(steps_s, transfer_s=lambda it: self._merge_s(it, flat_s=flat_s), settings=settings)
@@ -181,7 +185,7 @@ class RackTransfers:
 
 
 def begun_under_this_setting(reviews: Mapping[int, Reviewed]) -> dict[int, Reviewed]:
-    """The reviews without the exchanges that were begun before their first step: those were among others."""
+    """Return the reviews without the exchanges that began before their first step, under another setting."""
     kept = {}
     for worker, review in reviews.items():
         since = review.clock - len(review.compute_s)
@@ -190,7 +194,7 @@ def begun_under_this_setting(reviews: Mapping[int, Reviewed]) -> dict[int, Revie
 
 
 def _between_merges(reviews: Sequence[Reviewed], *, setting: Setting) -> NDArray[np.float64]:
-    """``[num_workers, num_steps]`` seconds that workers stood still in the steps after which nothing was merged."""
+    """Return ``[num_workers, num_steps]`` seconds that workers stood still in steps after which nothing was merged."""
     num_steps = min(len(review.blocked_s) for review in reviews)
     first = reviews[0].clock - num_steps + 1
     alone = [place for place in range(num_steps) if (first + place - setting.delay) % setting.period]
@@ -200,7 +204,7 @@ def _between_merges(reviews: Sequence[Reviewed], *, setting: Setting) -> NDArray
 
 
 def _exchanges_s(reviews: Sequence[Reviewed]) -> list[float]:
-    """Of each exchange, the time it took whoever began it last; workers that only hear of it report none."""
+    """Return the time of each exchange for the last worker to begin it; workers that only receive it report none."""
     found: dict[float, float] = {}
     for review in reviews:
         for clock, took_s in review.exchanges:

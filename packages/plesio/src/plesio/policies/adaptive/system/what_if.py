@@ -1,14 +1,15 @@
-"""How long a step would take: the steps that were measured, run again in thought under other settings.
+"""Predicted step times: the measured steps are simulated again under other settings.
 
 A worker's step k ends ``compute`` after its last, an exchange ends ``transfer`` after the last worker has come to it,
-and a worker stops where the exchange that it should merge is not complete. Persistent slowness, chance and heavy tails
-count as they were measured; no distribution is assumed.
+and a worker stops if the exchange that it should merge is not complete. Persistent slowness, chance and heavy tails
+enter as they were measured; no distribution is assumed.
 
-All settings are run at once, an exchange of each at a time: what a review costs is its number of array operations, most
-of which are small. Those of the longest periods have the fewest exchanges and are through first.
+All settings are simulated at once, one exchange of each at a time: the cost of a review is its number of array
+operations, most of which are small. Settings with the longest periods have the fewest exchanges and finish first.
 
-On the store (SSP) a worker exchanges after every p steps, for half a transfer up and half a transfer down, and begins
-the step at clock k when all have been heard of at clock k - s: those that are behind, at their next exchange.
+On the store (SSP) a worker exchanges after every p steps, for half a transfer up and half a transfer down. It begins
+the step at clock k when all workers have been reported at clock k - s; workers that are behind report at their next
+exchange.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +27,11 @@ __all__ = ["predict_step_s", "predict_steps_s"]
 def predict_steps_s(
     compute_s: NDArray[np.float64], *, transfer_s: Callable[[Setting], float], settings: Sequence[Setting]
 ) -> dict[Setting, float]:
-    """Seconds that a step takes on average, if these steps were run under each of the settings, over and over.
+    """Return the seconds that a step takes on average, if these steps were run under each setting, over and over.
 
     Args:
         compute_s: ``[num_workers, num_steps]`` seconds of computing.
-        transfer_s: Seconds of an exchange under a setting, once all have come.
+        transfer_s: Seconds of an exchange under a setting, once all workers have come.
         settings: Periods and delays.
 
     >>> bsp = Setting.of(period=1, delay=0)
@@ -51,22 +52,22 @@ def predict_steps_s(
 
 
 def predict_step_s(compute_s: NDArray[np.float64], *, transfer_s: float, setting: Setting) -> float:
-    """`predict_steps_s` of one setting."""
+    """Return `predict_steps_s` of one setting."""
     return predict_steps_s(compute_s, transfer_s=lambda _: transfer_s, settings=[setting])[setting]
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchanges:
-    """Those that are run of some settings: all first ones, then all second ones, and so on.
+    """Exchanges of some settings: all first ones, then all second ones, and so on.
 
     Attributes:
         rounds: By setting, exchanges in one run through the recorded steps. The first run fills the pipeline, the
             second one counts.
-        numbers: Of each exchange, how many of its setting come before it.
-        owners: Which setting's it is.
-        starts: Clock at which it starts.
-        merges: Clock at which it is merged.
-        merges_before: Clock at which the one before it is.
+        numbers: By exchange, the number of earlier ones of its setting.
+        owners: By exchange, the index of its setting.
+        starts: By exchange, the clock at which it starts.
+        merges: By exchange, the clock at which it is merged.
+        merges_before: By exchange, the clock at which the one before it is merged.
     """
 
     rounds: NDArray[np.int64]
@@ -79,7 +80,7 @@ class _Exchanges:
     @staticmethod
     @lru_cache(maxsize=16)  # settings and the number of recorded steps seldom change from review to review
     def of(settings: tuple[Setting, ...], recorded: int) -> "_Exchanges":
-        """Those of settings that come with their periods rising: who has fewer exchanges comes later."""
+        """Make the exchanges of settings whose periods ascend: settings with fewer exchanges come later."""
         periods = np.array([setting.period for setting in settings])
         rounds = np.maximum(2, -(-recorded // periods))
         numbers, owners = np.nonzero(np.arange(2 * rounds[0])[:, None] < 2 * rounds)
@@ -92,7 +93,7 @@ class _Exchanges:
 def _run(
     compute_s: NDArray[np.float64], settings: Sequence[Setting], transfers_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Seconds of a step under each of the settings on the collective, whose periods rise; none has a delay, or all."""
+    """Return the seconds of a step by setting on the collective; periods ascend, and all have a delay or none."""
     recorded = compute_s.shape[1]
     exchanges = _Exchanges.of(tuple(settings), recorded)
     computed_s = _computed_s(compute_s, until=int(exchanges.merges.max()))
@@ -107,7 +108,7 @@ def _run(
 def _one_after_another(
     computed_s: NDArray[np.float64], exchanges: _Exchanges, transfers_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``[exchange, setting]``: when each ends if all workers go on together from there."""
+    """Return ``[exchange, setting]`` end times, if all workers go on together after each exchange."""
     spans_s = np.zeros((2 * exchanges.rounds[0], 2, len(transfers_s)))
     slowest_s = (computed_s[exchanges.starts] - computed_s[exchanges.merges_before]).max(axis=1)
     spans_s[exchanges.numbers, 0, exchanges.owners] = slowest_s
@@ -119,7 +120,7 @@ def _one_after_another(
 def _in_turns(
     computed_s: NDArray[np.float64], exchanges: _Exchanges, transfers_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``[exchange, setting]``: when each ends if workers make the steps of the delay before they wait for it."""
+    """Return ``[exchange, setting]`` end times, if workers make the steps of the delay before they wait."""
     # one more worker computes nothing: it comes to an exchange when the one before has ended
     computed_s = np.concatenate([computed_s, np.zeros((len(computed_s), 1))], axis=1)
     to_start_s = computed_s[exchanges.starts] - computed_s[exchanges.merges_before]
@@ -142,7 +143,7 @@ def _in_turns(
 
 
 def _computed_s(compute_s: NDArray[np.float64], *, until: int) -> NDArray[np.float64]:
-    """``[until + 1, num_workers]``: by clock, the seconds that all steps up to it compute, over and over."""
+    """Return ``[until + 1, num_workers]`` seconds of all steps up to each clock, with the recorded ones repeated."""
     num_workers, recorded = compute_s.shape
     sums_s = np.concatenate([np.zeros((1, num_workers)), np.cumsum(compute_s.T, axis=0)])
     cycles, column = np.divmod(np.arange(until + 1), recorded)
@@ -153,20 +154,20 @@ def _computed_s(compute_s: NDArray[np.float64], *, until: int) -> NDArray[np.flo
 def _run_on_store(
     compute_s: NDArray[np.float64], settings: Sequence[Setting], transfers_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Seconds of a step under each of the settings on the store."""
+    """Return the seconds of a step under each of the settings on the store."""
     num_workers, recorded = compute_s.shape
     bounds = np.array([setting.bound for setting in settings])
     periods = np.array([setting.period for setting in settings])
     counted = max(recorded, 2 * int(bounds.max()))  # as many before: a slow worker holds up nobody at once
     clocks = np.arange(2 * counted)[:, None]
     awaited = np.where(clocks > bounds, -((bounds - clocks) // periods) * periods, 0)
-    """By clock and setting, the clock at which all must have been heard of; at 0 all have."""
+    """By clock and setting, the clock that all workers must have reported; 0 for none."""
     own_s = np.where((clocks > 0) & (clocks % periods == 0), transfers_s, 0.0)[:, :, None]
-    """By clock and setting, what a worker's own exchange takes before it begins its step."""
+    """By clock and setting, the seconds of a worker's own exchange before it begins its step."""
     half_transfers_s = transfers_s[:, None] / 2
     steps_s = compute_s.T[np.arange(2 * counted) % recorded]
     heard_s = np.zeros((2 * counted + 1, len(settings), 1))
-    """By clock and setting, when all have heard of the last worker at it."""
+    """By clock and setting, the time at which all have the report of the last worker at it."""
     each = np.arange(len(settings))
     end_s = half_s = np.zeros((len(settings), num_workers))
     for clock in range(2 * counted):

@@ -1,1 +1,1 @@
-"""The training side: how much slack training can afford, and whether it diverges."""
+"""The training side: the slack that training can afford, and signs that it diverges."""

@@ -1,4 +1,4 @@
-"""Adaptive bound: slack grows while training is stable, is cut when it is not, and remembers what was too much.
+"""Adaptive bound: slack grows while training is stable, is cut when it is not, and avoids slack that failed before.
 
 States. The slack is a rung of the ladder 0, 1, 3, 7, ... 2^k - 1, at most ``largest_slack`` (D rungs above 0). A second
 rung, the *ceiling*, is the highest one that may be tried now.
@@ -8,26 +8,31 @@ rung, the *ceiling*, is the highest one that may be tried now.
     cut     at a sign of instability, at the earliest ``patience`` reviews after the last cut: the rung that failed is
             barred (the ceiling is one below it) and the slack drops by two rungs; c counts the cuts, b is ``back_off``
 
-So it is additive in rungs and multiplicative in steps, with a search for the largest rung that holds, as congestion
-control does it (Jacobson 1988; exponential back-off as in Ethernet, Metcalfe & Boggs 1976); the doubling per cut is
-what ends the oscillation that additive increase with multiplicative decrease alone would keep up forever.
+Changes are thus additive in rungs and multiplicative in steps, with a search for the largest rung that holds, as in
+congestion control (Jacobson 1988; exponential back-off as in Ethernet, Metcalfe & Boggs 1976). The doubling per cut
+ends the oscillation that additive increase with multiplicative decrease alone would keep up forever.
 
 Number of changes, whatever the signals are: a cut lowers the ceiling by at least one rung, so among any D + 1 cuts in
 succession there is a probe, which waited at least b 2^(c - D - 1) reviews after the first of them. Hence in n reviews
 
     cuts     c <= D + 1 + log2(max(1, n / b))
-    changes    <= D + 3 c          (a cut drops two rungs at most, and what rises has been dropped before)
+    changes    <= D + 3 c          (a cut drops two rungs at most, and a rung must be lost before it is gained again)
 
-which is O(log n). In between a rung lasts at least ``patience`` reviews.
+which is O(log n). In between, a rung lasts at least ``patience`` reviews.
 
-Signs of instability (any one): the loss is above its recent level by more than ``noise_factor`` times its own noise and
-by ``loss_rise``; the median of its last three values is as much above the lowest level in ``window`` reviews (a
-creeping rise, which a level follows); validation is below its recent level likewise; the gradient's norm has jumped by
-``norm_jump``; a gradient was not finite. A review in which nothing was told counts for nothing: without any news the
-slack stays where it is.
+Signs of instability (any one):
 
-Where to begin: at ``first_slack``. From 0 it takes ``patience`` reviews a rung to get to where slow networks need it,
-and until then every step waits for them; what is too much the first cut finds out.
+- the loss is above its recent level by more than ``noise_factor`` times its own noise and by ``loss_rise``;
+- the median of its last three values is as much above the lowest level in ``window`` reviews (a creeping rise, which
+  the level follows);
+- the validation metric is below its recent level likewise;
+- the gradient's norm has jumped by ``norm_jump``;
+- a gradient was not finite.
+
+A review without any of these figures counts for nothing: the slack does not change.
+
+The slack begins at ``first_slack``. From 0 it would take ``patience`` reviews a rung to reach the slack that slow
+networks need, and every step until then would wait for them; if ``first_slack`` is too much, the first cut corrects it.
 """
 
 import math
@@ -44,23 +49,23 @@ _RUNGS_CUT = 2
 
 
 def num_rungs(config: BoundTunerConfig) -> int:
-    """D: rungs of the ladder above 0."""
+    """Return D, the rungs of the ladder above 0."""
     return _rung(config.largest_slack)
 
 
 def most_changes(config: BoundTunerConfig, *, num_reviews: int) -> int:
-    """The bound of the module's head on changes of the slack in so many reviews."""
+    """Return the most changes of the slack in so many reviews; the module's head has the formula."""
     cuts = num_rungs(config) + 1 + math.log2(max(1.0, num_reviews / config.back_off))
     return num_rungs(config) + (1 + _RUNGS_CUT) * math.floor(cuts)
 
 
 def _rung(slack: int) -> int:
-    """The highest rung that allows no more than ``slack``."""
+    """Return the highest rung that allows no more than ``slack``."""
     return (slack + 1).bit_length() - 1
 
 
 class BoundTuner:
-    """The slack that training bears, found by trying; the module's head has the rule.
+    """Finds the slack that training bears by trying; the module's head has the rule.
 
     >>> tuner = BoundTuner(BoundTunerConfig(first_slack=0, largest_slack=15, patience=2))
     >>> def slack(loss: float) -> float:
@@ -98,7 +103,7 @@ class BoundTuner:
         self._advice = ComponentAdvice(slack=slack, reason=f"the slack starts at {slack}")
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take what a review saw; say how much slack training is found to bear."""
+        """Take a review's reading; return the slack that training is found to bear."""
         self._since_cut += 1
         self._since_ceiling += 1
         sign = self._signs.look(reading)
@@ -140,7 +145,7 @@ class _Sign:
 
 
 class _Signs:
-    """Judges a review: unstable (and why), stable, or silent."""
+    """Judges a review: unstable (with the reason), stable, or without figures."""
 
     __slots__ = ("_config", "_loss", "_metric", "_norm_sq")
 
@@ -151,7 +156,7 @@ class _Signs:
         self._norm_sq = RecentLevel(window=config.window, recent=RECENT, known_after=RECENT + 2)
 
     def look(self, reading: Reading) -> _Sign | None:
-        """None when nothing was told."""
+        """Return the first sign of instability, else of stability; None if the review has no figures."""
         found = [self._refused(reading), self._of_loss(reading), self._of_metric(reading), self._of_norm(reading)]
         told = [sign for sign in found if sign is not None]
         return next((sign for sign in told if sign.unstable), told[0] if told else None)

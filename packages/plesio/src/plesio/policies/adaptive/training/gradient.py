@@ -1,13 +1,15 @@
-"""A monitor that asks for tight consistency while gradient statistics are out of the ordinary.
+"""A monitor that asks for little slack while gradient statistics are out of the ordinary.
 
-The figures are those of `plesio.policies.adaptive.readings.gradient_figures`.
+`plesio.policies.adaptive.readings.gradient_figures` defines the statistics.
 
-The monitor. A figure is *out of the ordinary* when it exceeds ``trigger`` times its moving average (of the last
-``window`` readings) carried on by its trend, and its own noise as well. So a figure that grows or decays by a steady
-share does not trip it, nor one that is always erratic. The advice is then ``tight_slack`` for ``hold_reviews`` reviews;
-after that, and while every figure was below ``release`` times its average when it was last seen, the next of 1, 3, 7
-... every ``regrow_reviews``, and no objection beyond ``largest_slack``. An extraordinary figure enters the average cut
-to the trigger's value: one outlier moves it little, a new level becomes the ordinary one within a window.
+A figure is *out of the ordinary* when it exceeds ``trigger`` times its moving average (of the last ``window`` readings,
+extrapolated by their trend), and its own noise as well. A figure that grows or decays by a steady share does not trip
+the monitor, nor does one that is always erratic.
+
+The advice is then ``tight_slack`` for ``hold_reviews`` reviews. After that, while every figure was below ``release``
+times its average when it was last seen, the slack becomes the next of 1, 3, 7 ... every ``regrow_reviews``, and there
+is no objection beyond ``largest_slack``. An extraordinary figure enters the average cut to the trigger's value: one
+outlier moves it little, and a new level becomes the ordinary one within a window.
 """
 
 import itertools
@@ -22,7 +24,7 @@ from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdv
 __all__ = ["GradientMonitor"]
 
 _LEAST, _LARGEST = 1e-100, 1e100
-"""A figure beyond these is taken for them, so that nothing overflows."""
+"""Smallest and largest value of a figure; values beyond are clamped, so that nothing overflows."""
 
 
 class GradientMonitor:
@@ -48,12 +50,12 @@ class GradientMonitor:
         }
         self._advice = NO_OBJECTION
         self._ratios: dict[str, float] = {}
-        """Of each figure, the last one over its average."""
+        """Last value over its average, by figure."""
         self._since = 0
         """Reviews since the slack was last changed."""
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take the figures of a review, if it has any; say what the gradient allows from now on."""
+        """Take the figures of a review, if it has any; return the slack that the gradient allows."""
         self._since += 1
         tripped: dict[str, float] = {}
         if reading.gradient is not None:
@@ -94,7 +96,7 @@ class GradientMonitor:
 
 
 class _MovingAverage:
-    """Of one figure, with its trend and noise: says by how much a value is above what was to be expected."""
+    """Moving average of one figure, with its trend and noise."""
 
     __slots__ = ("_noise_factor", "_trigger", "_values", "_window")
 
@@ -105,7 +107,7 @@ class _MovingAverage:
         self._values: deque[float] = deque(maxlen=config.window)
 
     def take(self, value: float) -> tuple[float, bool]:
-        """Value over the moving average (carried on by a rising trend), and whether that is out of the ordinary."""
+        """Return value over the moving average (extrapolated if it rises), and True if that is out of the ordinary."""
         past = list(self._values)
         if len(past) < self._window // 2:
             if 0 < value < math.inf:
@@ -119,10 +121,10 @@ class _MovingAverage:
 
 
 def _growth(values: Sequence[float]) -> float:
-    """By how much the next value of a rising trend is above the average of ``values``; 1 when they do not rise.
+    """Return the next value of a rising trend over the average of ``values``; 1 if they do not rise.
 
-    For values that grow by a steady factor: the newer half over the older one is that factor over half a window, and
-    the next value is half a window and half a reading away from the middle.
+    Values are assumed to grow by a steady factor: the newer half over the older one is that factor over half a window,
+    and the next value is half a window and half a reading away from the middle.
     """
     half = len(values) // 2
     older, newer = statistics.median(values[:half]), statistics.median(values[-half:])
@@ -131,7 +133,7 @@ def _growth(values: Sequence[float]) -> float:
 
 
 def _log_noise(values: Sequence[float]) -> float:
-    """Standard deviation of log values about their trend, from the median size of their changes.
+    """Return the standard deviation of log values about their trend, from the median size of their changes.
 
     A change is the difference of two: its median size is 0.6745 * sqrt(2) standard deviations (normal noise).
     """

@@ -1,47 +1,49 @@
-"""Guard: notices divergence, and says which states are worth going back to.
+"""Guard: notices divergence, and tells which states are worth going back to.
 
-Each figure is held against its own recent past (`level`), in standard deviations of its own noise and as a share of its
-level; both must be exceeded. A *severity* above 1 is an alarm:
+Each figure is compared with its own recent past (`level`), in standard deviations of its own noise and as a share of
+its level; both must be exceeded. A *severity* above 1 is an alarm:
 
     loss        min(noises / noise_factor, share / loss_rise), of the newest value over its level, and of the median of
                 the last three over the lowest level of the window (a rise slow enough for the level to follow)
     worst loss  the same with ``worst_rise``: one bad worker among many shows here first
-    speed       the same with ``speed_jump`` and two thirds of the factor, for how far the shared parameters have come
-                since the last review over the sum of the learning rates; 1.5 times the jump where it rises slowly
-    norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm, if something else is
+    speed       the same with ``speed_jump`` and two thirds of the factor; 1.5 times the jump if it rises slowly. It is
+                the distance of the shared parameters from the last review's over the sum of the learning rates
+    norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm, if another figure is
                 half-way to an alarm: the norm of a few sampled batches is often extraordinary and does no harm alone
-    refused     share of steps without a finite gradient / refused_share, in two reviews in succession (a single one is
-                what mixed precision does when it lowers its scale; refused gradients do no harm meanwhile)
+    refused     share of steps without a finite gradient / refused_share, in two reviews in succession (mixed precision
+                refuses a single one when it lowers its scale; refused gradients do no harm meanwhile)
     infinite    a loss that is infinite: at once
     clipped     share of a worker's steps whose gradient was extraordinary and scaled down / clipped_share
 
-The *speed* sees first what is too loose. Where gradients are stale, or steps too long for the sharpest directions,
-parameters swing in these with an amplitude a that grows from step to step. The loss rises by λa²/2, which its noise
-hides for long, and with stale gradients it is that of parameters from before the swing; the norm of one worker's
-gradient is mostly noise. But the parameters go by a, and otherwise go little: over the learning rate, the length of the
-mean gradient of all steps and workers of a review, in which the noise averages out.
+The *speed* is the first figure to show that too much slack is allowed. If gradients are stale, or steps too long for
+the sharpest directions, parameters swing in these with an amplitude a that grows from step to step. The loss rises by
+λa²/2, which its noise hides for long, and with stale gradients it belongs to parameters from before the swing; the norm
+of one worker's gradient is mostly noise. But each swing moves the parameters by a, and otherwise they move little: over
+the learning rate, by the length of the mean gradient of all steps and workers of a review, in which the noise averages
+out.
 
-*Averted* is what shows in no more than some workers: their gradients were extraordinary and scaled down in a
-``clipped_share`` of the steps (`spike`), and the median worker's loss is where it was. Then there is nothing to go back
+Harm is *averted* if it shows in no more than some workers: their gradients were extraordinary and scaled down in a
+``clipped_share`` of the steps (`spike`), and the median worker's loss is at its level. Then there is nothing to go back
 from.
 
-While a level is not known (the first reviews, and after a restart), a loss counts as ``early_rise`` allows over the
-highest value that was ordinary.
+While a level is not known (the first reviews, and after a restart), a loss is compared with the highest value that was
+ordinary, and may exceed it by ``early_rise``.
 
 A *restart* of the learning rate is a rise by more than a third to a rate that the run has had before (warm restarts,
-Loshchilov & Hutter 2017): losses will rise and that is meant, so their levels are learned anew; the others are kept. A
-rate above all earlier ones excuses nothing.
+Loshchilov & Hutter 2017). Losses are meant to rise then, so their levels are learned anew; the others are kept. A rate
+above all earlier ones excuses nothing.
 
 After an alarm the guard is silent for ``rearm_reviews`` reviews, in which the runtime goes back to a good state and the
-loss with it; after one of harm averted, only about such. What is extraordinary is kept out of the levels, so the next
-alarm is measured against the state before the first one. Unless nothing was ordinary between two alarms: then the level
-is where training now stands, and is learned anew; the guard does not alarm forever about a thing that will not go away.
+loss with it; after averted harm, only about further averted harm. Extraordinary values are kept out of the levels, so
+the next alarm is measured against the state before the first one. If no value was ordinary between two alarms, the
+present values become the level: the guard does not alarm forever about a lasting change.
 
-What it cannot see. A review's figures are means over steps *before* its end, so what the last steps of a review did to
-the parameters shows in the next review. `good` therefore means: nothing was wrong with the steps that led here. A state
-is *known* to be good one review later; who keeps states should keep two, and go back to the older one.
+Its limits. A review's figures are means over steps *before* its end, so the effect of a review's last steps on the
+parameters shows in the next review. `good` therefore means: nothing was wrong with the steps that led here. A state is
+*known* to be good one review later; keep two states, and go back to the older one.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -54,24 +56,24 @@ from plesio.policies.adaptive.training.level import Excess, RecentLevel
 __all__ = ["Alarm", "Guard"]
 
 _MULTIPLE = 2 / 3
-"""Share of the noise factor that speed and norm must reach: they have to be multiples of their levels besides."""
+"""Share of the noise factor that speed and norm must reach: they must be multiples of their levels besides."""
 _CREEP = 1.5
-"""Times its jump that the speed must reach where it rises slowly, as it may in healthy training."""
+"""Multiple of its jump that the speed must reach if it rises slowly, as it may in healthy training."""
 _AGREES = 0.5
-"""Severity of something else that the norm needs for an alarm."""
+"""Severity of another figure that the norm needs for an alarm."""
 _RESTART = 4 / 3
-"""Times the last learning rate at which it has been raised on purpose."""
+"""Multiple of the last learning rate above which a rise is deliberate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Training diverges.
+    """Alarm: training diverges.
 
     Attributes:
         reason: One clause for people, such as ``the loss is 3.1, 12 times its noise above 0.42``.
-        averted: The shared parameters are unhurt; the module's head says when.
-        early: It comes in the first four reviews, when a figure is held against the highest of very few.
-        inputs: The numbers that it follows from, by name.
+        averted: True if the shared parameters are unhurt; the module's head has the condition.
+        early: True in the first four reviews, when a figure is compared with the highest of very few.
+        inputs: The numbers behind the alarm, by name.
     """
 
     reason: str
@@ -111,19 +113,17 @@ class Guard:
 
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
-        every = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_worst = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_typical = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
-        every_speed = RecentLevel(window=config.window, recent=RECENT, known_after=2 * RECENT)
+        every = functools.partial(RecentLevel, window=config.window, recent=RECENT, known_after=2 * RECENT)
+        # gradients are sampled in about every other review, so the norm has half as many values
         every_other = RecentLevel(window=config.window // 2, recent=RECENT, known_after=RECENT + 1)
         factor, norm_rise = config.noise_factor, config.norm_jump**2 - 1.0
         self._loss = _Watched(
-            "the loss", every, noise_factor=factor, rise=config.loss_rise, early_rise=config.early_rise
+            "the loss", every(), noise_factor=factor, rise=config.loss_rise, early_rise=config.early_rise
         )
-        self._worst = _Watched("the worst loss", every_worst, noise_factor=factor, rise=config.worst_rise)
+        self._worst = _Watched("the worst loss", every(), noise_factor=factor, rise=config.worst_rise)
         self._typical = _Watched(
             "the median worker's loss",
-            every_typical,
+            every(),
             noise_factor=factor,
             rise=config.loss_rise,
             early_rise=config.early_rise,
@@ -133,7 +133,7 @@ class Guard:
         )
         self._speed = _Watched(
             "the parameters' speed",
-            every_speed,
+            every(),
             noise_factor=_MULTIPLE * factor,
             rise=config.speed_jump - 1.0,
             creep_rise=_CREEP * config.speed_jump - 1.0,
@@ -144,20 +144,20 @@ class Guard:
         self._refused_before = 0.0
         """Severity of the refused gradients in the review before."""
         self._quiet = 0
-        """Reviews of silence left."""
+        """Number of reviews for which the guard is still silent."""
         self._averted = False
-        """The silence is about harm averted."""
+        """True if the silence is about averted harm."""
         self._alarmed = False
-        """Nothing has been ordinary since the last alarm."""
+        """True if nothing has been ordinary since the last alarm."""
         self._good = False
 
     @property
     def good(self) -> bool:
-        """Whether nothing was wrong with the steps that led to the present state: it is worth keeping."""
+        """True if nothing was wrong with the steps that led to the present state, so that it is worth keeping."""
         return self._good
 
     def observe(self, reading: Reading) -> Alarm | None:
-        """Take what a review saw; an alarm if training diverges."""
+        """Take a review's reading; return an alarm if training diverges."""
         self._num_reviews += 1
         self._look_for_restart(reading.learning_rate)
         found = [self._judge_refused(reading), self._judge_clipped(reading)]
@@ -168,10 +168,12 @@ class Guard:
         if reading.gradient is not None:
             found.append(self._judge_norm(reading.gradient.norm_sq, others=max(one[0] for one in found)))
         severity, alarm = max(found, key=lambda one: one[0])
+        # half an alarm is not good either: harm shows a review late
         averted = self._averts(reading)
         self._good = severity < 0.5 and not reading.num_refused and not reading.num_clipped
         if severity <= 1.0:
             self._alarmed = False
+        # silence after averted harm covers no alarm of real harm
         silent = self._quiet > 0 and (averted or not self._averted)
         self._quiet = max(0, self._quiet - 1)
         if silent or severity <= 1.0:
@@ -183,21 +185,21 @@ class Guard:
         return replace(alarm, averted=averted, early=self._num_reviews <= RECENT)
 
     def excuse(self) -> None:
-        """What it gave alarm for was nothing: levels are learned from here on, and it is not silent meanwhile."""
+        """Take back the last alarm: learn all levels anew, without silence."""
         self._learn_anew()
         self._quiet, self._alarmed = 0, False
 
     def tightened(self) -> None:
-        """The run gets less slack or another optimizer's steps: what speed and loss were before says nothing of them.
+        """Forget the levels of speed and losses: the run gets less slack, or another optimizer's steps.
 
         A worker that steps by itself fits its own data better than the mean of all fits them, so the loss that workers
-        report rises when they step together, and most where they have different data.
+        report rises when they step together, and most if they have different data.
         """
         for watched in (self._speed, self._loss, self._worst, self._typical):
             watched.level.clear()
 
     def _averts(self, reading: Reading) -> bool:
-        """Whether no more than some workers are affected, whose gradients were scaled down."""
+        """Return True if no more than some workers are affected, whose gradients were scaled down."""
         unhurt = math.isfinite(reading.typical_loss) and self._typical.judge(reading.typical_loss)[0] < 0.5
         return unhurt and reading.num_clipped >= self._config.clipped_share * reading.num_steps
 
@@ -215,7 +217,7 @@ class Guard:
             watched.highest = -math.inf
 
     def _judge_norm(self, norm_sq: float, *, others: float) -> tuple[float, Alarm]:
-        """Counts if the most severe of the ``others`` is half-way to an alarm; else it is ordinary, whatever it is."""
+        """Judge the norm, which counts only if the most severe of the ``others`` is half-way to an alarm."""
         severity, alarm = self._norm_sq.judge(norm_sq)
         if severity > 1.0 and others < _AGREES:
             self._norm_sq.level.add(norm_sq)
@@ -258,7 +260,7 @@ class _Watched:
         self.level = level
 
     def judge(self, value: float) -> tuple[float, Alarm]:
-        """How severe ``value`` is, and the alarm that it would be; what is ordinary becomes part of the level."""
+        """Return the severity of ``value`` and the alarm that it would be; an ordinary value enters the level."""
         if math.isinf(value) and value > 0:
             return math.inf, Alarm(reason=f"{self._name} is infinite", inputs={})
         if self.level.is_known:

@@ -1,12 +1,12 @@
-"""The recent level of a noisy figure, and its noise: both forgive outliers, and a trend does not count as noise.
+"""Recent level and noise of a figure: outliers count little, and a trend does not count as noise.
 
-The level is the median of the last few values. The noise is the scatter of one value about its trend, taken from second
-differences d = x(t) - 2 x(t-1) + x(t-2): a straight line gives zero; independent noise of standard deviation σ gives d
-one of sqrt(6) σ and a mean size of sqrt(6) sqrt(2/π) σ (after von Neumann et al. 1941, who take first differences).
-From n values that is itself uncertain, so it is taken 1 + 4/n times as large: without that, and with 16 values, 5 % of
-runs of 600 reviews of nothing but normal noise would have an excess above 7; with it and 24 values, 5.1.
+The level is the median of the last few values. The noise is the scatter of one value about its trend, computed from
+second differences d = x(t) - 2 x(t-1) + x(t-2). A straight line gives zero; independent noise of standard deviation σ
+gives d one of sqrt(6) σ and a mean size of sqrt(6) sqrt(2/π) σ (after von Neumann et al. 1941, who take first
+differences). From n values that estimate is itself uncertain, so it is multiplied by 1 + 4/n. Without that, and with 16
+values, 5 % of runs of 600 reviews of nothing but normal noise would have an excess above 7; with it and 24 values, 5.1.
 
-Values above zero are taken as logarithms as long as all of them are: a loss that has come down to a hundredth scatters
+Values are taken as logarithms as long as all of them are above zero: a loss that has come down to a hundredth scatters
 a hundredth as much in size, and about as much in proportion.
 """
 
@@ -21,22 +21,22 @@ __all__ = ["Excess", "RecentLevel"]
 _MEAN_SECOND_DIFFERENCE = math.sqrt(6) * math.sqrt(2 / math.pi)
 _UNCERTAINTY = 4.0
 _LEAST_NOISE = 1e-3
-"""Of the level: below this a figure counts as constant."""
+"""Share of the level; a figure with less noise counts as constant."""
 _CLIP = 3.0
 """Standard deviations above the level at which a value is cut before it becomes part of the level."""
 _LARGEST = 1e100
-"""Beyond this a value is taken for this one, so that nothing overflows."""
+"""Largest size of a value; values beyond are clamped, so that nothing overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A value against what was to be expected.
+    """A value compared with the expected one.
 
     Attributes:
         value: The value.
-        level: What was to be expected.
-        noises: By how many standard deviations of its own noise the value is above that.
-        share: By what share of the level's size it is above it.
+        level: The expected value.
+        noises: Standard deviations of its own noise by which the value is above the level.
+        share: Share of the level's size by which the value is above it.
     """
 
     value: float
@@ -46,7 +46,7 @@ class Excess:
 
 
 class RecentLevel:
-    """Level and noise of the values that were added last.
+    """Level and noise of the newest values.
 
     >>> level = RecentLevel(window=8, recent=3, known_after=4)
     >>> for value in (1.0, 1.1, 0.9, 1.0, 1.1, 0.9):
@@ -56,9 +56,9 @@ class RecentLevel:
     (1.0, 3.6, 1.0)
 
     Args:
-        window: Values that the noise is taken from, and levels that are remembered.
-        recent: The last values, whose median is the level.
-        known_after: Values after which there is a level.
+        window: Number of values from which the noise is computed, and of levels that are remembered.
+        recent: Number of newest values, whose median is the level.
+        known_after: Number of values after which there is a level.
     """
 
     __slots__ = ("_known_after", "_levels", "_noises", "_recent", "_values")
@@ -70,10 +70,10 @@ class RecentLevel:
         self._values: deque[float] = deque(maxlen=window)
         self._levels: deque[float] = deque(maxlen=window)
         self._noises: dict[bool, float] = {}
-        """By whether they are of logarithms; those that have been asked for since the last value."""
+        """Noises computed since the last value, by whether they are of logarithms."""
 
     def add(self, value: float) -> None:
-        """Take a value in; one far above the level counts as three standard deviations above."""
+        """Add a value; one far above the level counts as three standard deviations above."""
         assert not math.isnan(value)
         value = _within_range(value)
         if self.is_known:
@@ -91,7 +91,7 @@ class RecentLevel:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough values."""
+        """True if there are enough values."""
         return len(self._values) >= self._known_after
 
     @property
@@ -101,13 +101,13 @@ class RecentLevel:
         return statistics.median(list(self._values)[-self._recent :])
 
     def excess(self, value: float) -> Excess:
-        """How far ``value`` is above the level, which must be known."""
+        """Return the excess of ``value`` over the level, which must be known."""
         return self._excess(value, over=self.level)
 
     def creep(self, value: float) -> Excess:
-        """How far the median of ``value`` and the two before it is above the lowest level of the window.
+        """Return the excess of the median of ``value`` and the two before it over the lowest level of the window.
 
-        It notices a rise that is slow enough for the level to follow.
+        This finds a rise that is slow enough for the level to follow. The level must be known.
         """
         assert self.is_known, len(self._values)
         return self._excess(statistics.median([*list(self._values)[-2:], value]), over=min(self._levels))
@@ -122,7 +122,7 @@ class RecentLevel:
         return Excess(value=value, level=over, noises=noises, share=share)
 
     def _most(self) -> float:
-        """What a value is cut to."""
+        """Return the value to which larger ones are cut."""
         if self._least > 0:
             return self.level * math.exp(min(_CLIP * self._noise(logarithmic=True), 300.0))
         return self.level + _CLIP * self._noise(logarithmic=False)
@@ -132,7 +132,7 @@ class RecentLevel:
         return min(self._values)
 
     def _noise(self, *, logarithmic: bool) -> float:
-        """Standard deviation of one value about the trend, with its uncertainty; kept until a value is added."""
+        """Return the standard deviation of one value about the trend; it is kept until a value is added."""
         if logarithmic not in self._noises:
             if logarithmic:
                 self._noises[True] = max(_noise([math.log(value) for value in self._values]), _LEAST_NOISE)

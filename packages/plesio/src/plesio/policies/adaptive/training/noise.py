@@ -1,59 +1,63 @@
-"""What the noise of a worker's own batch costs an optimizer that divides by its gradients' size, as Adam does.
+"""Cost of the noise of a worker's batch to an optimizer that divides by its gradients' size, as Adam does.
 
 Such an optimizer takes steps of about the same length whatever the gradient is, in the direction of signal and noise
 alike. With ν the noise of one worker's gradient over its signal, tr Var(g) / ‖E g‖², the share of a step that is
-progress is 1 / sqrt(1 + ν); of a step with the mean of N gradients it is 1 / sqrt(1 + ν/N). Averaging what N workers
-have become takes the noise out afterwards, but the length of their progress stays that of noisy steps:
+progress is 1 / sqrt(1 + ν); of a step with the mean of N gradients it is 1 / sqrt(1 + ν/N). An average of N workers'
+replicas removes the noise afterwards, but the length of their progress stays that of noisy steps:
 
     efficiency = sqrt((1 + ν/N) / (1 + ν)),        from 1 (no noise) to 1 / sqrt(N) (nothing but noise)
 
-An optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean. Where the optimizer
-normalises, the system side counts a local step as that share of one (`ComponentAdvice.efficiency`), so local steps
-must save more time than they lose progress. Below ``least_efficiency`` there are none, since the formula is no theorem
-about a network. It is that of the noisiest of the last figures, and until a window of them is there, nothing is allowed
-either: an untrained model's gradients are all signal, and tell little.
+This is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
+Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N. An
+optimizer that does not normalise loses nothing: the mean of its steps is the step of the mean.
 
-*With the moments of the mean.* Adam, AdamW, RMSprop and Adagrad can remember, in local steps, what they would of the
-mean gradient (`LocalSGD.moments`). Then a local step is as long as a synchronous one and counts as a whole one. What is
-left is that gradients are taken where noise has led a replica, and that harms most at the beginning: a transformer that
-makes its local steps after the first quarter of its run ends as under BSP, and one that makes them from a twentieth on
-3 to 10 % above it. So in the first ``noisy_from`` of a run, or where nobody knows how long it is, there are none where
-a replica's own step is progress by less than ``least_efficiency``, however few share the noise, and else a slack of
-``noisy_slack`` at most. Afterwards it is that below ``least_efficiency``;
-1 below half of it, which only more than 16 workers come to; and above it whatever others allow. A worker's estimate of
-those moments is the noisier the more workers there are, and it takes steps until it is good (`mean_moments`): runs with
-4 to 8 times as many steps as workers ended a point lower with it (`docs/log.md`, section 59). So in a run of fewer than
-``least_steps`` times as many, local steps are treated as if the moments were not kept.
+If the optimizer normalises, the system side counts a local step as that share of one (`ComponentAdvice.efficiency`), so
+local steps must save more time than they lose progress. Below ``least_efficiency`` there are none, since the formula is
+no theorem about a network. The efficiency is computed from the noisiest of the last figures. Until a window of them is
+there nothing is allowed either: an untrained model's gradients are all signal, and predict little.
 
-*While the rate rises*, in that first part of a run, there are no local steps: gradients are cleaner in a warm-up than
-they soon will be. With four workers ν of that transformer was 0.5 to 2 in step 33, far above 10 after the warm-up, and
-local steps from step 40 on ended 9 % above BSP (`docs/log.md`, section 61).
+*Moments of the mean.* Adam, AdamW, RMSprop and Adagrad can keep, in local steps, the moments that they would have with
+the mean gradient (`LocalSGD.moments`). A local step is then as long as a synchronous one and counts as a whole one. One
+cost remains: gradients are computed at replicas that noise has moved, which harms most at the beginning. A transformer
+that makes local steps after the first quarter of its run ends as under BSP; one that makes them from a twentieth on
+ends 3 to 10 % above it. The slack with these moments is therefore:
 
-*By racks.* Where the n workers of R racks step together in their racks, R replicas step on batches that are n/R times
-as large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
+    first ``noisy_from`` of a run, or       0 if a replica's own step makes less progress than ``least_efficiency``,
+    its length is unknown                   however few share the noise; else ``noisy_slack``
+    later, above ``least_efficiency``       unlimited
+    later, below it                         ``noisy_slack``
+    later, below half of it                 1; only more than 16 workers come to it
+
+A worker's estimate of these moments is the noisier the more workers there are, and it needs steps until it is good
+(`mean_moments`): runs with 4 to 8 times as many steps as workers ended a point lower with it (`docs/log.md`, section
+59). So in a run of fewer than ``least_steps`` times as many, local steps are treated as if the moments were not kept.
+
+*Rising rate.* While the learning rate rises in that first part of a run, there are no local steps: gradients have less
+noise in a warm-up than after it. With four workers ν of that transformer was 0.5 to 2 in step 33, far above 10 after
+the warm-up, and local steps from step 40 on ended 9 % above BSP (`docs/log.md`, section 61).
+
+*Racks.* If the n workers of R racks step together in their racks, R replicas step on batches that are n/R times as
+large, with a noise of ν R/n: averaged over workers that holds for racks of different sizes too. Their efficiency is
 
     sqrt((1 + ν/n) / (1 + ν R/n)),        from 1 to 1 / sqrt(R)
 
 With 16 workers in 2 racks at ν = 1 it is 0.97 between racks and 0.73 between workers.
 
-*On the store* the servers normalise by the mean of a round (`plesio.runtime.server.interleaved`) and no worker steps
-by itself, as long as it exchanges at every step: there is no objection to that, but in the first ``noisy_from`` of the
-run, or where nobody knows how long it is. A transformer under Adam that went to the store in its fifth step had not
+*Store.* The servers normalise by the mean of a round (`plesio.runtime.server.interleaved`) and no worker steps by
+itself, as long as it exchanges at every step. So there is no objection to the store, except in the first ``noisy_from``
+of the run, or if its length is unknown. A transformer under Adam that went to the store in its fifth step had not
 recovered after fifty, and two autoencoders that went there in their fortieth took 1.2 and 1.7 times as long as under
-BSP (`docs/log.md`, section 60). It is priced, though: where gradients
-are so noisy that local steps are out of the question, a step on the store counts as ``store_efficiency`` of one. That
-transformer needs 1.3 to 1.7 times as many of them, whose gradients come a round late; nothing measured while it trains
-tells so, and a trial of a few reviews does not see it (`docs/log.md`, section 57).
+BSP (`docs/log.md`, section 60). But the store has a price: if gradients are so noisy that there are no local steps, a
+step on the store counts as ``store_efficiency`` of one. That transformer needs 1.3 to 1.7 times as many of them, with
+gradients that come a round late; no measurement during training shows it, nor does a trial of a few reviews
+(`docs/log.md`, section 57).
 
-*Workers whose data differ.* Between workers gradients vary by the noise of their batches, and by what their data have
-of their own; within a worker, from one step to the next, by the noise alone and by how far the mean gradient moves. So
-where the first was once above ``largest_spread`` times the second (and 1 + 2/N times that, for chance), workers draw
-from different data, and local steps lead them apart (Zhao et al. 2018, "Federated Learning with Non-IID Data";
-Karimireddy et al. 2020). That does not change while training runs, but shows less when replicas differ. So from then
-on, whatever the optimizer is, a slack of ``spread_slack`` is all that is allowed, but for the store.
-
-It is the argument of square-root scaling for Adam (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive
-Gradient Algorithms") turned round: there the rate grows with the root of the batch, here the batch shrinks by N.
+*Different data.* Between workers gradients vary by the noise of their batches and by the differences of their data;
+within a worker, from one step to the next, by the noise and by the move of the mean gradient. If the first was once
+above ``largest_spread`` times the second (and 1 + 2/N times that, for chance), workers draw from different data, and
+local steps lead them apart (Zhao et al. 2018, "Federated Learning with Non-IID Data"; Karimireddy et al. 2020). That
+does not change during training, but shows less when replicas differ. So from then on, whatever the optimizer is, the
+slack is at most ``spread_slack``, except on the store.
 """
 
 import math
@@ -65,11 +69,11 @@ from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdv
 __all__ = ["NoiseMonitor"]
 
 ROUNDING = 1e-6
-"""Share of a learning rate by which one that stays may seem to rise."""
+"""Share of a learning rate by which a constant one may seem to rise."""
 
 
 class NoiseMonitor:
-    """Objects to slack where an optimizer that normalises would learn noise; the module's head has the rule.
+    """Objects to slack if an optimizer that normalises would learn noise; the module's head has the rule.
 
     Args:
         config: Its parameters.
@@ -80,14 +84,14 @@ class NoiseMonitor:
     def __init__(self, config: NoiseConfig) -> None:
         self._config = config
         self._ratios: deque[float] = deque(maxlen=config.window)
-        """ν of the last readings with figures."""
+        """ν of the newest readings with figures."""
         self._highest_rate = 0.0
-        """The learning rate at most, so far."""
+        """The highest learning rate so far."""
         self._spread = 0.0
-        """The largest variance between workers over that within them that was too large, so far."""
+        """The largest variance between workers over that within them, of those that were too large; 0 if none was."""
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take the figures of a review, if it has any; say whether workers may step on their own."""
+        """Take the figures of a review, if it has any; return the slack that workers may have."""
         if reading.num_workers == 1:
             return NO_OBJECTION
         figures = reading.gradient
@@ -141,7 +145,7 @@ class NoiseMonitor:
         )
 
     def _slack(self, ratio: float, *, share: float, reading: Reading) -> float:
-        """What is allowed to replicas of that share of the workers, at this ν of one worker."""
+        """Return the slack of replicas of that share of the workers, at this ν of one worker."""
         config, has_moments = self._config, self._has_moments(reading)
         if has_moments and self._begins(reading):
             noisy = _efficiency(ratio, share=share, num_workers=math.inf) < config.least_efficiency
@@ -154,26 +158,31 @@ class NoiseMonitor:
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
 
     def _rises(self, rate: float) -> bool:
-        """Whether the learning rate is above all before it."""
+        """Return True if the learning rate is above all before it."""
         rises = 0 < self._highest_rate < rate * (1 - ROUNDING)
         self._highest_rate = max(self._highest_rate, rate)
         return rises
 
     def _begins(self, reading: Reading) -> bool:
-        """Whether the beginning of the run is not known to be over."""
+        """Return True unless the beginning of the run is known to be over."""
         return reading.progress is None or reading.progress < self._config.noisy_from
 
     def _has_moments(self, reading: Reading) -> bool:
-        """Whether local steps keep the moments of the mean gradient, in a run that is long enough for it."""
+        """Return True if local steps keep the moments of the mean gradient, in a run that is long enough for it."""
         if not reading.shares_moments or not reading.progress:
             return reading.shares_moments
         return reading.clock / reading.progress >= self._config.least_steps * reading.num_workers
 
 
 def _efficiency(ratio: float, *, share: float, num_workers: float) -> float:
-    """The module's head has the formula; ``ratio`` is ν, ``share`` the number of replicas over that of workers.
+    """Return the efficiency by the formula of the module's head.
 
-    Of infinitely many workers it is the share of a replica's own step that is progress.
+    With infinitely many workers it is the share of a replica's own step that is progress.
+
+    Args:
+        ratio: ν.
+        share: Number of replicas over that of workers.
+        num_workers: N.
     """
     return math.sqrt(
         1 / (share * num_workers) if ratio == math.inf else (1 + ratio / num_workers) / (1 + ratio * share)

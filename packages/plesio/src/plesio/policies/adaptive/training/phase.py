@@ -1,52 +1,52 @@
-"""Phases of training, found while it goes on: critical, stable, final; and less slack in those that are sensitive.
+"""Phases of training, found while it runs: critical, stable, final; with less slack in the sensitive ones.
 
-What the phases mean. A *cycle* begins with the run and whenever the learning rate rises by a tenth over its lowest
-value (a warm-up, a warm restart). Its *budget* is the sum of its learning rates: how far it can move the parameters, up
-to the size of the gradients.
+Meaning of the phases. A *cycle* begins with the run and whenever the learning rate rises by a tenth over its lowest
+value (a warm-up, a warm restart). Its *budget* is the sum of its learning rates: the distance by which it can move the
+parameters, up to the size of the gradients.
 
     critical   the rate rises; or it has jumped up, and has not yet spent a twentieth of a cycle's budget since; or
                training begins (or is set back, as by other data) and most of the loss's fall is still to come
     final      less than a twentieth of the cycle's budget is left: the rate is annealed, or few steps are to come
     stable     all else
 
-The learning rate speaks first: who writes a warm-up marks the first phase, and its end ends it, whatever the loss does.
-The loss decides only where the schedule is silent. A step decay is no phase of its own: at a smaller rate the replicas
-of workers differ less, so nothing asks for strictness that was not needed before (Gu et al. 2024 lengthen the period
-then). It is the beginning of ``final`` if it is deep enough, and else nothing.
+The learning rate takes precedence: a warm-up marks the first phase, and its end ends that phase, whatever the loss
+does. The loss decides only if the schedule is silent. A step decay is no phase of its own: at a smaller rate the
+replicas of workers differ less, so it needs no strictness that was not needed before (Gu et al. 2024 lengthen the
+period then). It begins ``final`` if it is deep enough, and otherwise changes nothing.
 
-Where to be strict. Early: steps that are too large for an untrained model harm for good, which is what warm-up prevents
-(Goyal et al. 2017); what goes wrong in the first epochs is not made good later (Achille et al. 2019); communicating
-exactly first and rarely later keeps accuracy (post-local SGD, Lin et al. 2020; Sync-Switch, Li et al. 2021; Accordion,
-Agarwal et al. 2021, which takes what follows a step decay for critical as well). Late: local steps raise the noise in
+Reasons to be strict. Early: steps that are too large for an untrained model harm for good, which warm-up prevents
+(Goyal et al. 2017); damage of the first epochs is not repaired later (Achille et al. 2019); exact communication first
+and rare communication later keeps accuracy (post-local SGD, Lin et al. 2020; Sync-Switch, Li et al. 2021; Accordion,
+Agarwal et al. 2021, which takes the time after a step decay for critical as well). Late: local steps raise the noise in
 which SGD ends, so the period should shrink as the loss does (AdaComm, Wang & Joshi 2019). Hence ``direction``.
 
-How they are found:
+Rules that find them:
 
 - *Rate*. A cycle begins when the rate exceeds ``rise`` times its lowest since the last peak. It rises for as long as it
-  grows by half of what it grew by before (every review; or, where a schedule moves once an epoch, every few reviews). A
-  rise that is over after one review is a jump.
-- *Budget*. The future being unknown, what is left is the smaller of two estimates: a straight line down to zero, or
-  where the fall slows down a parabola, continued from the last three reviews if the rate fell in each; and the present
-  rate for the steps that progress says are to come. ``final_share`` of its peak is final in any case (after a step
-  decay nobody knows how long the new rate lasts). Only a new cycle ends ``final``.
-- *Start*. Two figures fall: the loss and the norm of the mean gradient. Of each, h is the highest value, r the recent
+  grows by half of its last growth (every review; or, if a schedule moves once an epoch, every few reviews). A rise that
+  is over after one review is a jump.
+- *Budget*. The future is unknown, so the rest is the smaller of two estimates. One is a straight line down to zero, or
+  a parabola if the fall slows down, extrapolated from the last three reviews if the rate fell in each; the other is the
+  present rate for the steps that progress predicts. ``final_share`` of its peak is final in any case (after a step
+  decay it is unknown how long the new rate lasts). Only a new cycle ends ``final``.
+- *Start*. Two figures fall: the loss and the norm of the mean gradient. For each, h is the highest value, r the recent
   one (mean over the last third of the steps), m that of half the steps ago. Its fall is over when the newer half holds
   less than ``settled_loss`` (``settled_gradient``) of it: m - r < settled (h - r). Steps are counted from the start, so
   an exponential fall ends at about the same height whatever its time constant. The start is over when both falls are:
-  the loss alone is early where a fast fall is followed by a long slow one, the gradient alone is noisy. A loss that
-  has fallen by less than ``least_fall`` of h, or by less than ``straightness`` of its way up and down, does not fall:
-  the model was trained before. If it falls after all (as long as its way is straight, and for ``start_steps`` in any
-  case) the phase is critical again. Without a loss, ‖E g‖² below ``noise_share`` of ‖g‖² tells a trained model; with
-  neither loss nor gradient the metric takes their place; with nothing a start lasts ``start_steps``.
+  the loss alone is early if a long slow fall follows a fast one, the gradient alone is noisy. A loss that has fallen by
+  less than ``least_fall`` of h, or by less than ``straightness`` of its way up and down, does not fall: the model was
+  trained before. If it falls after all (as long as its way is straight, and for ``start_steps`` in any case) the phase
+  is critical again. Without a loss, ‖E g‖² below ``noise_share`` of ‖g‖² shows a trained model; with neither loss nor
+  gradient the metric takes their place; without any of them a start lasts ``start_steps``.
 - *Setback*. A loss above its usual level by ``setback`` of it, by ``setback_noise`` standard deviations, and by
-  ``least_fall`` of what it once fell by: twice in a row, or once by twice as much. A start follows.
+  ``least_fall`` of its whole fall: twice in a row, or once by twice as much. A start follows.
 
-How long the end is strict. Under a cosine the last twentieth of the rates' sum takes three tenths of the steps. So
-where it is known how many steps there are, the last ``final_steps`` of them are strict, whatever the rate does, and a
-final phase before them allows anything.
+Length of the strict end. Under a cosine the last twentieth of the rates' sum takes three tenths of the steps. So if the
+number of steps is known, the last ``final_steps`` of them are strict, whatever the rate does, and a final phase before
+them allows anything.
 
-Noise does not make the phase flap: a setback must exceed it and needs four usual readings before, and a start that was
-taken for over can return to ``critical`` once.
+Noise does not make the phase flap: a setback must exceed it and needs four usual readings before, and a start that
+counted as over can return to ``critical`` once.
 """
 
 import math
@@ -60,8 +60,8 @@ from plesio.policies.adaptive.training.verdict import STRICT, Phase, Verdict
 __all__ = ["PhaseDetector"]
 
 _AHEAD = 1.5
-"""Reviews until the end begins at which it is time to act: the next may be late by half of one, and acting takes as
-long where workers on the store have to be stopped."""
+"""Reviews before the end at which it is time to act: the next one may be half a review late, and acting takes as long
+if workers on the store must be stopped."""
 
 
 class PhaseDetector:
@@ -83,21 +83,21 @@ class PhaseDetector:
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
         self._ends = False
-        """The last steps have begun, as far as it is known how many there are."""
+        """True if the last steps have begun, as far as their number is known."""
         self._rate = RateCycles(config)
         self._usual_loss = UsualLoss(config)
         self._start: TrainingStart | None = TrainingStart(config)
-        """The one that is not over."""
+        """The start that is not over, if any."""
         self._verdict = Verdict(phase="critical", reason="training has just begun", inputs={})
-        """What the phase follows from; renewed with every reading while the phase is critical."""
+        """The verdict on the phase; renewed by every reading while the phase is critical."""
 
     @property
     def phase(self) -> Phase:
-        """That of the steps to come."""
+        """Phase of the steps to come."""
         return self._verdict.phase
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take a review's reading; say what the phase allows from now on, and what made it this phase."""
+        """Take a review's reading; return the slack that the phase allows, with the reason for the phase."""
         self._rate.observe(reading, is_critical=self.phase == "critical")
         verdict = self._by_rate() or self._by_figures(reading)
         if verdict.phase != self.phase or verdict.phase == "critical":
@@ -109,7 +109,7 @@ class PhaseDetector:
         return ComponentAdvice(slack=slack, reason=reason, inputs=self._verdict.inputs)
 
     def _is_strict(self, reading: Reading) -> bool:
-        """Whether the steps to come are in a phase that is strict; the end is the last steps, where they are known."""
+        """Return True if the steps to come are strict: by their phase, or as the last ones, if these are known."""
         strict = STRICT[self._config.direction]
         if "final" not in strict or reading.progress is None or not reading.clock:
             return self.phase in strict
@@ -118,7 +118,7 @@ class PhaseDetector:
         return self._ends or (self.phase == "critical" and "critical" in strict)
 
     def _by_rate(self) -> Verdict | None:
-        """What the learning rate says; None where it is silent."""
+        """Return the learning rate's verdict, or None."""
         verdict = self._rate.verdict()
         if verdict is None:
             return self._verdict if self.phase == "final" else None
@@ -127,7 +127,7 @@ class PhaseDetector:
         return verdict
 
     def _by_figures(self, reading: Reading) -> Verdict:
-        """What loss, gradient and metric say."""
+        """Return the verdict by loss, gradient and metric."""
         if self._start is None:
             setback = self._usual_loss.observe(reading)
             if setback is None:

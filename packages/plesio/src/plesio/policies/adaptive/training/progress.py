@@ -1,35 +1,34 @@
-"""Whether training goes on as it did: a change that makes steps shorter is judged by the loss, and undone if it costs.
+"""Trials of changes: a change that shortens steps is judged by the loss, and undone if it costs too much progress.
 
 The system side predicts seconds a step, and seconds are not progress. So there is no slack and no store in the first
-``warm_up`` reviews, in which training shows how it goes without; and every change to a looser setting is on *trial* for
+``warm_up`` reviews, which show how training goes without them; and every change to a looser setting is on *trial* for
 the next reviews. Let y be the loss of a review (the mean over its steps and workers), y0 the last one before the
-change, and F by how much the loss had fallen over the S steps before that (over at most ``window`` reviews). If
-training went on as it did, the loss would fall further; the curves of training flatten, so of what it would come to in
-another Δ steps only a part is asked for:
+change, and F the fall of the loss over the S steps before that (over at most ``window`` reviews). Without a change the
+loss would fall further; the curves of training flatten, so the trial demands only a part of the fall in another Δ
+steps:
 
     expected(Δ) = y0 - keeps · min(F · Δ / (S + Δ), E(Δ))
 
-The first is what a hyperbola falls. E is what an exponential falls that lost as much in the newer and in the older half
-of those reviews as the loss did. ``keeps`` is the time of a step over that before the change, as predicted, because
-what saves a tenth of the time must not cost more than a tenth of the progress; at least `keeps` and at most
-`most_kept`, for curves flatten in other ways too. The trial *fails* as soon as
+The first term is the fall of a hyperbola. E is the fall of an exponential that lost as much in the newer and in the
+older half of those reviews as the loss did. ``keeps`` is the predicted time of a step over that before the change,
+because a change that saves a tenth of the time must not cost more than a tenth of the progress; at least `keeps` and at
+most `most_kept`, for curves flatten in other ways too. The trial *fails* as soon as
 
     y(Δ) > expected(Δ) + noise_factor · σ + least_rise · |y0|
 
 σ is the error of both losses and of F: of each review the scatter of the workers' means over the root of their number,
-or, where that is more, the scatter of the reviews about their trend. Workers that draw from different data scatter
-more, and are judged more mildly. Without a loss nothing is judged, nor without two reviews before the change: one says
-nothing of how training goes, and at the beginning losses may rise by themselves.
+or, if that is more, the scatter of the reviews about their trend. Workers that draw from different data scatter more,
+and are judged more mildly. Nothing is judged without a loss, nor with fewer than two reviews before the change: one
+shows no trend, and at the beginning losses may rise by themselves.
 
-A trial goes on when the setting is left before it is over, for another reason: harm shows late.
+A trial goes on when the setting is left before it is over for another reason: harm shows late.
 
-What failed is barred: its *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding,
-low rank), from half of its slack on, for ``back_off`` reviews, twice as many after every further failure. Where racks
-are barred, so is rounding between them; and what racks do not bear single workers bear even less: local steps are
-barred as well.
-For ``rest`` reviews, and for as many as there have been, nothing that is looser than the setting before the trial is
-taken: so training shows how it goes without, and a run of any length has few failures. Where the loss is above what it
-was before the trial, and not by its noise, the run goes back to the last good state as well.
+A failure bars the change's *kind* (local steps, racks, rounding between racks, racks on the store, the store, rounding,
+low rank), from half of its slack on, for ``back_off`` reviews, twice as many after every further failure. If racks are
+barred, so is rounding between them; and single workers bear even less than racks do, so local steps are barred as well.
+For ``rest`` reviews, and for as many as there have been, nothing looser than the setting before the trial is taken:
+this shows again how training goes without the change, and a run of any length has few failures. If the loss is above
+its value before the trial, by more than its noise, the run goes back to the last good state as well.
 """
 
 import itertools
@@ -47,19 +46,19 @@ from plesio.policies.adaptive.system.setting import Sent, Setting
 __all__ = ["Failure", "ProgressJudge"]
 
 _MEDIAN = 0.6745
-"""Of the absolute value of a standard normal number."""
+"""Median of the absolute value of a standard normal number."""
 
 Kind = Literal["local", "racks", "rounded racks", "racks on the store", "store", "rounded", "low rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A change that training did not bear.
+    """Failure: a change that training did not bear.
 
     Attributes:
         reason: One clause.
-        harmed: Whether the loss is above what it was before the change.
-        inputs: The figures behind it, by name.
+        harmed: True if the loss is above its value before the change.
+        inputs: The figures behind the failure, by name.
     """
 
     reason: str
@@ -91,7 +90,7 @@ class _Bar:
 
 
 class ProgressJudge:
-    """Watches what changes do to the loss; the module's head has the rule.
+    """Judges changes by the loss; the module's head has the rule.
 
     >>> judge = ProgressJudge(ProgressConfig())
     >>> def look(clock: int, loss: float) -> Failure | None:
@@ -119,12 +118,12 @@ class ProgressJudge:
 
     @property
     def on_trial(self) -> bool:
-        """Whether the setting in force is on trial."""
+        """True if a change is on trial."""
         return self._trial is not None
 
     @property
     def advice(self) -> ComponentAdvice:
-        """What it has against slack altogether, whatever the setting."""
+        """The slack that it allows altogether, whatever the setting."""
         if self._reviews < self._config.warm_up:
             return ComponentAdvice(slack=0, reason="training shows first how it goes without slack")
         if self._resting_at is not None and self._reviews < self._rest_until:
@@ -134,7 +133,7 @@ class ProgressJudge:
         return NO_OBJECTION
 
     def observe(self, reading: Reading) -> Failure | None:
-        """Take a review; say whether the setting in force is to be left."""
+        """Take a review's reading; return a failure if the setting in force is to be left."""
         self._reviews += 1
         if not math.isfinite(reading.loss):
             return None
@@ -144,7 +143,7 @@ class ProgressJudge:
         return failure
 
     def allows(self, setting: Setting) -> bool:
-        """Whether no failure speaks against ``setting`` now."""
+        """Return True if no failure bars ``setting`` now."""
         kinds = _kinds(setting)
         if not kinds:
             return True
@@ -156,12 +155,12 @@ class ProgressJudge:
         return all(self._reviews >= bar.until or 2 * setting.slack < bar.slack for bar in bars)
 
     def changed(self, before: Setting, after: Setting, *, cost: float = 0.0) -> None:
-        """Another setting is in force from now on.
+        """Take note that another setting is in force from now on.
 
         Args:
-            before: That was in force.
-            after: That is.
-            cost: Predicted time of a step over that before.
+            before: The setting in force until now.
+            after: The setting in force from now on.
+            cost: Predicted time of a step under ``after`` over that under ``before``.
         """
         if _looser(after, before):
             known = tuple(self._points)
@@ -171,7 +170,7 @@ class ProgressJudge:
             self._points.clear()
 
     def failed(self) -> None:
-        """Training diverges: whatever is on trial has failed, and the losses so far say nothing of those to come."""
+        """Fail the change on trial, and forget all losses: training diverges, so they predict nothing."""
         if self._trial is not None:
             self._bar(self._trial)
         self._points.clear()
@@ -225,7 +224,7 @@ _KINDS_TOGETHER: Mapping[Sent, tuple[Kind, ...]] = {
 
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
-    """What makes the setting looser than BSP; of what is new the last is to blame where it fails; may be empty."""
+    """Return the kinds by which ``setting`` is looser than BSP, perhaps none; of new ones the last is to blame."""
     if setting.on_store:
         return ("racks on the store",) if setting.by_racks else ("store",)
     if setting.steps_together:
@@ -236,7 +235,7 @@ def _kinds(setting: Setting) -> tuple[Kind, ...]:
 
 
 def _looser(after: Setting, before: Setting) -> bool:
-    """Whether training has more to bear, or something else."""
+    """Return True if training has more to bear under ``after`` than under ``before``, or something else."""
     kinds = _kinds(after)
     if after.slack == 0 < before.slack:
         return False
@@ -245,7 +244,7 @@ def _looser(after: Setting, before: Setting) -> bool:
 
 
 def _further_fall(points: tuple[_Point, ...], num_steps: int) -> tuple[float, float]:
-    """By how much the loss would fall in so many steps, after the share of its fall so far that a hyperbola would."""
+    """Return a hyperbola's share of the fall so far in so many further steps, and the expected fall of the loss."""
     first, last = points[0], points[-1]
     over, fell = last.clock - first.clock, max(0.0, first.loss - last.loss)
     if not over:
@@ -265,10 +264,10 @@ def _further_fall(points: tuple[_Point, ...], num_steps: int) -> tuple[float, fl
 
 
 def _scatter(points: tuple[_Point, ...]) -> float:
-    """Standard deviation of one loss about the trend of the reviews before the change; 0 where there are too few.
+    """Return the standard deviation of one loss about the trend before the change; 0 if there are too few.
 
-    By second differences, which a steep fall that flattens has too, all of one sign: then by how they differ, but not
-    below a third of what they would say, since there are few.
+    It is computed from second differences. A steep fall that flattens has such differences too, all of one sign: then
+    it is computed from their changes, but not below a third of the first estimate, since there are few.
     """
     losses = [point.loss for point in points]
     second = [c - 2 * b + a for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]

@@ -1,4 +1,4 @@
-"""The cycles of a learning rate: whether it rises, has just jumped, or is nearly spent.
+"""Cycles of a learning rate: a rate that rises, has just jumped, or is nearly spent.
 
 `plesio.policies.adaptive.training.phase` has the rules, under *Rate* and *Budget*.
 """
@@ -13,13 +13,13 @@ from plesio.policies.adaptive.training.verdict import LARGEST, Verdict
 __all__ = ["RateCycles"]
 
 _KEEPS_RISING = 0.5
-"""Share of its last growth by which a rate that still rises grows."""
+"""Share of its last growth by which a rising rate must grow to count as rising."""
 _SLOWS_DOWN = 0.99
-"""Newest fall of the rate over the oldest of three, below which it slows down."""
+"""Newest fall of the rate over the oldest of three, below which the fall slows down."""
 
 
 class RateCycles:
-    """The learning rate's cycles: whether it rises, has just jumped, or is nearly spent."""
+    """Follows the cycles of one learning rate."""
 
     __slots__ = (
         "_budget",
@@ -44,24 +44,24 @@ class RateCycles:
         self._config = config
         self._last = self._lowest = math.nan
         self._peak = self._budget = 0.0
-        """Of this cycle: the highest rate, and the sum of the rates so far."""
+        """The highest rate and the sum of the rates of this cycle so far."""
         self._jump_budget = 0.0
-        """What of the budget belongs to a jump."""
+        """Part of the budget that belongs to a jump."""
         self._rises = False
         self._rise = 0.0
-        """By how much it grew when it did so last, a step."""
+        """Growth of the rate a step, when it last grew."""
         self._num_rises = self._num_flat = self._since_rise = 0
-        """Reviews: in which it rose, in which it did not since then, and since the last rise or the start."""
+        """Numbers of reviews in which it rose, in which it did not since then, and since the last rise or the start."""
         self._gap = 1
-        """The most reviews between two rises."""
+        """Most reviews between two rises."""
         self._falls: deque[float] = deque(maxlen=3)
-        """By how much it fell, a step."""
+        """Falls of the rate a step, in the last reviews."""
         self._num_steps = 0
         self._first_progress: tuple[int, float] | None = None
         self._left = 1.0
 
     def observe(self, reading: Reading, *, is_critical: bool) -> None:
-        """Take the next rate; one that is no number counts for nothing."""
+        """Take the next rate; NaN and extreme values are skipped."""
         rate, num_steps = reading.learning_rate, max(1, reading.num_steps)
         self._num_steps += num_steps
         if not 0 <= rate < LARGEST:
@@ -103,9 +103,9 @@ class RateCycles:
                 self._jump_budget = 0.0
 
     def _budget_left(self, reading: Reading) -> float:
-        """The share that is left of the cycle's budget, as far as can be told; 1 if nothing can.
+        """Return the share of the cycle's budget that is left in the middle of the next review; 1 if it is unknown.
 
-        In the middle of the review to come, since that is what the phase is for.
+        The middle, because the phase is decided for that review.
         """
         left = math.inf
         oldest, newest = self._falls[0], self._falls[-1]
@@ -122,7 +122,7 @@ class RateCycles:
         return max(0.0, left - self._last * reading.num_steps / 2) / (left + self._budget)
 
     def verdict(self) -> Verdict | None:
-        """What follows for the phase; None if nothing."""
+        """Return the verdict on the phase, or None."""
         if self._rises:
             return Verdict(phase="critical", reason="the learning rate rises", inputs={"learning_rate": self._last})
         if self._budget < self._jump_budget:

@@ -1,13 +1,12 @@
-"""The rate limit: a learning rate that leaps beyond all earlier ones is reached in steps that training is seen to bear.
+"""Rate limit: a learning rate that leaps beyond all earlier ones is reached gradually, as reviews find training good.
 
 After 16 steps, a rise in one step to more than ``jump`` times the highest rate so far is no warm-up: those rise by
-small steps, and the first step of the steepest doubles the rate. It is *held* at the rate of the step before (or a
-tenth of the highest), and let up by a quarter with every review that finds the state good, until it is there. If the
-run is taken back meanwhile, the rate stays where it is, for the rest of the run.
+small steps, and the first step of the steepest doubles the rate. The rate is then *held* at that of the step before (or
+a tenth of the highest), and raised by a quarter with every review that finds the state good, until it is there. If the
+run is taken back meanwhile, the rate stays at the limit for the rest of the run.
 
-A rate that training has had before is let through (warm restarts).
-
-All ranks have the same rates and the same reviews, so all hold alike.
+A rate that training has had before is let through (warm restarts). All ranks have the same rates and the same reviews,
+so all hold alike.
 """
 
 import math
@@ -19,11 +18,11 @@ __all__ = ["RateLimit"]
 _KNOWN_AFTER = 16
 _GROWTH = 1.25
 _LEAST = 0.1
-"""Of the highest rate: where a rate that comes from next to nothing is held."""
+"""Share of the highest rate at which a rate that comes from next to nothing is held."""
 
 
 class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
-    """Holds the rate of one parameter group; its fields are what a checkpoint keeps of it.
+    """Holds the rate of one parameter group; its fields are stored in checkpoints.
 
     >>> limit = RateLimit(jump=2.5)
     >>> [limit.allow(0.1) for _ in range(16)] == [0.1] * 16, limit.allow(5.0), limit.holds
@@ -33,7 +32,7 @@ class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
     (0.125, 0.01)
 
     Args:
-        jump: Times the highest rate so far.
+        jump: Largest rise in one step, as a multiple of the highest rate so far.
     """
 
     jump: float
@@ -43,10 +42,10 @@ class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
     _ceiling: float = math.inf
     _stays: bool = False
     holds: bool = False
-    """Whether the last rate was held."""
+    """True if the last rate was held."""
 
     def allow(self, rate: float) -> float:
-        """What the rate of the step to be made may be."""
+        """Return the allowed rate of the next step, at most ``rate``."""
         if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > self.jump * self._highest > 0:
             self._ceiling = max(self._last, _LEAST * self._highest)
         allowed = min(rate, self._ceiling)
@@ -57,12 +56,12 @@ class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
         return allowed
 
     def good(self) -> None:
-        """A review found nothing wrong with the steps up to here."""
+        """Raise the limit: a review found nothing wrong with the steps up to here."""
         if not self.holds and not self._stays:
             self._ceiling = math.inf
         elif not self._stays:
             self._ceiling *= _GROWTH
 
     def returned(self) -> None:
-        """The run was taken back to an earlier state."""
+        """Keep the limit for good if the rate is held: the run was taken back to an earlier state."""
         self._stays = math.isfinite(self._ceiling)

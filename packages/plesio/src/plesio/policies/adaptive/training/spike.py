@@ -1,23 +1,23 @@
-"""Spikes: one step's figure of one worker against those of its own last steps, so that harm is seen before it is done.
+"""Spikes: one step's figure of one worker, compared with its own last steps, so that harm is prevented.
 
-The guard sees means over a review's steps, one review late. Here every step is judged by itself, on its worker, before
-its gradient is applied or sent: nobody needs to be asked. A value is *extraordinary*
+The guard reads means over a review's steps, one review late. Here every step is judged by itself, on its worker, before
+its gradient is applied or sent; no message is needed. A value is *extraordinary*
 
     by itself     when it is more than ``jump`` times as far above the largest of the last 128 ordinary values as
                   that is above the usual one, their median:    value / largest > jump * largest / usual
     by its kind   when the median of the last five values, of which it is one, is that far above the largest such median
 
-The distance from the usual to the largest value stands where a standard deviation might (as in ZClip, Kumar et al.
-2025), because the gradients of small batches have heavy tails: near the end of training a rare sample's gradient can be
-thirty times the usual one, while those of large batches never differ by half. In either case the ratio of ``largest``
-to ``usual`` says so.
+The distance from the usual to the largest value replaces a standard deviation (as in ZClip, Kumar et al. 2025), because
+the gradients of small batches have heavy tails: near the end of training a rare sample's gradient can be thirty times
+the usual one, while those of large batches never differ by half. In either case the ratio of ``largest`` to ``usual``
+shows it.
 
 An extraordinary gradient is to be scaled to a quarter of the usual norm, not left out (as PaLM's batches were;
-Chowdhery et al. 2022): a worker that is wrong for good does little harm then, and one that only learns something else
+Chowdhery et al. 2022). A worker that is wrong for good then does little harm, and one that only learns something else
 goes on.
 
-Extraordinary values are kept out of the window, but each of them raises all that is remembered, twofold in 512 steps:
-whatever does not go away becomes ordinary, so that a limit cannot hold a run down for ever.
+Extraordinary values are kept out of the window, but each of them raises all that is remembered, twofold in 512 steps.
+Values that persist thus become ordinary, so no limit holds a run down for ever.
 """
 
 import math
@@ -36,11 +36,11 @@ _KNOWN_AFTER = 64
 _FEW = 5
 _GROWTH = 2 ** (1 / 512)
 _PART = 0.25
-"""Of the usual value: what an extraordinary one is made."""
+"""Share of the usual value to which an extraordinary one is scaled."""
 
 
 class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shift": "_shift"}):
-    """Judges one figure of one worker, step by step; its fields are what a checkpoint keeps of it.
+    """Judges one figure of one worker, step by step; its fields are stored in checkpoints.
 
     >>> spikes = SpikeDetector(jump=2.0, shift=1.5)
     >>> [spikes.judge(1.0 + 0.1 * (step % 3)) for step in range(64)] == [1.0] * 64
@@ -49,7 +49,8 @@ class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shif
     (0.025, 1.0)
 
     Args:
-        jump: How far above the largest value a single one is extraordinary; the module's head has the formula.
+        jump: Distance above the largest value at which a single one is extraordinary; the module's head has the
+            formula.
         shift: The same for medians of five.
     """
 
@@ -57,23 +58,23 @@ class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shif
     shift: float
     _last: list[float] = msgspec.field(default_factory=list)
     _block: list[tuple[float, float]] = msgspec.field(default_factory=list)
-    """Values and medians that are not yet part of the levels."""
+    """Pairs of value and median that are not yet part of the levels."""
     _blocks: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
-    """Largest value, largest median and median value of each."""
+    """Triples of largest value, largest median and median value, by block."""
     _num_known: int = 0
     _most: float = math.inf
     _most_middle: float = math.inf
     _usual: float = math.nan
 
     def judge(self, value: float, *, suspect: bool = False) -> float:
-        """What to multiply an ordinary ``value`` by: 1; an extraordinary one: what makes it a quarter of the usual one.
+        """Return a factor for ``value``: 1 if it is ordinary, else the one that makes it a quarter of the usual one.
 
-        A value that is no number is somebody else's to refuse, and counts for nothing. Where usual values are not above
-        zero, nothing is extraordinary.
+        NaN is left to others to refuse and counts for nothing. If usual values are not above zero, nothing is
+        extraordinary.
 
         Args:
-            value: Of the step to be made.
-            suspect: Something else about the step is extraordinary: the value counts as if it were, too.
+            value: The figure of the next step.
+            suspect: True if another figure of the step is extraordinary; the value then counts as extraordinary too.
         """
         if math.isnan(value):
             return 1.0

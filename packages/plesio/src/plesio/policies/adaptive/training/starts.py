@@ -1,4 +1,4 @@
-"""The falls of loss and gradient norm after a start, and the level that follows, until a setback.
+"""Falls of loss and gradient norm after a start, and the level that follows, until a setback.
 
 `plesio.policies.adaptive.training.phase` has the rules, under *Start* and *Setback*.
 """
@@ -17,13 +17,14 @@ __all__ = ["TrainingStart", "UsualLoss"]
 
 _RECENT_SHARE = 1 / 3
 _MIDDLE_WIDTH = 0.1
-"""Shares of a start's steps: over which the recent value is taken, and on each side of half of them the middle one."""
+"""Shares of a start's steps: the recent value is taken over the first, the middle one over the second on each side of
+half of them."""
 _MOST_VALUES = 128
-"""Of one figure; beyond, each two become one."""
+"""Most values of one figure; at this number each two are merged into one."""
 
 
 class TrainingStart:
-    """Training from here on: says when the fall that follows is over, or that there is none."""
+    """Judges the fall of the figures from one start on: not over, over, or absent."""
 
     __slots__ = ("_config", "_falls", "_has_paused", "_has_returned", "_num_steps", "_signals", "is_over")
 
@@ -31,14 +32,14 @@ class TrainingStart:
         self._config = config
         self._num_steps = 0
         self._falls = {name: _Fall() for name in ("loss", "gradient", "metric")}
-        """In order of preference."""
+        """The figures, in order of preference."""
         self._signals: list[float] = []
-        """‖E g‖² / ‖g‖² of each reading."""
+        """Values of ‖E g‖² / ‖g‖², by reading."""
         self._has_paused = self._has_returned = False
         self.is_over = False
 
     def observe(self, reading: Reading) -> Verdict | None:
-        """Take a reading; None says that it changes nothing."""
+        """Take a reading; return the verdict on the phase, or None if it is as before."""
         self._num_steps += reading.num_steps
         gradient = reading.gradient
         if abs(reading.loss) < LARGEST:
@@ -59,7 +60,7 @@ class TrainingStart:
         return self._judge(known, is_late=is_late)
 
     def _judge(self, known: list[str], *, is_late: bool) -> Verdict | None:
-        """What the figures that have more than one value say; the first of them says whether there is a fall."""
+        """Judge the ``known`` figures, those with more than one value; the first decides if there is a fall."""
         config = self._config
         name = known[0]
         fall = self._falls[name]
@@ -91,51 +92,51 @@ class TrainingStart:
 
 
 class _Fall:
-    """What a figure has done since a start."""
+    """Values of one figure since a start, and their fall."""
 
     __slots__ = ("highest", "recent", "values")
 
     def __init__(self) -> None:
         self.values: list[tuple[int, float]] = []
-        """Each with the steps since the start."""
+        """Pairs of steps since the start and value."""
         self.highest = self.recent = math.nan
         """The highest value, and the mean over the last third of the steps."""
 
     def add(self, value: float, *, at: int) -> None:
-        """Take the newest value."""
+        """Add the newest value."""
         self.values.append((at, value))
         if len(self.values) == _MOST_VALUES:
             pairs = zip(self.values[::2], self.values[1::2], strict=True)
             self.values = [(step, (before + after) / 2) for (_, before), (step, after) in pairs]
         last = self.values[-1][0]  # 0 while no worker has made a step
         first = (1 - _RECENT_SHARE) * last
-        self.highest = max([each for _, each in self.values])
+        self.highest = max(each for _, each in self.values)
         self.recent = statistics.fmean([each for step, each in self.values if step > first or step == last])
 
     @property
     def depth(self) -> float:
-        """From the highest value to the recent one."""
+        """Fall from the highest value to the recent one."""
         return self.highest - self.recent
 
     @property
     def way(self) -> float:
-        """All ups and downs together."""
+        """Sum of all ups and downs."""
         return math.fsum([abs(after - before) for (_, before), (_, after) in itertools.pairwise(self.values)])
 
     @property
     def newer_share(self) -> float:
-        """Share of the depth that was made in the newer half of the steps."""
+        """Share of the depth that belongs to the newer half of the steps."""
         if self.depth <= 0:
             return 0.0
         half = self.values[-1][0] / 2
-        nearest = min([abs(step - half) for step, _ in self.values])
+        nearest = min(abs(step - half) for step, _ in self.values)
         width = max(nearest, _MIDDLE_WIDTH * self.values[-1][0])
         middle = statistics.fmean([value for step, value in self.values if abs(step - half) <= width])
         return (middle - self.recent) / self.depth
 
 
 class UsualLoss:
-    """The usual level of the loss: notices when it is left upwards for good."""
+    """Usual level of the loss; finds a lasting rise above it."""
 
     __slots__ = ("_config", "_highest", "_usual", "outliers")
 
@@ -144,20 +145,20 @@ class UsualLoss:
         self._highest = -math.inf
         self._usual: deque[float] = deque(maxlen=2 * USUAL_READINGS)
         self.outliers: list[Reading] = []
-        """The last readings, where their loss was above the usual."""
+        """The newest readings, while their losses are above the usual."""
 
     def forget(self) -> None:
-        """What was usual is no more."""
+        """Forget the usual level."""
         self._usual.clear()
         self.outliers = []
 
     def notice(self, loss: float) -> None:
-        """Take a loss of a start: it tells how far a fall goes, not what is usual."""
+        """Take a loss of a start, which tells the height of a fall but nothing of the usual level."""
         if abs(loss) < LARGEST:
             self._highest = max(self._highest, loss)
 
     def observe(self, reading: Reading) -> Verdict | None:
-        """Take a reading; a verdict if it is a setback."""
+        """Take a reading; return a verdict if it is a setback."""
         loss = reading.loss
         if not abs(loss) < LARGEST:
             return None
@@ -174,7 +175,7 @@ class UsualLoss:
         return Verdict(phase="critical", reason=reason, inputs={"loss": loss, "level": level})
 
     def _limit(self) -> tuple[float, float]:
-        """The level, and by how much a loss may exceed it."""
+        """Return the level, and the largest excess of a usual loss over it."""
         config = self._config
         if len(self._usual) < USUAL_READINGS:
             return math.nan, math.inf

@@ -1,4 +1,4 @@
-"""What a phase of training is (`plesio.policies.adaptive.training.phase`)."""
+"""Phases of training, and verdicts on them (`plesio.policies.adaptive.training.phase`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ STRICT: Mapping[Direction, frozenset[Phase]] = {
     "both": frozenset({"critical", "final"}),
 }
 USUAL_READINGS = 4
-"""That tell what is usual."""
+"""Number of readings that give the usual level."""
 LARGEST = 1e100
-"""Beyond, a figure says nothing but that training diverges, which is for the guard to see."""
+"""Largest size of a figure of use; beyond it training diverges, and the guard decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The phase of the steps to come, and what it follows from."""
+    """Phase of the steps to come, with the reason and the figures behind it."""
 
     phase: Phase
     reason: str
