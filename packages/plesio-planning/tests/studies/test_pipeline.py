@@ -5,7 +5,7 @@ from plesio.core.charts import LineChart
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.sim.pipeline_schedules import Schedule
 from plesio_planning.studies import pipeline
-from plesio_planning.studies.models.pipeline import Pipeline
+from plesio_planning.studies.pipeline_answer import Pipeline
 from plesio_planning.theory.parallelism import bubble_share, micro_batches_for
 
 

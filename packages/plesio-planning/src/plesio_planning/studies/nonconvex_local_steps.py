@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plesio.core.charts import Table
 from plesio_planning.studies.sigmoid_regression import make_sigmoid_regression
 
-__all__ = ["NONCONVEX_SHARE", "NonConvex", "first_to_end", "nonconvex_local_steps", "penalty_of"]
+__all__ = ["NonConvex", "first_to_end", "iterations_text", "nonconvex_local_steps", "penalty_of"]
 
-NONCONVEX_SHARE = 0.05
+_SHARE = 0.05
 """The target, as a share of the first loss."""
 _NOISE = 0.2
 """Noise where the loss is not convex, over that of the quadratics: its gradients are smaller."""
@@ -39,6 +40,30 @@ class NonConvex:
         arriving = [of for of in self.iterations if math.isfinite(of[min(of)])]
         return tuple({period: number / of[min(of)] for period, number in of.items()} for of in arriving)
 
+    def table(self) -> Table:
+        """Make a row for each number of local steps."""
+        means = {period: [each[period] for each in self.over_first] for period in self.iterations[0]}
+        rows = [
+            (
+                str(period),
+                *(iterations_text(of[period]) for of in self.iterations),
+                f"{np.mean(over):.2f}" if over else "–",
+            )
+            for period, over in means.items()
+        ]
+        headers = (
+            "local steps",
+            *(f"data {number}" for number in range(len(self.iterations))),
+            "over the first, mean",
+        )
+        title = f"Not convex: iterations to {100 * _SHARE:g} % of the first loss, with the best step for each:"
+        return Table(title=title, headers=headers, rows=rows)
+
+
+def iterations_text(number: float) -> str:
+    """Write a number of iterations; infinitely many are never done."""
+    return f"{number:.0f}" if math.isfinite(number) else "never"
+
 
 def nonconvex_local_steps(
     periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
@@ -65,7 +90,7 @@ def nonconvex_local_steps(
         draws.append(
             {
                 period: problem.iterations_to(
-                    NONCONVEX_SHARE,
+                    _SHARE,
                     period=period,
                     most=_STEPS,
                     num_trials=_TRIALS,

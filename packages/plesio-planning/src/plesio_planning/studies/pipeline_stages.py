@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from plesio.core.charts import TimelineBar
-from plesio_planning.activations import Recomputation, layer_activation_bytes, recomputed_share
+from plesio_planning.activations import Recomputation
 from plesio_planning.sim.pipeline_schedules import (
     SCHEDULES,
     SPLIT,
@@ -19,8 +19,6 @@ from plesio_planning.sim.pipeline_schedules import (
 
 __all__ = ["PipelinePoint", "PipelineStages", "frontier", "points_of"]
 
-_PARAMETERS_BY_HIDDEN2 = 12
-"""Parameters of a layer over h²: 4 of the attention and 8 of an MLP of width 4h (Narayanan et al. 2021, eq. 2)."""
 _MOST_OTHER_PLACES = 4096
 """Micro-batches times stages where all schedules and recomputations are tried; their operations are done one by one."""
 
@@ -52,6 +50,12 @@ class PipelinePoint:
         """Seconds an iteration takes for each of its micro-batches."""
         return self.iteration_s / self.num_micro_batches
 
+    @property
+    def words(self) -> str:
+        """The way to run the pipeline, in words."""
+        again = "" if self.recomputation == "none" else f" and {self.recomputation} recomputation"
+        return f"{self.schedule} with {self.num_micro_batches} micro-batches{again}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStages:
@@ -78,63 +82,6 @@ class PipelineStages:
     again: Mapping[Recomputation, float]
     layer_bytes: Mapping[Recomputation, float]
     state_bytes: float
-
-    @classmethod
-    def of_transformer(
-        cls,
-        weights: tuple[float, ...],
-        *,
-        forward_s: float,
-        backward_s: float,
-        send_s: float,
-        num_chunks: int,
-        num_layers: int,
-        hidden: int,
-        num_heads: int,
-        sequence: int,
-        micro_batch: int,
-        tensor_parallel: int,
-        bytes_per_parameter: float,
-    ) -> "PipelineStages":
-        """Make the stages of a transformer's layers, whose sizes decide what is kept and what is computed again.
-
-        Args:
-            weights: How long each device takes compared to the times below.
-            forward_s: Seconds of a device's forward pass of a micro-batch.
-            backward_s: Seconds of its backward pass, without recomputing.
-            send_s: Seconds from a stage to the next and back.
-            num_chunks: Stages of a device where the schedule is interleaved.
-            num_layers: Layers of the whole model.
-            hidden: Dimensions between layers.
-            num_heads: Heads of a layer's attention.
-            sequence: Positions of a sequence.
-            micro_batch: Sequences of a micro-batch.
-            tensor_parallel: Devices that share a stage.
-            bytes_per_parameter: Bytes of a parameter's weight, gradient and optimizer state.
-        """
-        parameters = num_layers * _PARAMETERS_BY_HIDDEN2 * hidden**2
-        kinds: tuple[Recomputation, ...] = get_args(Recomputation)
-        return cls(
-            weights=weights,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            send_s=send_s,
-            num_chunks=num_chunks,
-            num_layers=num_layers,
-            again={kind: recomputed_share(kind, hidden=hidden, sequence=sequence) for kind in kinds},
-            layer_bytes={
-                kind: layer_activation_bytes(
-                    hidden=hidden,
-                    num_heads=num_heads,
-                    sequence=sequence,
-                    batch=micro_batch,
-                    recomputation=kind,
-                    tensor_parallel=tensor_parallel,
-                )
-                for kind in kinds
-            },
-            state_bytes=bytes_per_parameter * parameters / (len(weights) * tensor_parallel),
-        )
 
     def run(
         self,

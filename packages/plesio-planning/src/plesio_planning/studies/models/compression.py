@@ -18,24 +18,19 @@ with independent random roundings average them, so n of them need fewer iteratio
 descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import Annotated
 
-from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, SIZE, Within
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
 from plesio.cost.link import Link
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio_planning.studies.compressed_descent import descend, parse_scheme
-from plesio_planning.studies.compression_charts import bandwidth_text, charts_of
-from plesio_planning.studies.study import Answer
+from plesio_planning.studies.compressed_training import CompressedRun, CompressedTraining
 
-__all__ = ["CompressedRun", "CompressedTraining", "compression"]
+__all__ = ["compression"]
 
 _COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
 _MOST_POINTS = 150
@@ -59,168 +54,6 @@ _SCHEMES = (
     "sign",
     "sign+no_feedback",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedRun:
-    """One compression.
-
-    Attributes:
-        scheme: Its text, with its step if that was said.
-        step: α L.
-        iterations: Iterations until the target; None if it was not reached.
-        diverged: Whether the loss grew.
-        relative_error: Mean of ``‖C(v) - v‖² / ‖v‖²``.
-        sent_bytes: A worker's, an iteration.
-        compute_s: Seconds of an iteration that compute.
-        codec_s: Seconds of an iteration that code and decode.
-        latency_s: Seconds of an iteration that are latencies.
-        transfer_s: Seconds of an iteration that bytes are on the wire.
-        break_even_bytes_per_s: Bandwidth below which it is faster than sending everything; infinite if it always is,
-            None if it never is.
-        at: Iterations of the curve.
-        losses: Losses over the first, as many.
-    """
-
-    scheme: str
-    step: float
-    iterations: int | None
-    diverged: bool
-    relative_error: float
-    sent_bytes: float
-    compute_s: float
-    codec_s: float
-    latency_s: float
-    transfer_s: float
-    break_even_bytes_per_s: float | None
-    at: tuple[int, ...]
-    losses: tuple[float, ...]
-
-    @property
-    def fixed_s(self) -> float:
-        """Seconds of an iteration that do not depend on the bandwidth."""
-        return self.compute_s + self.codec_s + self.latency_s
-
-    @property
-    def parts_s(self) -> Mapping[str, float]:
-        """Seconds of an iteration, by what they go into."""
-        return {
-            "compute": self.compute_s,
-            "codec": self.codec_s,
-            "latency": self.latency_s,
-            "transfer": self.transfer_s,
-        }
-
-    @property
-    def total_s(self) -> float:
-        """Seconds until the target; infinite if it is not reached."""
-        return math.inf if self.iterations is None else self.iterations * (self.fixed_s + self.transfer_s)
-
-    @property
-    def outcome(self) -> str:
-        """Iterations, or why there is no number."""
-        if self.iterations is not None:
-            return f"{self.iterations:,}"
-        return "diverges" if self.diverged else f"over {self.at[-1]:,}"
-
-    def beside(self, dense: "CompressedRun") -> "CompressedRun":
-        """Return the same with its break-even bandwidth against sending everything, by the module's formula."""
-        if self.iterations is None or dense.iterations is None:
-            return self
-        saved_bytes = dense.iterations * dense.sent_bytes - self.iterations * self.sent_bytes
-        lost_s = self.iterations * self.fixed_s - dense.iterations * dense.fixed_s
-        if saved_bytes <= 0:
-            return self
-        return replace(self, break_even_bytes_per_s=math.inf if lost_s <= 0 else saved_bytes / lost_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedTraining(Answer):
-    """The needs of each compression.
-
-    Attributes:
-        runs: Runs in the order asked for; sending everything first.
-        bytes_per_s: Bandwidth of a link.
-        num_workers: Workers that exchange.
-        target: Target of the loss, over the first.
-    """
-
-    unit: ClassVar[str] = "s"
-    runs: tuple[CompressedRun, ...]
-    bytes_per_s: float
-    num_workers: int
-    target: float
-
-    @property
-    def dense(self) -> CompressedRun:
-        """Sending everything."""
-        return self.runs[0]
-
-    @property
-    def best(self) -> CompressedRun:
-        """The first at the target."""
-        return min(self.runs, key=lambda run: run.total_s)
-
-    def run(self, scheme: str) -> CompressedRun:
-        """Return the run of this text.
-
-        Raises:
-            KeyError: It was not asked for.
-        """
-        return {run.scheme: run for run in self.runs}[scheme]
-
-    @property
-    def finding(self) -> str:
-        """The fastest, and below which bandwidths compressing pays."""
-        best, dense = self.best, self.dense
-        where = format_bandwidth(self.bytes_per_s)
-        limits = [run.break_even_bytes_per_s for run in self.runs[1:] if run.break_even_bytes_per_s is not None]
-        lost = [run.scheme for run in self.runs if run.iterations is None]
-        found = (
-            f"At {where} sending everything is the fastest: {format_seconds(dense.total_s)}"
-            if best is dense
-            else f"At {where} {best.scheme} is at the target in {format_seconds(best.total_s)}, sending everything in "
-            f"{format_seconds(dense.total_s)}"
-        )
-        pays = f"; some compression pays below {bandwidth_text(max(limits))}" if limits else "; nothing pays here"
-        failed = f"; without a result: {', '.join(lost)}" if lost else ""
-        return f"{found}{pays}{failed}."
-
-    @property
-    def total(self) -> float:
-        """Seconds of the fastest."""
-        return self.best.total_s
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The parts of all its iterations."""
-        best = self.best
-        assert best.iterations is not None, "sending everything reaches the target"
-        return {name: best.iterations * value for name, value in best.parts_s.items()}
-
-    def tables(self) -> Sequence[Table]:
-        """Make a row for each compression."""
-        rows = [
-            (
-                run.scheme,
-                f"{run.step:.3g}",
-                run.outcome,
-                f"{run.relative_error:.3g}",
-                format_bytes(run.sent_bytes),
-                f"{self.dense.sent_bytes / run.sent_bytes:.3g}x" if run.sent_bytes else "–",
-                format_bytes(run.iterations * run.sent_bytes) if run.iterations else "–",
-                format_seconds(run.total_s) if run.iterations else "–",
-                "–" if run is self.dense else bandwidth_text(run.break_even_bytes_per_s),
-            )
-            for run in self.runs
-        ]
-        headers = ("scheme", "step (1/L)", "iterations", "error", "sent", "less", "in all", "time", "pays below")
-        title = f"To {self.target:g} of the first loss, at {format_bandwidth(self.bytes_per_s)} (sent: a worker's):"
-        return [Table(title=title, headers=headers, rows=rows)]
-
-    def charts(self) -> Sequence[Chart]:
-        """Time by bandwidth; loss by iteration, by time and by bytes; where time goes."""
-        return charts_of(self)
 
 
 def _spread(number: int) -> list[int]:

@@ -30,18 +30,17 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Chart, Table
+from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds, make_heterogeneous
 from plesio_planning.studies.interval import Interval, interval_of
-from plesio_planning.studies.local_sgd_charts import charts_of
 from plesio_planning.studies.nonconvex_local_steps import (
-    NONCONVEX_SHARE,
     NonConvex,
     first_to_end,
+    iterations_text,
     nonconvex_local_steps,
     penalty_of,
 )
@@ -155,10 +154,6 @@ class LocalSgd(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Make the tables by K, and the best K by Tm / Tc."""
-        floors = [
-            (str(point.period), f"{point.floor:.2e}", f"{point.simulated_floor:.2e}", f"{point.equal_floor:.2e}")
-            for point in self.points
-        ]
         best = [(f"{ratio:g}", f"{formula:.2f}", str(found)) for ratio, (formula, found) in self.best_periods.items()]
         return [
             table_of(
@@ -167,43 +162,145 @@ class LocalSgd(Answer):
                 {
                     "local steps": lambda point: str(point.period),
                     "step": lambda point: f"{point.step:.3f}",
-                    "iterations": lambda point: _number(point.iterations),
-                    "equal Hessians": lambda point: _number(point.equal_iterations),
-                    "gradients": lambda point: _number(point.gradient_iterations),
-                    "exchanges": lambda point: _number(point.num_exchanges),
+                    "iterations": lambda point: iterations_text(point.iterations),
+                    "equal Hessians": lambda point: iterations_text(point.equal_iterations),
+                    "gradients": lambda point: iterations_text(point.gradient_iterations),
+                    "exchanges": lambda point: iterations_text(point.num_exchanges),
                     "time": lambda point: format_seconds(point.time_s) if math.isfinite(point.time_s) else "never",
                 },
             ),
-            Table(
-                title=f"Floors of the loss with a step of {self.floor_step:g} (simulated: mean and 95 % interval):",
-                headers=("local steps", "floor", "simulated", "equal Hessians"),
-                rows=floors,
+            table_of(
+                f"Floors of the loss with a step of {self.floor_step:g} (simulated: mean and 95 % interval):",
+                self.points,
+                {
+                    "local steps": lambda point: str(point.period),
+                    "floor": lambda point: f"{point.floor:.2e}",
+                    "simulated": lambda point: f"{point.simulated_floor:.2e}",
+                    "equal Hessians": lambda point: f"{point.equal_floor:.2e}",
+                },
             ),
             Table(
                 title="Best number of local steps:",
                 headers=("communicating over computing", "sqrt(Tm/(c Tc))", "best of those above"),
                 rows=best,
             ),
-            self._nonconvex_table(),
+            self.nonconvex.table(),
         ]
-
-    def _nonconvex_table(self) -> Table:
-        draws, over = self.nonconvex.iterations, self.nonconvex.over_first
-        rows = [
-            (
-                str(period),
-                *(_number(of[period]) for of in draws),
-                f"{np.mean(means):.2f}" if (means := [each[period] for each in over]) else "–",
-            )
-            for period in draws[0]
-        ]
-        headers = ("local steps", *(f"data {number}" for number in range(len(draws))), "over the first, mean")
-        title = f"Not convex: iterations to {100 * NONCONVEX_SHARE:g} % of the first loss, with the best step for each:"
-        return Table(title=title, headers=headers, rows=rows)
 
     def charts(self) -> Sequence[Chart]:
         """Time by K, iterations by K, floors, loss over time, K* by Tm / Tc, and a loss that is not convex."""
-        return charts_of(self)
+        return [
+            self._times(),
+            self._iterations(),
+            self._floors(),
+            self._losses(),
+            self._best_periods(),
+            self._nonconvex(),
+        ]
+
+    def _times(self) -> LineChart:
+        lines = {
+            f"Tm / Tc = {ratio:g}": [time_s / min(times.values()) for time_s in times.values()]
+            for ratio, times in self.times.items()
+        }
+        return LineChart(
+            slug="time",
+            title=f"{self.best.period} local steps are the fastest where an exchange takes "
+            f"{self.communicate_s / self.compute_s:g} steps",
+            caption="Time until the target over the shortest, by communicating over computing.",
+            x=Axis(title="local steps K", log=True),
+            y=Axis(title="time over the shortest", log=True),
+            series=lines_of([point.period for point in self.points], lines),
+        )
+
+    def _iterations(self) -> LineChart:
+        periods = [point.period for point in self.points]
+        arriving = [point for point in self.points if math.isfinite(point.iterations)]
+        scale = sum(each.iterations for each in arriving) / sum(1 + self.penalty * each.period for each in arriving)
+        lines = {
+            "unequal workers": [point.iterations for point in self.points],
+            "equal Hessians": [point.equal_iterations for point in self.points],
+            "mean of K gradients": [point.gradient_iterations for point in self.points],
+        }
+        return LineChart(
+            slug="iterations",
+            title=f"Each local step costs {100 * self.penalty:.1f} % more iterations, or none with equal Hessians",
+            caption=f"Iterations of each worker to a loss of {self.target:g}, with the best step for each K.",
+            x=Axis(title="local steps K"),
+            y=Axis(title="iterations"),
+            series=[
+                *lines_of(periods, lines),
+                *lines_of(periods, {"1 + cK": [scale * (1 + self.penalty * each) for each in periods]}, style="dashed"),
+            ],
+        )
+
+    def _floors(self) -> LineChart:
+        periods = [point.period for point in self.points]
+        simulated = {"unequal workers, simulated": [point.simulated_floor.mean for point in self.points]}
+        expected = {
+            "unequal workers": [point.floor for point in self.points],
+            "equal Hessians": [point.equal_floor for point in self.points],
+        }
+        return LineChart(
+            slug="floors",
+            title="Unequal workers drift: the floor rises with the local steps",
+            caption=f"Expected loss above the optimum in the end, with a step of {self.floor_step:g} for all K.",
+            x=Axis(title="local steps K", log=True),
+            y=Axis(title="loss above the optimum", log=True),
+            series=[
+                *lines_of(periods, expected),
+                *lines_of(periods, simulated, style="points"),
+            ],
+        )
+
+    def _losses(self) -> LineChart:
+        return LineChart(
+            slug="loss",
+            title="Fewer exchanges are faster until the drift costs more than they save",
+            caption="Expected loss above the optimum over time, with the best step for each K.",
+            x=Axis(title="time (s)"),
+            y=Axis(title="loss above the optimum", log=True),
+            series=[
+                Series(name=f"K = {point.period}", x=list(point.loss), y=list(point.loss.values()))
+                for point in self.points
+                if point.loss
+            ],
+        )
+
+    def _best_periods(self) -> LineChart:
+        ratios = list(self.best_periods)
+        return LineChart(
+            slug="best-period",
+            title="The best number of local steps grows as the root of communicating over computing",
+            caption=f"K* = sqrt(Tm / (c Tc)) with c = {self.penalty:.3f}, and the best of the K that were tried.",
+            x=Axis(title="communicating over computing, Tm / Tc", log=True),
+            y=Axis(title="local steps K", log=True),
+            series=[
+                *lines_of(ratios, {"formula": [formula for formula, _ in self.best_periods.values()]}),
+                *lines_of(
+                    ratios, {"best of the sweep": [best for _, best in self.best_periods.values()]}, style="points"
+                ),
+            ],
+        )
+
+    def _nonconvex(self) -> LineChart:
+        periods = [point.period for point in self.points]
+        first = self.points[0].iterations
+        found = self.nonconvex
+        lines = [
+            line
+            for number, over in enumerate(found.over_first)
+            for line in lines_of(over, {f"not convex, data {number}": list(over.values())}, style="points", hollow=True)
+        ]
+        return LineChart(
+            slug="nonconvex",
+            title=f"Where the loss is not convex each local step costs {100 * found.penalty:.1f} % more iterations",
+            caption=f"Iterations of each worker over those with K = {periods[0]}, best steps: sigmoid neurons with "
+            "data drawn anew, and the quadratics.",
+            x=Axis(title="local steps K", log=True),
+            y=Axis(title=f"iterations over those of K = {periods[0]}", log=True),
+            series=[*lines_of(periods, {"quadratics": [point.iterations / first for point in self.points]}), *lines],
+        )
 
 
 def local_sgd(
@@ -334,10 +431,6 @@ def _with_equal_hessians(problem: HeterogeneousQuadratic) -> HeterogeneousQuadra
 
 def _best_period(ratio: float, penalty: float) -> float:
     return math.sqrt(ratio / penalty) if penalty else math.inf
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else "never"
 
 
 def _check_floor_step(floor_step: float, *, hessian_spread: float) -> None:

@@ -18,225 +18,27 @@ embeddings (which the first and last stage hold besides), an optimizer step that
 ZB-H2 and ZB-V would wait as 1F1B does.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, get_args
 
-from plesio.core.charts import Chart, Table, TimelineBar
 from plesio.core.errors import ArgumentError
 from plesio.core.inputs import Written
-from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.units import counted
 from plesio.core.within import DURATION, DURATION_OR_0, SIZE, Within
-from plesio_planning.activations import Recomputation
+from plesio_planning.activations import Recomputation, layer_activation_bytes, recomputed_share
 from plesio_planning.sim.pipeline_schedules import Schedule, fewest_micro_batches
-from plesio_planning.studies.declared import table_of
-from plesio_planning.studies.pipeline_charts import charts_of, words_of
-from plesio_planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
-from plesio_planning.studies.study import Answer
+from plesio_planning.studies.pipeline_answer import Pipeline
+from plesio_planning.studies.pipeline_stages import PipelineStages
 from plesio_planning.studies.tensor_cuts import check_heads
-from plesio_planning.theory.parallelism import micro_batches_for
 
-__all__ = ["Pipeline", "pipeline"]
+__all__ = ["pipeline"]
 
 _MOST_STAGES = 1024
 """Most stages of a pipeline, and of a device."""
 _MOST_PLACES = 32_768
 """Micro-batches times stages; their operations are done one by one."""
-_SLOWER = 1.2
-_SEND = 0.1
-"""Shares of a forward pass; both for the table of what is not equal."""
-_PUBLISHED: Mapping[str, tuple[float, float]] = {
-    "gpipe": (1.0, math.nan),
-    "1f1b": (1.0, 1.0),
-    "zb1p": (1 / 3, 1.0),
-    "zb2p": (0.0, 2.0),
-    "zbv": (0.0, 1.0),
-    "V-Half": (1 / 2, 1 / 2),
-    "V-Min": (2 / 3, 1 / 3),
-}
-"""Bubble and activations relative to 1F1B's, equal times of the three operations (Qi et al. 2023 and 2024)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline(Answer):
-    """The time of an iteration, and the alternatives.
-
-    Attributes:
-        at: Point that was asked for.
-        num_stages: p.
-        target_bubble: Share of the time.
-        needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
-        memory_bytes: Bytes of each device.
-        state_bytes: Bytes of a device's weights, gradients and optimizer state.
-        by_schedule: All schedules that have an order, as asked for otherwise.
-        points: Schedules, numbers of micro-batches and recomputations.
-        frontier: Points than which none is faster with as little memory.
-        fastest: The fastest of them that fits, if one does.
-        layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
-        unequal: Seconds of an iteration by schedule, for stages that are equal, with a slower last one, with sends.
-        computing_s: Seconds of an iteration in which devices compute on average, by what.
-        drawn: First operations at the point that was asked for, device by device.
-    """
-
-    unit: ClassVar[str] = "s"
-    at: PipelinePoint
-    num_stages: int
-    target_bubble: float
-    needed: int
-    memory_bytes: float
-    state_bytes: float
-    by_schedule: tuple[PipelinePoint, ...]
-    points: tuple[PipelinePoint, ...]
-    frontier: tuple[PipelinePoint, ...]
-    fastest: PipelinePoint | None
-    layer_bytes: Mapping[Recomputation, float]
-    unequal: Mapping[str, tuple[float, ...]]
-    computing_s: Mapping[str, float]
-    drawn: tuple[TimelineBar, ...]
-
-    @classmethod
-    def of(
-        cls,
-        stages: PipelineStages,
-        num_micro_batches: int,
-        *,
-        schedule: Schedule,
-        recomputation: Recomputation,
-        memory_bytes: float,
-        target_bubble: float,
-    ) -> "Pipeline":
-        """Run the stages as asked for, and as they could be run instead."""
-        points = points_of(stages, num_micro_batches, schedule=schedule, recomputation=recomputation)
-        here = [p for p in points if (p.num_micro_batches, p.recomputation) == (num_micro_batches, recomputation)]
-        fitting = [point for point in points if point.activation_bytes + stages.state_bytes <= memory_bytes]
-        return cls(
-            at=next(point for point in here if point.schedule == schedule),
-            num_stages=len(stages.weights),
-            target_bubble=target_bubble,
-            needed=micro_batches_for(target_bubble, num_stages=len(stages.weights)),
-            memory_bytes=memory_bytes,
-            state_bytes=stages.state_bytes,
-            by_schedule=tuple(here),
-            points=points,
-            frontier=frontier(points),
-            fastest=min(fitting, key=lambda point: (point.micro_batch_s, point.activation_bytes), default=None),
-            layer_bytes=stages.layer_bytes,
-            unequal={p.schedule: stages.unequal_s(p, last_slower=_SLOWER, send_share=_SEND) for p in here},
-            computing_s=stages.computing_s(num_micro_batches, recomputation),
-            drawn=stages.drawn(schedule, recomputation, num_micro_batches=num_micro_batches),
-        )
-
-    @property
-    def finding(self) -> str:
-        """Time, bubble and memory; micro-batches for the target; what is fastest and fits."""
-        at = self.at
-        best = f"nothing fits into {format_bytes(self.memory_bytes)}"
-        if self.fastest is not None:
-            each = format_seconds(self.fastest.micro_batch_s)
-            fits = f"of what fits into {format_bytes(self.memory_bytes)}"
-            best = f"{fits}, {words_of(self.fastest)} is fastest, {each} a micro-batch"
-        return (
-            f"{words_of(at)} in {self.num_stages} stages takes {format_seconds(at.iteration_s)} an iteration, "
-            f"{100 * at.bubble:.1f} % of it bubble, and holds {format_bytes(at.activation_bytes)} of activations "
-            f"beside {format_bytes(self.state_bytes)} of weights, gradients and optimizer; for "
-            f"{100 * self.target_bubble:g} % bubble GPipe and 1F1B need {self.needed} micro-batches; {best}."
-        )
-
-    @property
-    def total(self) -> float:
-        """Seconds of an iteration."""
-        return self.at.iteration_s
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The mean work of a device, and its wait."""
-        return {**self.computing_s, "bubble": self.at.iteration_s - math.fsum(self.computing_s.values())}
-
-    def tables(self) -> Sequence[Table]:
-        """List schedules, the frontier, recomputation, unequal stages."""
-        return [self._schedules(), self._frontier_table(), self._recomputation(), self._unequal()]
-
-    def _schedules(self) -> Table:
-        base = next(point for point in self.by_schedule if point.schedule == "1f1b")
-        base_s = base.iteration_s * base.bubble
-        ours: dict[str, PipelinePoint] = {point.schedule: point for point in self.by_schedule}
-        rows = []
-        for name in dict.fromkeys((*ours, *_PUBLISHED)):
-            bubble, activations = _PUBLISHED.get(name, (math.nan, math.nan))
-            point = ours.get(name)
-            numbers = ("–",) * 6
-            if point is not None:
-                waiting_s = point.iteration_s * point.bubble
-                numbers = (
-                    format_seconds(point.iteration_s),
-                    f"{100 * point.bubble:.1f} %",
-                    format_bytes(point.activation_bytes),
-                    format_bytes(self.state_bytes + point.activation_bytes),
-                    f"{waiting_s / base_s:.2f}" if base_s else "–",
-                    f"{point.held / base.held:.2f}",
-                )
-            rows.append((name, *numbers, *("–" if math.isnan(one) else f"{one:.2g}" for one in (bubble, activations))))
-        headers = (
-            "schedule",
-            "iteration",
-            "bubble",
-            "activations",
-            "memory",
-            "bubble by 1F1B's",
-            "held by 1F1B's",
-            "published bubble",
-            "published held",
-        )
-        return Table(title=f"{self.at.num_micro_batches} micro-batches, by schedule:", headers=headers, rows=rows)
-
-    def _frontier_table(self) -> Table:
-        return table_of(
-            "None is faster with as little memory:",
-            self.frontier,
-            {
-                "schedule": lambda point: point.schedule,
-                "micro-batches": lambda point: str(point.num_micro_batches),
-                "recomputed": lambda point: point.recomputation,
-                "activations": lambda point: format_bytes(point.activation_bytes),
-                "memory": lambda point: format_bytes(self.state_bytes + point.activation_bytes),
-                "time a micro-batch": lambda point: format_seconds(point.micro_batch_s),
-                "bubble": lambda point: f"{100 * point.bubble:.1f} %",
-                "fits": lambda point: "yes" if self.state_bytes + point.activation_bytes <= self.memory_bytes else "no",
-            },
-        )
-
-    def _recomputation(self) -> Table:
-        by = {
-            point.recomputation: point
-            for point in self.points
-            if (point.schedule, point.num_micro_batches) == (self.at.schedule, self.at.num_micro_batches)
-        }
-        rows = [
-            (
-                name,
-                format_bytes(layer_bytes),
-                format_bytes(by[name].activation_bytes),
-                format_seconds(by[name].iteration_s),
-            )
-            for name, layer_bytes in self.layer_bytes.items()
-        ]
-        headers = ("recomputed", "a layer and micro-batch", "the fullest device", "iteration")
-        return Table(title="What is kept for the backward pass:", headers=headers, rows=rows)
-
-    def _unequal(self) -> Table:
-        headers = (
-            "schedule",
-            "as asked for",
-            f"last stage {_SLOWER:g}x slower",
-            f"sends of {100 * _SEND:g} % of a forward pass",
-        )
-        rows = [(name, *map(format_seconds, times_s)) for name, times_s in self.unequal.items()]
-        return Table(title="Iteration of stages that are not equal:", headers=headers, rows=rows)
-
-    def charts(self) -> Sequence[Chart]:
-        """Time against memory; who does what when; utilisation and memory by micro-batches; where the time goes."""
-        return charts_of(self)
+_PARAMETERS_BY_HIDDEN2 = 12
+"""Parameters of a layer over h²: 4 of the attention and 8 of an MLP of width 4h (Narayanan et al. 2021, eq. 2)."""
 
 
 def pipeline(
@@ -295,19 +97,29 @@ def pipeline(
     _check_chunks(schedule, num_stages=pp, num_chunks=vpp, num_layers=num_layers)
     _check_work(num_micro_batches, num_stages=pp)
     _check_micro_batches(schedule, num_micro_batches, num_stages=pp)
-    stages = PipelineStages.of_transformer(
-        stage_weights * pp if len(stage_weights) == 1 else stage_weights,
+    weights = stage_weights * pp if len(stage_weights) == 1 else stage_weights
+    parameters = num_layers * _PARAMETERS_BY_HIDDEN2 * hidden_size**2
+    kinds: tuple[Recomputation, ...] = get_args(Recomputation)
+    stages = PipelineStages(
+        weights=weights,
         forward_s=forward_s,
         backward_s=backward_s,
         send_s=send_s,
         num_chunks=vpp,
         num_layers=num_layers,
-        hidden=hidden_size,
-        num_heads=num_heads,
-        sequence=sequence_length,
-        micro_batch=micro_batch,
-        tensor_parallel=tp,
-        bytes_per_parameter=bytes_per_parameter,
+        again={kind: recomputed_share(kind, hidden=hidden_size, sequence=sequence_length) for kind in kinds},
+        layer_bytes={
+            kind: layer_activation_bytes(
+                hidden=hidden_size,
+                num_heads=num_heads,
+                sequence=sequence_length,
+                batch=micro_batch,
+                recomputation=kind,
+                tensor_parallel=tp,
+            )
+            for kind in kinds
+        },
+        state_bytes=bytes_per_parameter * parameters / (len(weights) * tp),
     )
     return Pipeline.of(
         stages,
