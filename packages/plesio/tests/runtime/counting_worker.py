@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
+from plesio.testing import forked_server
 
 NUM_SAMPLES, BATCH_SIZE = 240, 4
 
@@ -118,7 +119,7 @@ def count_samples(
 
 def _kill(victim: str, seed: int) -> None:
     time.sleep(random.Random(seed).uniform(0.1, 1.0))
-    servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
+    servers = [one for one in psutil.Process().children() if one.name() == forked_server.NAME]
     backup, primary = sorted(servers, key=lambda one: one.create_time())
     os.kill((primary if victim == "primary" else backup).pid, signal.SIGKILL)
 

@@ -26,13 +26,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import WorkerLostError
+from plesio.testing import forked_server
 
 NUM_SAMPLES = 480
 
 
 def kill_server() -> None:
     """Kill the server that this process has started, after its backup if it has one."""
-    servers = [one for one in psutil.Process().children() if "plesio.runtime.server.process" in one.cmdline()]
+    servers = [one for one in psutil.Process().children() if one.name() == forked_server.NAME]
     max(servers, key=lambda one: one.create_time()).kill()
 
 

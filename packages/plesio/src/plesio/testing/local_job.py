@@ -1,7 +1,7 @@
 """A job of real worker processes on this machine, for tests: real sockets, real signals, hard time limits.
 
 Importing torch takes seconds, so one process imports it and the workers are forked off that (a *fork server*): a fresh
-process each, in milliseconds, with nothing of the test runner's state in it.
+process each, in milliseconds, with nothing of the test runner's state in it. The job's servers are forked off in turn.
 """
 
 import contextlib
@@ -21,9 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from plesio.runtime import job_servers
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
+from plesio.testing.forked_server import ForkedServer
 
 __all__ = ["Ending", "LocalJob"]
 
@@ -162,6 +164,7 @@ def _work(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+    job_servers.start_server = ForkedServer  # type: ignore[assignment, attr-defined]
     try:
         spec = importlib.util.spec_from_file_location(program.stem, program)
         assert spec is not None
