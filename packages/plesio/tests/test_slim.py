@@ -48,7 +48,7 @@ def plesio(*arguments: str, folder: Path, environment: dict[str, str]) -> subpro
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("policy", ["adaptive", "bsp", "asp", "local_sgd:4"])
+@pytest.mark.parametrize("policy", ["bsp", "adaptive", "asp", "local_sgd:4"])
 def test_training_needs_none_of_them(policy: str, tmp_path: Path, slim: dict[str, str]):
     done = plesio("run", "--workers", "2", "train.py", policy, folder=tmp_path, environment=slim)
     assert done.returncode == 0, done.stderr

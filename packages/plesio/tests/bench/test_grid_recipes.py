@@ -200,6 +200,7 @@ every = "4 steps"
 """
 
 
+@pytest.mark.slow
 def test_processes_do_grids_among_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE)
     assert invoke(["compare", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out")]) == 0

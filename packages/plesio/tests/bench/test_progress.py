@@ -48,7 +48,7 @@ class Heard:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("world", ["process", "virtual"])
+@pytest.mark.parametrize("world", [pytest.param("process", marks=pytest.mark.slow), "virtual"])
 def test_progress_rises_through_a_stage_on_the_store(
     tmp_path: Path, world: Literal["process", "virtual"], monkeypatch: pytest.MonkeyPatch
 ):

@@ -44,6 +44,7 @@ def ignore(figures: RunFigures) -> None:
 
 
 @needs_namespaces
+@pytest.mark.slow
 def test_bytes_of_interfaces_are_those_of_the_books_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
     slower = LinkChange(at_s=0.3, link="nic", bytes_per_s=4e6)
     pool = TestbedPool(recipe(hosts(changes=(slower,)), samples=1600, step_time={"kind": "constant", "mean": "20 ms"}))

@@ -36,14 +36,13 @@ def moments(name: str, number: int) -> list[float]:
 
 
 CASES = [
-    pytest.param(
-        name, after_s, marks=[pytest.mark.slow] * (name != "compare" or position != 2), id=f"{name}-{position}"
-    )
+    pytest.param(name, after_s, id=f"{name}-{position}")
     for name in COMMANDS
     for position, after_s in enumerate(moments(name, 2))
 ]
 
 
+@pytest.mark.slow  # bench/test_compare.py has one of a comparison
 @pytest.mark.parametrize(("name", "after_s"), CASES)
 def test_ctrl_c_ends_a_command_at_any_moment(tmp_path: Path, name: str, after_s: float):
     (tmp_path / "recipe.toml").write_text(RECIPE)

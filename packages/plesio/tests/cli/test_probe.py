@@ -30,6 +30,7 @@ def test_probes_this_machine_and_writes_what_a_simulation_can_use(tmp_path: Path
     assert invoke(simulation.split()) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing(tmp_path: Path):
     out = tmp_path / "cluster.toml"
     process = subprocess.Popen(

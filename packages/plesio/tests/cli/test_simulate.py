@@ -235,6 +235,7 @@ def test_a_comparison_in_the_virtual_world_is_kept_and_resumed_there(
     assert "other settings (workers.cluster, world)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: Path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(

@@ -24,8 +24,9 @@ def test_texts_are_escaped(advice: Advice):
     assert "<b>" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [pytest.param(400, marks=pytest.mark.slow), 1280])
+@pytest.mark.parametrize("width", [400, 1280])
 def test_every_figure_is_drawn_with_room_for_every_label(browser: Browser, advice: Advice, tmp_path: Path, width: int):
     path = tmp_path / "advice.html"
     path.write_text(render_advice_page(advice, recipe=None), encoding="utf-8")

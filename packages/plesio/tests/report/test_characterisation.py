@@ -288,8 +288,9 @@ def test_page_tables_and_pictures_are_written(written: Path):
     assert claims[0]["speed"]["shown"] in (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [400, 1280])
 def test_the_page_is_drawn_with_room_for_every_label(browser: Browser, written: Path, width: int):
     with opened(browser, width=width) as page:
         load(page, written)

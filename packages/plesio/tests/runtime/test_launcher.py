@@ -121,6 +121,7 @@ def test_workers_get_torchruns_variables_and_their_arguments(
     assert f"plesio run --join 127.0.0.1:{port} {script}" in err
 
 
+@pytest.mark.slow  # cli/test_grid.py has workers that meet there
 def test_torch_finds_the_store_that_the_launcher_hosts(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     script = write_script(
         tmp_path,
@@ -479,7 +480,7 @@ def test_whoever_waits_for_a_worker_that_has_ended_hears_of_it(tmp_path: Path, c
     assert "plesio: error: worker 0 ended before it joined (rank 1)" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("forged", "status"), [(True, 3), (False, 0)])
+@pytest.mark.parametrize(("forged", "status"), [(True, 3), pytest.param(False, 0, marks=pytest.mark.slow)])
 def test_only_a_member_says_that_others_have_finished_the_run(tmp_path: Path, forged: bool, status: int):
     script = write_script(
         tmp_path,

@@ -16,6 +16,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.by_hand import flat_of
 from support.problems import Problem, perceptron
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 120, 5, 4, 3
@@ -29,13 +30,11 @@ IN_FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 """Tolerance of codecs, which send a float64 as a float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
 
 
-def build(*, batch_norm: bool = False, momentum: float = MOMENTUM) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = perceptron(NUM_FEATURES, 6, batch_norm=batch_norm)
+def build(
+    *, batch_norm: bool = False, momentum: float = MOMENTUM, hidden: int = 6
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = perceptron(NUM_FEATURES, hidden, batch_norm=batch_norm)
     return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=momentum)
-
-
-def flat_of(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
 
 @dataclass(kw_only=True)
@@ -54,6 +53,8 @@ def train(
     *,
     batch_norm: bool = False,
     momentum: float = MOMENTUM,
+    hidden: int = 6,
+    dtype: torch.dtype = torch.float64,
     pacer: Pacer | None = None,
     job: Any = None,
     trace: Path | None = None,
@@ -61,7 +62,8 @@ def train(
     settle_at: int | None = None,
 ) -> Worker:
     """An ordinary loop; ``settle_at`` is a step after which the exchange is settled, as when a policy changes."""
-    model, optimizer = build(batch_norm=batch_norm, momentum=momentum)
+    model, optimizer = build(batch_norm=batch_norm, momentum=momentum, hidden=hidden)
+    model.to(dtype)
     saw = Worker()
     with plesio.join(
         model,
@@ -74,7 +76,7 @@ def train(
         loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
         for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
             saw.batches.append(index.tolist())
-            loss = (model(x) - y).square().mean()
+            loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()
             loss.backward()
             before_step(session, model)
             session.step(loss)
@@ -92,6 +94,7 @@ def run(
     *,
     step_time: StepTime = STEP_TIME,
     cluster: Cluster = ONE_HOST,
+    num_workers: int = NUM_WORKERS,
     **options: Any,
 ) -> Simulation[Worker]:
     def work(job: VirtualJob) -> Worker:
@@ -99,4 +102,4 @@ def run(
             policy, pacer=Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock), **options
         )
 
-    return simulate(work, num_workers=NUM_WORKERS, cluster=cluster)
+    return simulate(work, num_workers=num_workers, cluster=cluster)

@@ -75,7 +75,7 @@ OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGIN
 @pytest.mark.parametrize(
     ("policy", "every"),
     [
-        *((policy, 2) for policy in ALWAYS),
+        *((policy, 3) for policy in ALWAYS),
         *(pytest.param(policy, 1, marks=pytest.mark.slow) for policy in (*ALWAYS, *OTHERS)),
     ],
 )

@@ -118,7 +118,7 @@ def test_it_is_known_whose_moments_can_be_shared(make: Make, can: bool):
 NUM_WORKERS, NUM_FEATURES, PERIOD = 8, 20, 4
 
 
-def train(policy: str, job: VirtualJob, *, make: Make = MAKES["adam"], num_steps: int = 160) -> tuple[Tensor, Tensor]:
+def train(policy: str, job: VirtualJob, *, make: Make = MAKES["adam"], num_steps: int = 80) -> tuple[Tensor, Tensor]:
     """v of the squared error of a linear model, on labels of which most is noise, and the model."""
     torch.manual_seed(5)
     model = nn.Linear(NUM_FEATURES, 1, bias=False)

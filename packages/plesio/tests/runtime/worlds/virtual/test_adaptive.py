@@ -15,7 +15,7 @@ import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
-from plesio.policies import LocalSGD, Reviewed, Steer, parse_policy, read_log, verify
+from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.protocol.figures import RunInfo
@@ -24,6 +24,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.by_hand import ByHand
 from support.decisions import script, to
 from support.problems import Problem, perceptron
 from support.workers import workers_of
@@ -125,109 +126,12 @@ def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     }
 
 
-class ByHand:
-    """The same training without Plesio: a model for each worker, and sums in plain sight."""
-
-    def __init__(self) -> None:
-        self.models, self.optimizers = zip(*(build() for _ in range(NUM_WORKERS)), strict=True)
-        self.data = Problem(NUM_SAMPLES, NUM_FEATURES)
-        self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
-        self.averaged = 0
-        self.num_steps = 0
-        self.base = [p.detach().clone() for p in self.parameters(0)]
-        self.velocity = [torch.zeros_like(p) for p in self.base]
-
-    def parameters(self, worker: int) -> list[torch.Tensor]:
-        return list(self.models[worker].parameters())
-
-    def gradients(self, batches: Sequence[Sequence[int]]) -> None:
-        for model, batch in zip(self.models, batches, strict=True):
-            model.zero_grad()
-            (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
-
-    def step(self, clock: int, batches: Sequence[Sequence[int]], policy: Any, shares: tuple[float, ...]) -> None:
-        self.gradients(batches)
-        if isinstance(policy, LocalSGD):
-            for optimizer in self.optimizers:
-                rate = optimizer.param_groups[0]["lr"]
-                optimizer.param_groups[0]["lr"] = rate * policy.inner_rate
-                optimizer.step()
-                optimizer.param_groups[0]["lr"] = rate
-            self.num_steps += 1
-            if self.pending is not None and self.pending[0] + policy.delay == clock and policy.delay:
-                self.merge(stepped=True)
-            if clock % policy.period == 0:
-                self.start(clock, shares, policy)
-                if policy.delay == 0:
-                    self.merge(stepped=False)
-            return
-        self.velocity = [torch.zeros_like(p) for p in self.velocity]
-        total = sum(map(len, batches))
-        weights = [len(batch) / total if shares else 1 / NUM_WORKERS for batch in batches]
-        for mean in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
-            gradient = sum(w * p.grad for w, p in zip(weights, mean, strict=True))
-            for parameter in mean:
-                parameter.grad = gradient.clone()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.base = [p.detach().clone() for p in self.parameters(0)]
-
-    @torch.no_grad()
-    def start(self, clock: int, shares: tuple[float, ...], policy: LocalSGD) -> None:
-        weights = shares or (1 / NUM_WORKERS,) * NUM_WORKERS
-        sent = [[p.clone() for p in self.parameters(worker)] for worker in range(NUM_WORKERS)]
-        num_steps, self.num_steps = self.num_steps, 0
-        for number, same in enumerate(zip(*sent, strict=True)):
-            mean = sum(w * (p - self.base[number]) for w, p in zip(weights, same, strict=True))
-            kept = policy.momentum * self.velocity[number]
-            self.velocity[number] = kept + (1 - policy.momentum) * mean / num_steps
-        outer = zip(self.base, self.velocity, strict=True)
-        means = [base + num_steps * velocity / policy.inner_rate for base, velocity in outer]
-        self.pending = (clock, sent, means)
-
-    @torch.no_grad()
-    def merge(self, *, stepped: bool) -> None:
-        if self.pending is None:
-            return
-        (clock, sent, means), self.pending = self.pending, None
-        for worker in range(NUM_WORKERS):
-            for parameter, before, mean in zip(self.parameters(worker), sent[worker], means, strict=True):
-                parameter.add_(mean - before) if stepped else parameter.copy_(mean)
-        self.averaged, self.base = clock, means
-
-    @torch.no_grad()
-    def settle(self, clock: int, shares: tuple[float, ...], policy: LocalSGD, *, to_bsp: bool) -> None:
-        self.merge(stepped=self.pending is not None and self.pending[0] != clock)
-        if self.averaged != clock:
-            self.start(clock, shares, policy)
-            self.merge(stepped=False)
-        if to_bsp:
-            for same in zip(*(self.parameters(worker) for worker in range(NUM_WORKERS)), strict=True):
-                states = [opt.state[p] for opt, p in zip(self.optimizers, same, strict=True)]
-                mean = sum(state["momentum_buffer"] for state in states) / NUM_WORKERS
-                for state in states:
-                    state["momentum_buffer"] = mean.clone()
-
-
 def by_hand(
     workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]], *, first: str
-) -> list[torch.Tensor]:
+) -> list[nn.Parameter]:
     """Train on the batches that the workers saw, with the changes after the steps given."""
-    hand, policy, shares = ByHand(), parse_policy(first), ()
-    num_steps = len(workers[0].batches)
-    for clock in range(1, num_steps + 1):
-        hand.step(clock, [worker.batches[clock - 1] for worker in workers], policy, shares)
-        if clock in changes:
-            spec, new_shares = changes[clock]
-            new = parse_policy(spec)
-            if isinstance(policy, LocalSGD) and new != policy:
-                hand.settle(clock, new_shares, policy, to_bsp=not isinstance(new, LocalSGD))
-                if isinstance(new, LocalSGD) and (new.inner_rate, new.momentum) != (policy.inner_rate, policy.momentum):
-                    hand.velocity = [torch.zeros_like(p) for p in hand.velocity]
-            policy, shares = new, new_shares
-    if isinstance(policy, LocalSGD):
-        hand.settle(num_steps, shares, policy, to_bsp=False)
-    return [parameter.detach() for parameter in hand.parameters(0)]
+    hand = ByHand(parse_policy(first), build, sizes=(NUM_WORKERS,), data=Problem(NUM_SAMPLES, NUM_FEATURES))
+    return list(hand.train(workers, changes=changes).parameters())
 
 
 def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:

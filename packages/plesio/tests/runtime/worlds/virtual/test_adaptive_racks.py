@@ -17,7 +17,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant, LogNormal, StepTime
-from plesio.policies import BSP, Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
+from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.protocol.figures import RunInfo
@@ -25,9 +25,10 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.by_hand import ByHand
 from support.decisions import script, to
 from support.problems import Problem, perceptron
-from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
+from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
 TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
@@ -109,98 +110,12 @@ def racks(period: int, delay: int = 0, **flags: Any) -> Decision:
 # Held against training by hand
 
 
-class ByHand:
-    """The same training without Plesio: a model for each worker, and sums in plain sight."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.num_workers = sum(sizes)
-        self.racks = racks_of(sizes)
-        self.models, self.optimizers = zip(*(build() for _ in range(self.num_workers)), strict=True)
-        self.parameters = [list(model.parameters()) for model in self.models]
-        self.data = Problem(NUM_SAMPLES, NUM_FEATURES)
-        self.pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
-        self.merged = 0
-
-    def groups(self, policy: Policy) -> list[list[int]]:
-        """Return the groups that step together."""
-        if isinstance(policy, BSP):
-            return [list(range(self.num_workers))]
-        return self.racks if isinstance(policy, Hierarchical) else [[one] for one in range(self.num_workers)]
-
-    def step(self, clock: int, batches: Sequence[Sequence[int]], policy: Policy, shares: Sequence[float]) -> None:
-        for model, batch in zip(self.models, batches, strict=True):
-            model.zero_grad()
-            (model(self.data.x[batch]) - self.data.y[batch]).square().mean().backward()
-        for group in self.groups(policy):
-            sizes = [len(batches[worker]) if shares else 1 for worker in group]
-            for same in zip(*(self.parameters[worker] for worker in group), strict=True):
-                mean = sum(size / sum(sizes) * p.grad for size, p in zip(sizes, same, strict=True))
-                for parameter in same:
-                    parameter.grad = mean.clone()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        if isinstance(policy, BSP):
-            return
-        if self.pending is not None and self.pending[0] + policy.delay == clock and policy.delay:
-            self.merge(stepped=True)
-        if clock % policy.period == 0:
-            self.start(clock, policy, shares)
-            if policy.delay == 0:
-                self.merge(stepped=False)
-
-    @torch.no_grad()
-    def start(self, clock: int, policy: Policy, shares: Sequence[float]) -> None:
-        weights = [0.0] * self.num_workers
-        for group in self.groups(policy):
-            for worker in group:
-                whole = sum(shares[other] for other in group) if shares else len(group) / self.num_workers
-                weights[worker] = whole / len(group)
-        sent = [[p.clone() for p in own] for own in self.parameters]
-        means = [sum(w * p for w, p in zip(weights, same, strict=True)) for same in zip(*sent, strict=True)]
-        self.pending = clock, sent, means
-
-    @torch.no_grad()
-    def merge(self, *, stepped: bool) -> None:
-        if self.pending is None:
-            return
-        (clock, sent, means), self.pending = self.pending, None
-        for own, before in zip(self.parameters, sent, strict=True):
-            for parameter, one, mean in zip(own, before, means, strict=True):
-                parameter.add_(mean - one) if stepped else parameter.copy_(mean)
-        self.merged = clock
-
-    @torch.no_grad()
-    def change(self, clock: int, before: Policy, after: Policy | None, shares: Sequence[float]) -> None:
-        """Settle, and give those that step together from now on the mean of all momenta, unless they had the same."""
-        if isinstance(before, BSP):
-            return
-        self.merge(stepped=self.pending is not None and self.pending[0] != clock)
-        if self.merged != clock:
-            self.start(clock, before, shares)
-            self.merge(stepped=False)
-        if after is None or all(any(set(g) <= set(of) for of in self.groups(before)) for g in self.groups(after)):
-            return
-        for same in zip(*self.parameters, strict=True):
-            states = [optimizer.state[p] for optimizer, p in zip(self.optimizers, same, strict=True)]
-            mean = sum(state["momentum_buffer"] for state in states) / self.num_workers
-            for state in states:
-                state["momentum_buffer"] = mean.clone()
-
-
-def by_hand(workers: Sequence[Worker], result: RunResult, *, sizes: Sequence[int]) -> list[torch.Tensor]:
+def by_hand(workers: Sequence[Worker], result: RunResult, *, sizes: Sequence[int]) -> list[nn.Parameter]:
     """Train on the batches that the workers saw, with the changes that the result tells of."""
     changes = {one["clock"]: (one["policy"], one["shares"]) for one in result.decisions}
-    hand, policy, shares = ByHand(sizes), parse_policy(result.decisions[0]["before"]), ()
-    num_steps = len(workers[0].batches)
-    for clock in range(1, num_steps + 1):
-        hand.step(clock, [worker.batches[clock - 1] for worker in workers], policy, shares)
-        if clock in changes:
-            spec, shares = changes[clock]
-            if (after := parse_policy(spec)) != policy:
-                hand.change(clock, policy, after, shares)
-            policy = after
-    hand.change(num_steps, policy, None, shares)
-    return [parameter.detach() for parameter in hand.parameters[0]]
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
+    hand = ByHand(parse_policy(result.decisions[0]["before"]), build, sizes=sizes, data=data)
+    return list(hand.train(workers, changes=changes).parameters())
 
 
 UNEQUAL = (0.4, 0.1, 0.25, 0.25)
@@ -286,7 +201,7 @@ def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.Mon
 # What it chooses, what that takes, and what crosses racks
 
 SYSTEM_ALONE = "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off"
-LARGE = {"hidden": 1024, "epochs": 12}
+LARGE = {"hidden": 1024, "epochs": 8}
 """A model of 57 kB: 43 ms of a ring over an uplink of 2 MB/s, and 0.1 ms within a rack."""
 
 

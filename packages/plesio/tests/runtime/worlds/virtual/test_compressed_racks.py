@@ -1,109 +1,38 @@
 """Compressed exchanges between racks, against flat local SGD and against training written out by hand.
 
-`train` is this file's one program; it runs on virtual workers, and by `LocalJob` on processes, which load this file.
+`train_on_two_hosts` trains by `LocalJob` on processes, which load this file.
 The reducer by itself, and the bytes, are in `packages/plesio/tests/runtime/worker/compression/test_rack_reducer.py`.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch import nn
 
 import plesio
-from plesio.cost.step_time import LogNormal
-from plesio.policies import Hierarchical, parse_policy
-from plesio.policies.compression import TopK
-from plesio.protocol.figures import RunInfo
+from plesio.policies import parse_policy
 from plesio.runtime.worker.environment import WorkerPlace
-from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import Simulation, simulate
-from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.runtime.worlds.virtual import Simulation
 from plesio.testing import LocalJob
-from support.problems import Problem, perceptron
+from support import noted_training
+from support.by_hand import ByHand, flat_of, parameters_of
+from support.noted_training import IN_FLOAT32, NUM_FEATURES, NUM_SAMPLES, Worker, build, train
+from support.problems import Problem
 from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
-NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_EPOCHS = 120, 5, 4, 2
 EQUAL, UNEQUAL, THREE = (2, 2), (3, 2), (2, 2, 2)
 """Workers of each rack."""
 TEXTS = ["fp16", "bf16+feedback", "topk:0.2", "topk:0.2+no_feedback", "randk:0.2", "qsgd:8", "qsgd:4+feedback",
          "powersgd:1"]  # fmt: skip
-IN_FLOAT32: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
-"""Tolerance of codecs, which send a float64 as a float32: 6e-8 of numbers of about 1, in 20 steps with momentum."""
-
-
-def build(*, batch_norm: bool = False, width: int = 7) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = perceptron(NUM_FEATURES, width, batch_norm=batch_norm)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def parameters_of(model: nn.Module) -> list[nn.Parameter]:
-    """In the order of their names, in which an exchange has them; slices depend on it."""
-    return [parameter for _, parameter in sorted(model.named_parameters())]
-
-
-def flat_of(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in parameters_of(model)])
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """The record of one worker: each step, and its end."""
-
-    batches: list[list[int]] = field(default_factory=list)
-    after: list[Tensor] = field(default_factory=list)
-    """Parameters after each step, and at the end."""
-    buffers: list[Tensor] = field(default_factory=list)
-
-
-def train(
-    policy: str,
-    *,
-    batch_norm: bool = False,
-    width: int = 7,
-    dtype: torch.dtype = torch.float64,
-    pacer: Pacer | None = None,
-    job: Any = None,
-    trace: Path | None = None,
-    before_step: Callable[[plesio.Session, nn.Module], None] = lambda session, model: None,
-) -> Worker:
-    """An ordinary loop."""
-    model, optimizer = build(batch_norm=batch_norm, width=width)
-    model.to(dtype)
-    saw = Worker()
-    with plesio.join(
-        model,
-        optimizer,
-        policy=policy,
-        trace=trace,
-        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7)),
-    ) as session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
-        for index, x, y in session.shard(loader, samples=NUM_EPOCHS * NUM_SAMPLES):
-            saw.batches.append(index.tolist())
-            loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()
-            loss.backward()
-            before_step(session, model)
-            session.step(loss)
-            saw.after.append(flat_of(model))
-    saw.after.append(flat_of(model))
-    saw.buffers = [buffer.clone() for buffer in model.buffers()]
-    return saw
 
 
 def run(policy: str, *, sizes: Sequence[int] = EQUAL, **options: Any) -> Simulation[Worker]:
-    """Train on virtual workers whose steps take as long as chance has it."""
-
-    def work(job: VirtualJob) -> Worker:
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
-        return train(policy, pacer=pacer, **options)
-
-    return simulate(work, num_workers=sum(sizes), cluster=cluster_of_racks(sizes))
+    """Train on virtual workers in racks of these sizes."""
+    return noted_training.run(policy, cluster=cluster_of_racks(sizes), num_workers=sum(sizes), **options)
 
 
 @pytest.mark.one_in(3)
@@ -123,6 +52,7 @@ def test_racks_of_one_worker_are_flat_local_sgd_to_the_bit(outer: str, sizes: Se
     for mine, theirs in zip(racks, flat, strict=True):
         assert mine.batches == theirs.batches
         assert all(torch.equal(one, other) for one, other in zip(mine.after, theirs.after, strict=True))
+        assert torch.equal(mine.final, theirs.final)
 
 
 @pytest.mark.one_in(3)
@@ -139,7 +69,7 @@ def test_a_rack_is_equal_to_the_bit_after_every_step_and_racks_where_they_have_a
     workers, racks = workers_of(run(policy.spec, sizes=sizes)), racks_of(sizes)
     num_steps = len(workers[0].batches)
     for step in range(num_steps + 1):
-        states = [worker.after[step] for worker in workers]
+        states = [[*worker.after, worker.final][step] for worker in workers]
         for rack in racks:
             assert all(torch.equal(states[rank], states[rack[0]]) for rank in rack)
         averaged = step == num_steps or policy.exchanges_at(step + 1)
@@ -151,69 +81,7 @@ def test_a_rack_is_equal_to_the_bit_after_every_step_and_racks_where_they_have_a
 @pytest.mark.parametrize("outer", ["local_sgd:4", "local_sgd:4,delay=2"])
 def test_sending_all_numbers_of_a_top_k_is_sending_them(outer: str, sizes: Sequence[int]):
     plain, sent = (workers_of(run(f"hier:bsp/{outer}{compress}", sizes=sizes)) for compress in ("", ",compress=topk:1"))
-    torch.testing.assert_close(sent[0].after[-1], plain[0].after[-1], **IN_FLOAT32)
-
-
-class ByHand:
-    """The same training without Plesio: a model for each rack, and the largest of each slice of their deltas."""
-
-    def __init__(self, policy: Hierarchical, compression: TopK, *, sizes: Sequence[int]) -> None:
-        self.policy, self.compression, self.sizes = policy, compression, sizes
-        self.models, self.optimizers = zip(*(build() for _ in sizes), strict=True)
-        self.base = flat_of(self.models[0])
-        self.num_slices = sizes[0] if len(set(sizes)) == 1 else 1
-        self.residuals = [torch.zeros_like(self.base) for _ in sizes]
-        self.pending: tuple[int, list[Tensor], Tensor] | None = None
-
-    def train(self, workers: Sequence[Worker]) -> Tensor:
-        num_steps = len(workers[0].batches)
-        for clock in range(1, num_steps + 1):
-            self.step([worker.batches[clock - 1] for worker in workers])
-            if self.pending is not None and self.pending[0] + self.policy.delay == clock:
-                self.merge()
-            if clock % self.policy.period == 0:
-                self.start(clock)
-                if self.policy.delay == 0:
-                    self.merge()
-        self.merge()
-        self.start(num_steps, in_full=True)
-        self.merge()
-        return flat_of(self.models[0])
-
-    def step(self, batches: Sequence[Sequence[int]]) -> None:
-        data = Problem(NUM_SAMPLES, NUM_FEATURES)
-        for rack, model, optimizer in zip(racks_of(self.sizes), self.models, self.optimizers, strict=True):
-            optimizer.zero_grad()
-            for rank in rack:
-                x, y = data.x[batches[rank]], data.y[batches[rank]]
-                ((model(x) - y).square().mean() / len(rack)).backward()
-            optimizer.step()
-
-    def start(self, clock: int, *, in_full: bool = False) -> None:
-        deltas = [flat_of(model) - self.base for model in self.models]
-        mean = torch.zeros_like(self.base)
-        width = -(-len(mean) // self.num_slices)
-        for rack, delta in enumerate(deltas):
-            update = delta * self.sizes[rack] / sum(self.sizes) + self.residuals[rack]
-            sent = update if in_full else torch.cat([self.largest(part, width) for part in update.split(width)])
-            self.residuals[rack] = update - sent
-            mean += sent
-        self.pending = clock, deltas, mean
-
-    def largest(self, part: Tensor, width: int) -> Tensor:
-        places = part.float().abs().topk(self.compression.num_kept(width)).indices
-        return torch.zeros_like(part).index_copy_(0, places, part[places].float().double())
-
-    @torch.no_grad()
-    def merge(self) -> None:
-        if self.pending is None:
-            return
-        (_, deltas, mean), self.pending = self.pending, None
-        self.base = self.base + mean
-        for model, delta in zip(self.models, deltas, strict=True):
-            sizes = [parameter.numel() for parameter in parameters_of(model)]
-            for parameter, part in zip(parameters_of(model), (mean - delta).split(sizes), strict=True):
-                parameter.add_(part.view_as(parameter))
+    torch.testing.assert_close(sent[0].final, plain[0].final, **IN_FLOAT32)
 
 
 @pytest.mark.one_in(3)
@@ -229,15 +97,14 @@ class ByHand:
 )
 def test_it_is_the_training_written_out_by_hand(outer: str, sizes: Sequence[int]):
     policy = parse_policy(f"hier:bsp/{outer},compress=topk:0.2+guard:1000")
-    assert isinstance(policy, Hierarchical)
-    assert isinstance(policy.compression, TopK)
     simulation = run(policy.spec, sizes=sizes)
     assert simulation.runs[0].fallbacks == (), "by hand nothing is flushed"
     workers = workers_of(simulation)
-    expected = ByHand(policy, policy.compression, sizes=sizes).train(workers)
+    hand = ByHand(policy, build, sizes=sizes, data=Problem(NUM_SAMPLES, NUM_FEATURES))
+    expected = flat_of(hand.train(workers))
     for worker in workers:
-        torch.testing.assert_close(worker.after[-1], expected, **IN_FLOAT32)
-    in_full = workers_of(run(f"hier:bsp/{outer}", sizes=sizes))[0].after[-1]
+        torch.testing.assert_close(worker.final, expected, **IN_FLOAT32)
+    in_full = workers_of(run(f"hier:bsp/{outer}", sizes=sizes))[0].final
     assert float((expected - in_full).abs().max()) > 1e-3, "or it says nothing"
 
 
@@ -273,8 +140,8 @@ def test_a_delta_that_is_not_finite_is_refused_and_its_rack_goes_back_to_the_bas
     assert {int(rank) for rank in simulation.runs[0].refused_updates} == set(second)
     workers = workers_of(simulation)
     for worker in workers:
-        assert torch.isfinite(worker.after[-1]).all()
-        assert torch.equal(worker.after[-1], workers[0].after[-1])
+        assert torch.isfinite(worker.final).all()
+        assert torch.equal(worker.final, workers[0].final)
 
 
 def test_what_guards_do_is_told_for_each_rail(tmp_path: Path):
@@ -299,7 +166,7 @@ def test_only_what_crosses_racks_shrinks(compress: str, share: float):
     """Scales of QSGD's buckets are 0.06 and 0.25 bits a number; places of top-k's are 9 bits each."""
     width = 5000
     fixed, plain, sent = (
-        run(f"hier:bsp/local_sgd:{outer}", width=width, dtype=torch.float32).runs[0]
+        run(f"hier:bsp/local_sgd:{outer}", hidden=width, dtype=torch.float32).runs[0]
         for outer in ("1000", "1", f"1,compress={compress}")
     )
     # beside the exchanges there are the first broadcast and the reports, which the run with a single one has too
@@ -325,7 +192,7 @@ def train_on_two_hosts(*, policies: Sequence[str]) -> list[list[float]]:
     place = WorkerPlace.from_environment()
     assert place is not None
     with plesio.Job(place) as job:
-        return [train(policy, job=job).after[-1].tolist() for policy in policies]
+        return [train(policy, job=job).final.tolist() for policy in policies]
 
 
 @pytest.mark.slow
@@ -335,7 +202,7 @@ def test_processes_on_two_hosts_train_what_virtual_workers_do():
     for ending in endings.values():
         assert ending.error is None, ending.trace
     for number, policy in enumerate(ON_PROCESSES):
-        ours = workers_of(run(policy))[0].after[-1]
+        ours = workers_of(run(policy))[0].final
         for rank in range(4):
             theirs = torch.tensor(endings[rank].value[number], dtype=torch.float64)
             # gradients are added in another order, and codecs send float32

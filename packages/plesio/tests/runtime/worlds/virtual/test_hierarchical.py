@@ -16,13 +16,14 @@ from plesio.cost.collectives import all_gather_s
 from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
-from plesio.policies import Policy, parse_policy
+from plesio.policies import parse_policy
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
+from support.by_hand import ByHand
 from support.problems import Problem, perceptron
 from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
@@ -92,48 +93,6 @@ def run(
     return simulate(work, num_workers=sum(sizes), cluster=cluster_of_racks(sizes), faults=faults)
 
 
-def by_hand(workers: Sequence[Worker], policy: Policy, *, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """The same training without Plesio, on the batches that the workers saw: a model for each rack."""
-    racks, data, total = racks_of(sizes), Problem(NUM_SAMPLES, NUM_FEATURES), sum(sizes)
-    models, optimizers = zip(*(build() for _ in racks), strict=True)
-    parameters = [list(model.parameters()) for model in models]
-    pending: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]] | None = None
-
-    def start(clock: int) -> tuple[int, list[list[torch.Tensor]], list[torch.Tensor]]:
-        sent = [[p.detach().clone() for p in own] for own in parameters]
-        means = [sum(size / total * p for size, p in zip(sizes, same, strict=True)) for same in zip(*sent, strict=True)]
-        return clock, sent, means
-
-    @torch.no_grad()
-    def merge(begun: tuple[int, list[list[torch.Tensor]], list[torch.Tensor]]) -> None:
-        for own, before in zip(parameters, begun[1], strict=True):
-            for parameter, one, mean in zip(own, before, begun[2], strict=True):
-                parameter.add_(mean - one)
-
-    num_steps, merged = len(workers[0].batches), 0
-    for clock in range(1, num_steps + 1):
-        for rack, model, optimizer in zip(racks, models, optimizers, strict=True):
-            optimizer.zero_grad()
-            for rank in rack:
-                batch = workers[rank].batches[clock - 1]
-                ((model(data.x[batch]) - data.y[batch]).square().mean() / len(rack)).backward()
-            optimizer.step()
-        if pending is not None and pending[0] + policy.delay == clock:
-            merge(pending)
-            merged, pending = pending[0], None
-        if clock % policy.period == 0:
-            pending = start(clock)
-            if policy.delay == 0:
-                merge(pending)
-                merged, pending = clock, None
-    if pending is not None:
-        merge(pending)
-        merged = pending[0]
-    if merged != num_steps:
-        merge(start(num_steps))
-    return [parameter.detach() for parameter in parameters[0]]
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "sizes", [UNEQUAL, (1, 1), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in (EQUAL, (2, 2, 2)))], ids=str
@@ -143,9 +102,10 @@ def test_it_is_the_training_written_out_by_hand(outer: str, sizes: Sequence[int]
     policy = parse_policy(f"hier:bsp/{outer}")
     workers = workers_of(run(policy.spec, sizes=sizes))
     assert [len(worker.batches) for worker in workers] == [len(workers[0].batches)] * sum(sizes)
+    hand = ByHand(policy, build, sizes=sizes, data=Problem(NUM_SAMPLES, NUM_FEATURES))
+    expected = list(hand.train(workers).parameters())
     for worker in workers:
-        for found, wanted in zip(worker.tensors, by_hand(workers, policy, sizes=sizes), strict=True):
-            torch.testing.assert_close(found, wanted, **TOLERANCE)
+        torch.testing.assert_close(worker.tensors, expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=str)
