@@ -240,7 +240,7 @@ class _Run:
         timeline = self._timeline(meter, rank=0, clock=MonotonicClock(), gauges=gauges)
         world = AloneWorld(policy=self.policy, info=self.options.info, folder=self.folder, meter=meter)
         snapshots = SnapshotTaker(self.options.snapshot_every)
-        exchange = LocalExchange(self.replica, refuse=timeline.refuse, snapshots=snapshots)
+        exchange = LocalExchange(self.replica, timeline=timeline, snapshots=snapshots)
         steps = StepClock()
         checkpoints = self._checkpoints(meter, resumed=self._resumed(rank=0), rank=0, num_workers=1)
         sharing: Sharing = InRounds(rounds=world.rounds, group=None)

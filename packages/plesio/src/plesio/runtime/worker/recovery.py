@@ -90,6 +90,11 @@ class Groups(Protocol):
     """The worker's world, where groups are formed."""
 
     @property
+    def rounds(self) -> RoundRecords:
+        """The samples that this worker's replica holds."""
+        ...
+
+    @property
     def cut_off(self) -> bool:
         """True if the workers' group is no more."""
         ...
@@ -122,7 +127,6 @@ class Recovery:
         replica: Its state.
         group: The present one.
         world: Where groups are formed.
-        rounds: Which samples this worker's replica holds.
         steps: The clock; moved where the others are further.
         exchange: Built anew.
         timeline: Where the time goes.
@@ -136,7 +140,6 @@ class Recovery:
         *,
         group: LiveGroup,
         world: Groups,
-        rounds: RoundRecords,
         steps: StepClock,
         exchange: Regroupable,
         timeline: WorkerTimeline,
@@ -149,7 +152,7 @@ class Recovery:
         self._replica = replica
         self._group = group
         self._world = world
-        self._rounds = rounds
+        self._rounds = world.rounds
         self._steps = steps
         self._exchange = exchange
         self._timeline = timeline

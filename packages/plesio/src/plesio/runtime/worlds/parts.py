@@ -129,7 +129,6 @@ class Parts:
             client=self.world.client,
             layout=layout,
             timeline=self.timeline,
-            refuse=self.timeline.refuse,
         )
         if self.place.rank == 0:
             store.offer_initial()
@@ -161,7 +160,6 @@ class Parts:
                 self.replica,
                 client=self.world.client,
                 timeline=self.timeline,
-                refuse=self.timeline.refuse,
                 gauge=monitor,
                 exchanges=exchanges,
             )
@@ -217,7 +215,6 @@ class Parts:
             self.replica,
             group=group,
             world=self.world,
-            rounds=self.world.rounds,
             steps=self.steps,
             exchange=exchange,
             timeline=self.timeline,
@@ -256,7 +253,6 @@ class Parts:
             self.replica,
             group=group,
             timeline=self.timeline,
-            refuse=self.timeline.refuse,
             snapshots=self.snapshots,
             gauge=gauge,
             seed=seed,

@@ -15,6 +15,7 @@ is kept back.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 
@@ -22,7 +23,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
@@ -31,10 +32,25 @@ from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["AveragingExchange", "ReducerMaker"]
+__all__ = ["AveragingExchange", "DeltaAveraging", "ReducerMaker"]
 
 ReducerMaker = Callable[[Sequence[torch.Size]], CompressedReducer | RackReducer]
 """Makes what compresses flat deltas of tensors of these shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaAveraging:
+    """How deltas are averaged, where it is not the parameters themselves that are.
+
+    Attributes:
+        make_reducer: Makes what compresses deltas, for each dtype; None sends everything.
+        outer: What becomes of a mean of deltas, by dtype; the mean itself where there is nothing for it.
+        moments: Keeps the optimizer's state what it would be of the mean gradient; None leaves it alone.
+    """
+
+    make_reducer: ReducerMaker | None
+    outer: Mapping[torch.dtype, OuterStep]
+    moments: MeanMoments | None
 
 
 class AveragingExchange:
@@ -42,17 +58,12 @@ class AveragingExchange:
 
     Args:
         replica: Equal on all ranks when the exchange is built.
-        policy: Says when.
+        policy: Says when, and which share of the learning rate local steps take.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called when this rank's gradient is not finite; its local step is left out, no other is touched.
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
-        make_reducer: Makes what compresses the parameters' deltas, for each dtype; None sends everything.
-        inner_rate: Share of the learning rate that local steps take.
-        moments: Keeps the optimizer's state what it would be of the mean gradient; None leaves it alone.
-        outer: What becomes of a mean of deltas, by dtype. None: nothing but the mean itself; and where nothing is
-            compressed either, the parameters themselves are averaged.
+        deltas: How deltas of parameters are averaged; None averages the parameters themselves.
     """
 
     ready_s: float | None = None
@@ -64,19 +75,14 @@ class AveragingExchange:
         policy: Policy,
         group: Group,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
-        make_reducer: ReducerMaker | None = None,
-        inner_rate: float = 1.0,
-        outer: Mapping[torch.dtype, OuterStep] | None = None,
-        moments: MeanMoments | None = None,
+        deltas: DeltaAveraging | None = None,
     ) -> None:
         self._replica = replica
         self._policy = policy
         self._group = group
         self._timeline = timeline
-        self._refuse = refuse
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._share = 1.0
@@ -88,14 +94,13 @@ class AveragingExchange:
         self._started_s = 0.0
         self._num_steps = 0
         """Since the last averaging was begun."""
-        self._inner_rate = inner_rate
-        self._moments = moments
+        self._moments = None if deltas is None else deltas.moments
         self._records: CompressionRecords | None = None
         self._means: list[ReplicaMean] = []
-        if make_reducer is None and outer is None and moments is None:
+        if deltas is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
         else:
-            self._average_deltas(make_reducer, outer=outer or {})
+            self._average_deltas(deltas)
             replica.held_by(self)
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
 
@@ -124,18 +129,18 @@ class AveragingExchange:
     def _average(self, tensors: Sequence[Named]) -> None:
         self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
 
-    def _average_deltas(self, make_reducer: ReducerMaker | None, *, outer: Mapping[torch.dtype, OuterStep]) -> None:
+    def _average_deltas(self, deltas: DeltaAveraging) -> None:
         compressed: list[CompressedReducer | RackReducer] = []
         for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
             reducer: Reducer = FullReducer(self._group)
-            if make_reducer is not None:
-                compressed.append(reducer := make_reducer([tensor.shape for _, tensor in named]))
+            if deltas.make_reducer is not None:
+                compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
             dtype = named[0][1].dtype
             self._means.append(
                 DeltaMean(
                     named,
                     reducer=reducer,
-                    outer=outer[dtype] if dtype in outer else OuterStep(inner_rate=1.0, momentum=0.0),
+                    outer=deltas.outer.get(dtype) or OuterStep(inner_rate=1.0, momentum=0.0),
                     group=self._group,
                     met=self._met,
                 )
@@ -152,10 +157,10 @@ class AveragingExchange:
     def step(self, progress: StepProgress) -> None:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
-            with self._replica.scaled_rate(self._inner_rate):
+            with self._replica.scaled_rate(self._policy.inner_rate):
                 self._replica.step()
         else:
-            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)
         self.stepped(progress)
 
@@ -213,7 +218,7 @@ class AveragingExchange:
         guilty = not all(mean.sent_finite for mean in self._means)
         device = next(iter(self._replica.parameters.values())).device
         if takes_blame(self._group, guilty=guilty, device=device):
-            self._refuse(clock, "not_finite")
+            self._timeline.refuse(clock, "not_finite")
 
     def _state(self, means: Sequence[torch.Tensor]) -> State:
         """Return the averaged tensors by name; what is not averaged (integer buffers) comes from this rank."""

@@ -11,10 +11,10 @@ from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
-from plesio.runtime.worker.exchange.averaging import AveragingExchange, ReducerMaker
+from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, OnRefusal, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker, Stand
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
@@ -67,7 +67,6 @@ class CollectiveExchanges:
         replica: What it trains.
         group: The workers that are there; an exchange is built on the group that they are now.
         timeline: Where blocked spans go.
-        refuse: Called when a gradient of this worker is not finite.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         seed: Of the run; equal on all ranks.
@@ -81,7 +80,6 @@ class CollectiveExchanges:
         *,
         group: LiveGroup,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         seed: int = 0,
@@ -91,7 +89,6 @@ class CollectiveExchanges:
         self._replica = replica
         self._live = group
         self._timeline = timeline
-        self._refuse = refuse
         self._snapshots = snapshots
         self._gauge = gauge
         self._seed = seed
@@ -192,14 +189,25 @@ class CollectiveExchanges:
             policy=policy,
             group=self._group,
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=self._snapshots,
             gauge=self._gauge,
-            make_reducer=_reducers_of(self._group, policy, seed=self._seed),
-            inner_rate=policy.inner_rate,
-            outer=self._outer_steps(policy),
-            moments=self._moments(policy, num_replicas=self._group.size),
+            deltas=self._deltas(policy, self._group, num_replicas=self._group.size, outer=self._outer_steps(policy)),
         )
+
+    def _deltas(
+        self,
+        policy: Policy,
+        group: Group | BetweenRacks,
+        *,
+        num_replicas: int,
+        outer: Mapping[torch.dtype, OuterStep] | None = None,
+    ) -> DeltaAveraging | None:
+        """Return how deltas are averaged under ``policy``; None where the parameters themselves are."""
+        make_reducer = _reducers_of(group, policy, seed=self._seed)
+        moments = self._moments(policy, num_replicas=num_replicas)
+        if make_reducer is None and outer is None and moments is None:
+            return None
+        return DeltaAveraging(make_reducer=make_reducer, outer=outer or {}, moments=moments)
 
     def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
         """Make the moments that follow the mean of the workers, if ``policy`` shares them.
@@ -225,7 +233,6 @@ class CollectiveExchanges:
                 blocks=policy.blocks,
                 group=self._group,
                 timeline=self._timeline,
-                refuse=self._refuse,
                 snapshots=self._snapshots,
             )
         return ShardedMeanExchange(
@@ -233,7 +240,6 @@ class CollectiveExchanges:
             blocks=policy.blocks,
             group=self._group,
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=self._snapshots,
         )
 
@@ -248,7 +254,6 @@ class CollectiveExchanges:
                 policy=policy,
                 group=self._group,
                 timeline=self._timeline,
-                refuse=self._refuse,
                 snapshots=self._snapshots,
                 gauge=self._gauge,
                 seed=self._seed,
@@ -257,7 +262,6 @@ class CollectiveExchanges:
             self._replica,
             group=self._group,
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=self._snapshots,
             gauge=self._gauge,
         )
@@ -267,7 +271,6 @@ class CollectiveExchanges:
             self._replica,
             group=group,
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=self._snapshots,
             gauge=self._gauge,
             comm_hook=comm_hook,
@@ -296,7 +299,6 @@ class CollectiveExchanges:
                 hook=hook,
                 group=self._group,
                 timeline=self._timeline,
-                refuse=self._refuse,
                 snapshots=self._snapshots,
                 elastic=self._elastic,
             )
@@ -358,7 +360,6 @@ class CollectiveExchanges:
             self._replica,
             group=LiveGroup(rack, self._rack_mates()),
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=SnapshotTaker(None),
             gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
             elastic=self._elastic,
@@ -378,11 +379,9 @@ class CollectiveExchanges:
             policy=policy,
             group=between,
             timeline=self._timeline,
-            refuse=self._refuse,
             snapshots=self._snapshots,
             gauge=self._gauge,
-            make_reducer=_reducers_of(between, policy, seed=self._seed),
-            moments=self._moments(policy, num_replicas=len(racks.members)),
+            deltas=self._deltas(policy, between, num_replicas=len(racks.members)),
         )
         return HierarchicalExchange(self._inside(between.inside)._build(inner), outer, racks=racks.members)
 

@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
@@ -55,7 +55,6 @@ class DdpExchange(ReducingExchange):
         replica: Equal on all ranks when the exchange is built.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called on the rank to blame when a gradient is not finite.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
             without a hook.
@@ -69,13 +68,12 @@ class DdpExchange(ReducingExchange):
         *,
         group: TorchGroup,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
         comm_hook: CommHook | None = None,
         elastic: bool = False,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
+        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
         self._buckets = GradientBuckets(replica)
         self._torch_group = group
         self._comm_hook = comm_hook

@@ -8,8 +8,9 @@ from typing import Protocol
 import torch
 
 from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Exchange", "Gauge", "LocalExchange", "OnRefusal", "SharedState", "SnapshotTaker", "Stand", "StepProgress"]
+__all__ = ["Exchange", "Gauge", "LocalExchange", "SharedState", "SnapshotTaker", "Stand", "StepProgress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class LocalExchange:
 
     ready_s: float | None = None
 
-    def __init__(self, replica: Replica, *, refuse: "OnRefusal", snapshots: "SnapshotTaker") -> None:
+    def __init__(self, replica: Replica, *, timeline: WorkerTimeline, snapshots: "SnapshotTaker") -> None:
         self._replica = replica
-        self._refuse = refuse
+        self._timeline = timeline
         self._snapshots = snapshots
         self._after_step: Callable[[StepProgress], None] = lambda progress: None
 
@@ -114,7 +115,7 @@ class LocalExchange:
         if self._replica.gradients_finite():
             self._replica.step()
         else:
-            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
         self._after_step(progress)
@@ -139,14 +140,6 @@ class LocalExchange:
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
-
-
-class OnRefusal(Protocol):
-    """Called with the clock and the reason when an update of this worker does not reach the parameters."""
-
-    def __call__(self, clock: int, reason: str) -> None:
-        """Count and trace it."""
-        ...
 
 
 class Gauge(Protocol):

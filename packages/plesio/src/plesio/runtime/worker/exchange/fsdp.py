@@ -16,7 +16,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State, all_finite
@@ -35,7 +35,6 @@ class FsdpExchange(SynchronousExchange):
         blocks: Classes of modules that are gathered one at a time.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called on the rank to blame when a gradient is not finite.
         snapshots: Kept on rank 0.
     """
 
@@ -46,11 +45,10 @@ class FsdpExchange(SynchronousExchange):
         blocks: tuple[str, ...],
         group: TorchGroup,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:
         self._collectives = FsdpCollectives(timeline.now_s)
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
+        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots)
         self._sharding: Sharding | None = Sharding(replica, group=group, blocks=blocks, collectives=self._collectives)
 
     @property

@@ -32,7 +32,7 @@ from torch import Tensor
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.late_gradient import apply_late
@@ -62,7 +62,6 @@ class GradientMeanExchange(SynchronousExchange):
         policy: Says how late and how small.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called on the rank to blame when a gradient is not finite.
         snapshots: Kept on rank 0.
         seed: Of the run; equal on all ranks.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
@@ -75,12 +74,11 @@ class GradientMeanExchange(SynchronousExchange):
         policy: Policy,
         group: Group,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         seed: int,
         gauge: Gauge | None = None,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
+        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
         self._delay = policy.delay
         self._judges_together = policy.delay == 0
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
@@ -116,7 +114,7 @@ class GradientMeanExchange(SynchronousExchange):
         scaling = self._replica.scaling
         if self._delay and scaling is not None and scaling.overflowed:
             # known now, and not when the mean is there: the others' steps go on without this one
-            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
             self._replica.optimizer.zero_grad(set_to_none=True)
         weight = 1.0
         if self._gauge is not None:

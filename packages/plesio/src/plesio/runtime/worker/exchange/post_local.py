@@ -16,7 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from plesio.policies import Policy, TorchHook
 from plesio.runtime.worker.compression.comm_hooks import torch_comm_hook
 from plesio.runtime.worker.exchange.ddp import DdpExchange
-from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -33,7 +33,6 @@ class PostLocalExchange(DdpExchange):
         hook: Says how long gradients are.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called when a gradient is not finite.
         snapshots: Kept on rank 0.
         elastic: Whether the workers go on when one is lost.
     """
@@ -46,7 +45,6 @@ class PostLocalExchange(DdpExchange):
         hook: TorchHook,
         group: TorchGroup,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         elastic: bool,
     ) -> None:
@@ -54,7 +52,6 @@ class PostLocalExchange(DdpExchange):
             replica,
             group=group,
             timeline=timeline,
-            refuse=refuse,
             snapshots=snapshots,
             comm_hook=torch_comm_hook(hook, group.process_group),
             elastic=elastic,
@@ -84,7 +81,7 @@ class PostLocalExchange(DdpExchange):
     def _blame(self, progress: StepProgress) -> None:
         """Refuse the step: after the warm-up this worker alone, whose own gradient it is, before it with the others."""
         if progress.clock > self._warmup:
-            self._refuse(progress.clock, "not_finite")
+            self._timeline.refuse(progress.clock, "not_finite")
         else:
             super()._blame(progress)
 

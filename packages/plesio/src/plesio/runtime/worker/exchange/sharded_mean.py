@@ -13,7 +13,7 @@ from them. That is as many bytes, and the same numbers as under BSP. Memory in p
 import torch
 from torch import nn
 
-from plesio.runtime.worker.exchange.exchange import OnRefusal, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
@@ -31,7 +31,6 @@ class ShardedMeanExchange(SynchronousExchange):
         blocks: Classes of modules that are gathered one at a time.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called on the rank to blame when a gradient is not finite.
         snapshots: Kept on rank 0.
 
     Raises:
@@ -45,10 +44,9 @@ class ShardedMeanExchange(SynchronousExchange):
         blocks: tuple[str, ...],
         group: Group,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots)
+        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots)
         self._sections = sections_of(replica.model, blocks)
         check_sections(replica, self._sections)
 

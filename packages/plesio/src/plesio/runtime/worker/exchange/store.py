@@ -26,7 +26,7 @@ from plesio.protocol.bulk import Initial, Push, Table
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options, optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, StepProgress
 from plesio.runtime.worker.exchange.packing import pack, unpack
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.server_steps import ServerSteps
@@ -45,7 +45,6 @@ class StoreExchange:
         client: Connections to the servers.
         layout: Where the tensors are.
         timeline: Where waiting and communicating go.
-        refuse: Called when an update of this worker is refused.
         gauge: Shown this worker's own gradients; None for a policy that never adapts.
     """
 
@@ -59,7 +58,6 @@ class StoreExchange:
         client: StoreClient,
         layout: SliceLayout,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         gauge: Gauge | None = None,
     ) -> None:
         self._halted = False
@@ -69,7 +67,6 @@ class StoreExchange:
         self._client = client
         self._layout = layout
         self._timeline = timeline
-        self._refuse = refuse
         self._by_name = {name: tensor for name, tensor, _, _ in [*replica.tensors(), *replica.still()]}
         self._gradients: dict[str, torch.Tensor] = {}
         self._base: dict[str, torch.Tensor] = {}
@@ -219,7 +216,7 @@ class StoreExchange:
             self._gauge.measure(list(self._replica.gradients()))
         finite = self._replica.gradients_finite()
         if not finite:
-            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
         due = self.due(progress.clock)
         self.add(progress, finite=finite, due=due)
         if due:

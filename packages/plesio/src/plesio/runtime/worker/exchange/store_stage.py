@@ -5,7 +5,7 @@ from collections.abc import Callable
 from plesio.policies import Policy
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal
+from plesio.runtime.worker.exchange.exchange import Gauge
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store import StoreExchange
@@ -25,7 +25,6 @@ class StoreExchanges:
         replica: What it trains.
         client: Connections to the servers.
         timeline: Where waiting and communicating go.
-        refuse: Called when an update of this worker is refused.
         gauge: Shown this worker's own gradients.
         exchanges: Builds what goes on within a rack, where racks share the store.
     """
@@ -36,7 +35,6 @@ class StoreExchanges:
         *,
         client: StoreClient,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         gauge: Gauge | None,
         exchanges: CollectiveExchanges,
     ) -> None:
@@ -44,7 +42,6 @@ class StoreExchanges:
         self._client = client
         self._layout = SliceLayout.of(replica.tensors(), num_servers=len(client.endpoints))
         self._timeline = timeline
-        self._refuse = refuse
         self._gauge = gauge
         self._exchanges = exchanges
 
@@ -63,7 +60,6 @@ class StoreExchanges:
             client=self._client,
             layout=self._layout,
             timeline=self._timeline,
-            refuse=self._refuse,
             gauge=self._gauge,
         )
         exchange: StageExchange = store

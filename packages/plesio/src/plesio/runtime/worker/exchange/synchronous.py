@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, OnRefusal, SharedState, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, SnapshotTaker, Stand, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
@@ -22,7 +22,6 @@ class SynchronousExchange:
         replica: Equal on all ranks when the exchange is built.
         group: The ranks.
         timeline: Where blocked spans go.
-        refuse: Called on the rank to blame when a gradient is not finite.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
     """
@@ -35,14 +34,12 @@ class SynchronousExchange:
         *,
         group: Group,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
     ) -> None:
         self._replica = replica
         self._group = group
         self._timeline = timeline
-        self._refuse = refuse
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._gauge = gauge
@@ -98,12 +95,12 @@ class SynchronousExchange:
         An overflow of a scaled loss is nobody's fault, and costs every rank its step.
         """
         if self._replica.scaling is not None:
-            self._refuse(progress.clock, self._replica.refusal(progress.loss))
+            self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
             return
         guilty = progress.loss is not None and not math.isfinite(progress.loss)
         device = next(iter(self._replica.parameters.values())).device
         if takes_blame(self._group, guilty=guilty, device=device):
-            self._refuse(progress.clock, "not_finite")
+            self._timeline.refuse(progress.clock, "not_finite")
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Leave out the reduction of backward passes in this context."""
@@ -139,11 +136,10 @@ class ReducingExchange(SynchronousExchange):
         *,
         group: Group,
         timeline: WorkerTimeline,
-        refuse: OnRefusal,
         snapshots: SnapshotTaker,
         gauge: Gauge | None = None,
     ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, refuse=refuse, snapshots=snapshots, gauge=gauge)
+        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
 
     @torch.no_grad()
