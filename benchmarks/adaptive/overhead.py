@@ -35,7 +35,7 @@ from plesio.policies.adaptive.controller import Controller
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.tasks.load import load_task
@@ -60,7 +60,7 @@ def monitor_of(config: Adaptive) -> StepMonitor:
     timeline = WorkerTimeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
     rounds = RoundRecords(0, 4, say=print)
     return StepMonitor(
-        0, config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None
+        WorkerTraits(0), config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None
     )
 
 

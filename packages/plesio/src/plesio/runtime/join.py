@@ -43,7 +43,7 @@ from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
-from plesio.runtime.worlds.distributed import DistributedWorld
+from plesio.runtime.worlds.distributed import DistributedWorld, RunTerms
 from plesio.runtime.worlds.parts import OnTransition, Parts
 from plesio.runtime.worlds.without_server import can_do_without_server
 
@@ -299,14 +299,15 @@ class _Run:
                 job,
                 servers=servers,
                 owns_job=owns_job,
-                policy=policy,
-                info=self.options.info,
-                folder=self.folder,
-                meter=timeline.meter,
-                snapshot_every=self.options.snapshot_every,
-                elastic=self.options.elastic and not policy.shards,
-                log_bytes=self.options.log_bytes,
-                on_refused=timeline.refuse,
+                terms=RunTerms(
+                    policy=policy,
+                    info=self.options.info,
+                    folder=self.folder,
+                    snapshot_every=self.options.snapshot_every,
+                    elastic=self.options.elastic and not policy.shards,
+                    log_bytes=self.options.log_bytes,
+                ),
+                timeline=timeline,
                 checkpoints=checkpoints,
             )
             try:

@@ -12,7 +12,7 @@ from plesio.core.trace import TraceWriter
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.monitor import Sketch, StepMonitor
+from plesio.runtime.worker.monitor import Sketch, StepMonitor, WorkerTraits
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import WorkerTimeline
 
@@ -91,7 +91,9 @@ def make_timeline() -> WorkerTimeline:
 
 def monitor_of(guard: GuardConfig | None, timeline: WorkerTimeline | None = None) -> StepMonitor:
     timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, say=pytest.fail)
-    return StepMonitor(0, config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None)
+    return StepMonitor(
+        WorkerTraits(0), config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None
+    )
 
 
 def gradients(num_steps: int, *, size: int = 1000) -> list[torch.Tensor]:
@@ -292,7 +294,7 @@ def test_what_a_change_took_is_no_steps_time():
 
 def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> None:
     monitor = StepMonitor(
-        0,
+        WorkerTraits(0),
         config=ReviewConfig(),
         guard=None,
         timeline=make_timeline(),

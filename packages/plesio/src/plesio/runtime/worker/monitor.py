@@ -14,6 +14,7 @@ extraordinary, the gradient counts as if it were, too.
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Sketch", "StepMonitor"]
+__all__ = ["Sketch", "StepMonitor", "WorkerTraits"]
 
 SIGNS_SEED = 20_261
 
@@ -137,38 +138,47 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
     progress: float = -1.0
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerTraits:
+    """Facts about a worker that are the same in all its reviews.
+
+    Attributes:
+        worker: Its number.
+        rack: Number of the rack that it is in.
+        can_push: Whether the store's servers could step for it.
+        low_rank_share: `Reviewed.low_rank_share` of its model.
+    """
+
+    worker: int
+    _: KW_ONLY
+    rack: int = 0
+    can_push: bool = False
+    low_rank_share: float = 1.0
+
+
 class StepMonitor:
     """Gathers a review.
 
     Args:
-        worker: Whose.
+        traits: The worker's.
         config: Which steps are sampled.
         guard: What is extraordinary; None lets everything through.
         timeline: Where the worker's time is taken down.
         rounds: Says how much of a round this worker has.
         total_samples: Samples of the whole training, over all workers; None if it is unknown.
-        rack: Number of the rack that the worker is in.
-        can_push: Whether the store's servers could step for it.
-        low_rank_share: `Reviewed.low_rank_share` of its model.
     """
 
     def __init__(
         self,
-        worker: int,
+        traits: WorkerTraits,
         *,
         config: ReviewConfig,
         guard: GuardConfig | None,
         timeline: WorkerTimeline,
         rounds: RoundRecords,
         total_samples: int | None,
-        rack: int = 0,
-        can_push: bool = False,
-        low_rank_share: float = 1.0,
     ) -> None:
-        self._worker = worker
-        self._rack = rack
-        self._can_push = can_push
-        self._low_rank_share = low_rank_share
+        self._traits = traits
         self._config = config
         self._timeline = timeline
         self._total_samples = total_samples
@@ -278,7 +288,7 @@ class StepMonitor:
         if not seen.num_clipped:
             return None
         return (
-            f"worker {self._worker} scaled down its gradient in {seen.num_clipped} steps, first in step "
+            f"worker {self._traits.worker} scaled down its gradient in {seen.num_clipped} steps, first in step "
             f"{seen.first_clipped}: it was far larger than in the steps before"
         )
 
@@ -310,7 +320,7 @@ class StepMonitor:
         seen = self._seen
         losses = [loss for loss in seen.losses if math.isfinite(loss)]
         review = Reviewed(
-            worker=self._worker,
+            worker=self._traits.worker,
             clock=clock,
             samples=tuple(seen.samples),
             compute_s=tuple(seen.compute_s),
@@ -325,13 +335,13 @@ class StepMonitor:
             gradients=tuple(seen.gradients),
             exchanges=tuple(seen.exchanges),
             progress=seen.progress,
-            rack=self._rack,
-            can_push=self._can_push and not writes,
+            rack=self._traits.rack,
+            can_push=self._traits.can_push and not writes,
             writes=writes,
             position=() if self._guard is None or not parameters else self._sketch.of(parameters),
             summed_rate=seen.summed_rate,
             sparse_bytes=tuple(map(statistics.fmean, zip(*seen.sparse_bytes, strict=True))),
-            low_rank_share=1.0 if writes else self._low_rank_share,
+            low_rank_share=1.0 if writes else self._traits.low_rank_share,
         )
         self.forget()
         seen.num_clipped_before, seen.num_refused = seen.num_clipped, 0

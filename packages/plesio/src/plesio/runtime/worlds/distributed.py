@@ -1,8 +1,8 @@
 """A worker of a job, in one run of it."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,11 +32,11 @@ from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
-from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 
-__all__ = ["DistributedWorld"]
+__all__ = ["DistributedWorld", "RunTerms"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,27 @@ DOUBT_S = 0.01
 """How often a worker that may have been counted lost looks whether it has been."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """The terms on which a worker joins a run.
+
+    Attributes:
+        policy: The consistency policy.
+        info: Names for the results.
+        folder: Where traces and results go; None for nowhere.
+        snapshot_every: Samples between two snapshots.
+        elastic: Whether workers of a collective go on without one that is lost.
+        log_bytes: What the policy's log may take on the disk.
+    """
+
+    policy: Policy
+    info: RunInfo
+    folder: Path | None
+    snapshot_every: int | None
+    elastic: bool
+    log_bytes: int
+
+
 class DistributedWorld:
     """A worker of a job, in one run of it.
 
@@ -57,15 +78,8 @@ class DistributedWorld:
         job: The job.
         servers: The worker's connections to the run's servers.
         owns_job: Whether the job ends with this run.
-        policy: The consistency policy.
-        info: Names for the results.
-        folder: Where traces and results go; None for nowhere.
-        meter: This worker's figures.
-        snapshot_every: Samples between two snapshots.
-        elastic: Whether workers of a collective go on without one that is lost.
-        log_bytes: What the policy's log may take on the disk.
-        on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
-            worker.
+        terms: The run's terms.
+        timeline: This worker's figures, and where updates go that the policy refuses.
         checkpoints: Of a run that has them.
     """
 
@@ -75,20 +89,18 @@ class DistributedWorld:
         *,
         servers: Sequence[ServerConnection],
         owns_job: bool,
-        policy: Policy,
-        info: RunInfo,
-        folder: Path | None,
-        meter: Meter,
-        snapshot_every: int | None,
-        elastic: bool,
-        log_bytes: int,
-        on_refused: Callable[[int, str, int], None],
+        terms: RunTerms,
+        timeline: WorkerTimeline,
         checkpoints: WorkerCheckpoints | None = None,
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
-        self.rounds = RoundRecords(self.rank, self.num_workers, say=meter.totals.fallbacks.append)
-        self._elapsed_s = 0.0
+        self.rounds = RoundRecords(self.rank, self.num_workers, say=timeline.meter.totals.fallbacks.append)
+        self.elapsed_s = 0.0
+        """How long the run had been going on when this worker was admitted."""
+        self.terms = terms
+        self.info = terms.info
+        self._timeline = timeline
         self._heartbeat: Pulse | None = None
         self.client = StoreClient(
             servers,
@@ -96,20 +108,13 @@ class DistributedWorld:
             clock=job.clock,
             failure=self._failure,
             disconnected=self._disconnected,
-            on_refused=on_refused,
+            on_refused=timeline.refuse,
         )
         """This worker's connections to the servers."""
         self._job = job
         self._owns_job = owns_job
-        self._policy = policy
-        self.info = info
-        self._folder = folder
-        self._meter = meter
-        self._snapshot_every = snapshot_every
         self._checkpoints = checkpoints
         self._result: RunResult | None = None
-        self._elastic = elastic
-        self._log_bytes = log_bytes
         self._generation = 0
         """Generation of the group that this worker is in."""
         self._brake = Brake(clock=0 if checkpoints is None else checkpoints.saving.clock)
@@ -117,21 +122,16 @@ class DistributedWorld:
         self._members: Sequence[int] = range(self.num_workers)
         self._without: WithoutServer | None = None
         """The way to go on if the server is lost; None if the run ends then."""
-        if can_do_without_server(policy):
+        if can_do_without_server(terms.policy):
             self._without = WithoutServer(
-                policy=policy.title,
-                info=info,
+                policy=terms.policy.title,
+                info=terms.info,
                 num_workers=self.num_workers,
                 worker=self.rank,
                 rack=job.rack,
-                meter=meter,
-                folder=folder,
+                meter=timeline.meter,
+                folder=terms.folder,
             )
-
-    @property
-    def elapsed_s(self) -> float:
-        """How long the run had been going on when this worker was admitted."""
-        return self._elapsed_s
 
     @property
     def samples(self) -> int:
@@ -143,7 +143,7 @@ class DistributedWorld:
         late = self._job.place.late
         self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
         if self._job.shares_gpus and self.rank == 0:
-            self._meter.warn(
+            self._timeline.meter.warn(
                 "workers share a GPU, which NCCL refuses: Gloo carries the collectives, through main memory; "
                 "start one worker a GPU where it is speed that counts"
             )
@@ -159,25 +159,26 @@ class DistributedWorld:
         Raises:
             TransportError: Not all workers came, or they disagree.
         """
+        terms = self.terms
         join = Join(
-            policy=self._policy.spec,
-            info=self.info,
+            policy=terms.policy.spec,
+            info=terms.info,
             num_workers=self.num_workers,
-            num_servers=len(self.client.endpoints) if self._policy.pushes else 0,
-            snapshot_every=self._snapshot_every,
-            folder=None if self._folder is None else str(self._folder.absolute()),
+            num_servers=len(self.client.endpoints) if terms.policy.pushes else 0,
+            snapshot_every=terms.snapshot_every,
+            folder=None if terms.folder is None else str(terms.folder.absolute()),
             layout=layout,
             optimizer=optimizer,
             rack=self._job.rack,
             environment=environment(),
             saving=None if self._checkpoints is None else self._checkpoints.saving,
-            elastic=self._elastic,
-            log_bytes=self._log_bytes,
+            elastic=terms.elastic,
+            log_bytes=terms.log_bytes,
         )
         self._heartbeat = self._job.heartbeat()
         on_lost = None if self._without is None else self._server_is_lost
         self._heartbeat.begin(
-            self._meter, abort=self._abort, hold=self._brake.hold, lost=self._note_lost, on_server_lost=on_lost
+            self._timeline.meter, abort=self._abort, hold=self._brake.hold, lost=self._note_lost, on_server_lost=on_lost
         )
         self.client.tell(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
@@ -185,7 +186,7 @@ class DistributedWorld:
         started = self.client.await_message(
             Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.assure_all_come
         )
-        self._elapsed_s = started.elapsed_s
+        self.elapsed_s = started.elapsed_s
         self._job.begun()
         return started.clock
 
@@ -195,7 +196,7 @@ class DistributedWorld:
 
     def _abort(self) -> None:
         # where this worker was cut off by an error and was the quicker, its new group may be there already
-        if self._policy.has_collectives and (self.cut_off or self._failure() is not None):
+        if self.terms.policy.has_collectives and (self.cut_off or self._failure() is not None):
             self._job.abort_collectives()
 
     def _note_lost(self, workers: Sequence[int]) -> None:
@@ -241,11 +242,6 @@ class DistributedWorld:
         return self._failure()
 
     @property
-    def elastic(self) -> bool:
-        """True if workers of a collective go on without one that is lost."""
-        return self._elastic
-
-    @property
     def cut_off(self) -> bool:
         """True if the workers' group is no more, and they are to form another."""
         return self._heartbeat is not None and self._heartbeat.generation > self._generation
@@ -257,7 +253,7 @@ class DistributedWorld:
 
     def cuts_off(self, error: BaseException) -> bool:
         """Tell whether ``error`` means that the collective cannot go on, while the others can in a new group."""
-        if not self._elastic or self._server_lost() or self._failure() is not None:
+        if not self.terms.elastic or self._server_lost() or self._failure() is not None:
             return False
         return isinstance(error, CutOffError) or _from_collective(error)
 
@@ -339,7 +335,7 @@ class DistributedWorld:
         if self._result is not None:
             return self._result
         try:
-            self.client.tell(ResultRequest(report=self._meter.take() if tells else None))
+            self.client.tell(ResultRequest(report=self._timeline.meter.take() if tells else None))
             result = self.client.await_message(Result).result
         except TransportError as error:
             return self._goes_on_without(error).so_far()
@@ -371,10 +367,10 @@ class DistributedWorld:
         try:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
-                self.client.tell(Goodbye(status=status, error=error, report=self._meter.take()))
+                self.client.tell(Goodbye(status=status, error=error, report=self._timeline.meter.take()))
                 # the run ends for all at once; a failing worker does not wait for those that go on, nor for those that
                 # wait for it: Gloo wakes them when this process has ended, and they know of the error by then
-                failing_s = FAREWELL_S if self._policy.has_collectives else GOODBYE_S
+                failing_s = FAREWELL_S if self.terms.policy.has_collectives else GOODBYE_S
                 timeout_s = None if status == "finished" else failing_s
                 ended = self._ended(timeout_s=timeout_s)
                 self._result = ended.result
@@ -386,7 +382,7 @@ class DistributedWorld:
         except TransportError as failure:
             if status == "finished":
                 raise
-            level = logging.DEBUG if self._policy.has_collectives else logging.WARNING
+            level = logging.DEBUG if self.terms.policy.has_collectives else logging.WARNING
             _log.log(level, "could not say goodbye: %s", failure)
         finally:
             if self._heartbeat is not None:

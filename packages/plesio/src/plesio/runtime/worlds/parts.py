@@ -30,7 +30,7 @@ from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.monitor import StepMonitor
+from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
@@ -148,7 +148,7 @@ class Parts:
             exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
-            if not self.world.elastic:
+            if not self.world.terms.elastic:
                 built = exchanges.build(policy)
                 return Made(built, in_rounds, equality=self._equality(group, built))
             elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
@@ -195,7 +195,7 @@ class Parts:
         )
         deals = policy.pushes or self.checkpoints is not None
         made = Made(steered, steered if deals else in_rounds, equality=self._equality(group, steered))
-        return self._regroupable(made, group, steered) if self.world.elastic else made
+        return self._regroupable(made, group, steered) if self.world.terms.elastic else made
 
     def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
         return Equality(self.replica, group=group, stand=exchange.stand, warn=self.timeline.meter.warn)
@@ -227,16 +227,14 @@ class Parts:
         """Make the monitor that measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
+        share = FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression)
         return StepMonitor(
-            self.place.rank,
+            WorkerTraits(self.place.rank, rack=group.rack, can_push=can_push, low_rank_share=share),
             config=self.policy.review,
             guard=self.policy.guard,
             timeline=self.timeline,
             rounds=self.world.rounds,
             total_samples=self.total_samples,
-            rack=group.rack,
-            can_push=can_push,
-            low_rank_share=FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression),
         )
 
     def _watch(self, group: Group) -> RackWatch | None:
@@ -257,7 +255,7 @@ class Parts:
             gauge=gauge,
             seed=seed,
             watch=watch,
-            elastic=self.world.elastic,
+            elastic=self.world.terms.elastic,
         )
 
     def _group(self) -> LiveGroup:
