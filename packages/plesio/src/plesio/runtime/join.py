@@ -38,6 +38,7 @@ from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks
 from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
+from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -256,16 +257,17 @@ class _Run:
             )
         return Session(
             self.replica,
-            policy=self.policy,
             world=world,
-            exchange=exchange,
-            sharing=sharing,
-            seed=self.options.info.seed,
-            deals=checkpoints is not None,
+            parts=SessionParts(
+                policy=self.policy,
+                exchange=exchange,
+                sharing=sharing,
+                deals=checkpoints is not None,
+                past=None if checkpoints is None else checkpoints.past(),
+            ),
             steps=steps,
             timeline=timeline,
             pacer=self.options.pacer,
-            past=None if checkpoints is None else checkpoints.past(),
             saver=None if checkpoints is None else checkpoints.saver,
         )
 
@@ -312,7 +314,7 @@ class _Run:
             )
             try:
                 steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
-                made = Parts(
+                parts = Parts(
                     self.replica,
                     policy=policy,
                     world=world,
@@ -327,22 +329,15 @@ class _Run:
                     handover=handover,
                     checkpoints=checkpoints,
                 ).make()
-                past = made.past if checkpoints is None or made.past is not None else checkpoints.past()
                 session = Session(
                     self.replica,
-                    policy=policy,
                     world=world,
-                    exchange=made.exchange,
-                    sharing=made.sharing,
-                    seed=self.options.info.seed,
+                    parts=parts,
                     steps=steps,
                     timeline=timeline,
                     pacer=self.options.pacer,
-                    past=past,
                     saver=None if checkpoints is None else checkpoints.saver,
-                    recovery=made.recovery,
                     handover=handover,
-                    equality=made.equality,
                 )
             except BaseException as error:
                 timeline.trace.close()

@@ -6,7 +6,7 @@ batches are counted.
 
 from collections.abc import Callable, Iterator, Sized
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Subset
@@ -15,17 +15,20 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
-from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.step_times import StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
+from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.world import World
 
-__all__ = ["LoaderShard", "Loops"]
+__all__ = ["BetweenSteps", "LoaderShard", "Loops"]
+
+T = TypeVar("T")
 
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
@@ -49,57 +52,87 @@ class LoaderShard:
         return self._length()
 
 
+class BetweenSteps:
+    """The time between two steps: a loop fetches its next batch, and the session does what is due.
+
+    Args:
+        times: Takes the marks at which computing begins, and waits for samples.
+        steps: The worker's clock.
+        changes: Counts writes to parameters in this time as the session's.
+        checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
+    """
+
+    def __init__(
+        self,
+        times: StepTimes,
+        *,
+        steps: StepClock,
+        changes: OwnChanges,
+        checkpoint: Callable[[], None] | None,
+    ) -> None:
+        self._times = times
+        self._steps = steps
+        self._changes = changes
+        self._checkpoint = checkpoint
+
+    def begin(self) -> None:
+        """Begin computing: loading data is a part of the next step."""
+        self._times.begin()
+
+    def fetch(self, batches: Iterator[T], *, source: BatchSource | None = None) -> T | None:
+        """Take the checkpoint that is due, if one is, and return the next batch; None after the last one."""
+        self._times.begin()
+        with self._changes.ours():
+            # where the loop has turned, a new loader begins first, and draws a random number
+            if self._checkpoint is not None and (source is None or not source.turned):
+                self._checkpoint()
+            return next(batches, None)
+
+    def save(self) -> None:
+        """Take the checkpoint that is due, if one is."""
+        if self._checkpoint is not None:
+            self._checkpoint()
+
+    def waited(self, begun_s: float, ended_s: float) -> None:
+        """Record a wait for samples."""
+        self._times.waited(begun_s, ended_s, clock=self._steps.finished)
+
+
 class Loops:
     """The loops over data in one worker's session.
 
     Args:
-        seed: Of the order of samples.
-        sharing: Says which samples are this worker's; not asked where ``deals`` is False.
+        world: Has this rank's rounds, the samples of all workers as far as this one has been told, and the seed of
+            their order.
+        sharing: Deals this worker its samples.
         deals: True if there are others to share with, or a checkpoint to resume from.
-        rounds: This rank's.
         past: Loops that were over when the run was resumed.
-        schedules: Told when a loop begins and ends.
-        samples_of_all: Returns the samples of all workers, as far as this one has been told.
-        times: Told when computing begins, and of waits for samples.
-        clock: Tells the worker's clock.
-        now_s: The time.
-        checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
-        changes: Told when it is not the script that writes to parameters.
-        meter: Tells the user in a line what is not as the script asks, and the run's records what is to be alike.
+        schedules: Moved when a loop begins and ends.
+        between: Fetches batches.
+        timeline: Tells the time, the user what is not as the script asks, and the records what is to be alike.
         on_whole: Called when a loop that was dealt has come to its end, which all workers of a collective do alike.
     """
 
     def __init__(
         self,
         *,
-        seed: int,
+        world: World,
         sharing: Sharing,
         deals: bool,
-        rounds: RoundRecords,
         past: WorkerPast,
         schedules: Schedules,
-        samples_of_all: Callable[[], int],
-        times: StepTimes,
-        clock: Callable[[], int],
-        now_s: Callable[[], float],
-        checkpoint: Callable[[], None] | None,
-        changes: OwnChanges,
-        meter: Meter,
+        between: BetweenSteps,
+        timeline: WorkerTimeline,
         on_whole: Callable[[], None],
     ) -> None:
-        self._seed = seed
+        self._world, self._rounds, self._seed = world, world.rounds, world.info.seed
         self._sharing = sharing
         self._deals = deals
-        self._rounds = rounds
         self._past = past
         self._schedules = schedules
-        self._samples_of_all = samples_of_all
-        self._times = times
-        self._clock = clock
-        self._now_s = now_s
-        self._checkpoint = checkpoint
-        self._changes = changes
-        self._meter, self._warn = meter, meter.warn
+        self._between = between
+        self._now_s = timeline.now_s
+        self._meter, self._warn = timeline.meter, timeline.meter.warn
         self._on_whole = on_whole
         self._loaders = Fed()
         self._num_plans = 0
@@ -242,18 +275,13 @@ class Loops:
             source=source,
             loaders=self._loaders,
             now_s=self._now_s,
-            on_waited=lambda begun_s, ended_s: self._times.waited(begun_s, ended_s, clock=self._clock()),
+            on_waited=self._between.waited,
             on_begun=lambda: self._begun(plan),
         )
         whole = False
         try:
             while True:
-                self._times.begin()
-                with self._changes.ours():
-                    # where the loop has turned, a new loader begins first, and draws a random number
-                    if self._checkpoint is not None and not source.turned:
-                        self._checkpoint()
-                    given = next(batches, None)
+                given = self._between.fetch(batches, source=source)
                 if given is None:
                     whole = True
                     break
@@ -266,7 +294,7 @@ class Loops:
             self._source = None
             if not whole:  # what was given and not stepped on goes back
                 self._size = self._samples = 0
-            self._schedules.end(self._samples_of_all(), whole=whole, exact=self._exact)
+            self._schedules.end(self._world.samples, whole=whole, exact=self._exact)
         self._on_whole()
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -281,11 +309,7 @@ class Loops:
         self._past.begun(plan)
         try:
             while True:
-                self._times.begin()
-                with self._changes.ours():
-                    if self._checkpoint is not None:
-                        self._checkpoint()
-                    batch = next(batches, None)
+                batch = self._between.fetch(batches)
                 if batch is None:
                     self._schedules.end(0, whole=True, exact=True)
                     return
@@ -300,14 +324,13 @@ class Loops:
 
     def _begun(self, plan: int) -> None:
         self._past.begun(plan)
-        if self._checkpoint is not None:
-            self._checkpoint()
+        self._between.save()
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches, sizes = iter(loader), _sizes(loader)
         self._schedules.clock.begin(None)
         while True:
-            self._times.begin()
+            self._between.begin()
             try:
                 batch = next(batches)
             except StopIteration:

@@ -27,23 +27,20 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
 from plesio.core.within import AT_LEAST_1
-from plesio.policies import Policy
 from plesio.runtime.worker.evaluation import Evaluator
-from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
+from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.step_watch import StepWatch
 from plesio.runtime.worker.hand_stepped import has_scheduler
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
-from plesio.runtime.worker.loops import LoaderShard, Loops
+from plesio.runtime.worker.loops import BetweenSteps, LoaderShard, Loops
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.registered import Stateful
 from plesio.runtime.worker.schedules import Schedules
-from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.step_times import StepTimes
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -69,48 +66,37 @@ class Session:
         self,
         replica: Replica,
         *,
-        policy: Policy,
         world: World,
-        exchange: Exchange,
-        sharing: Sharing,
-        seed: int,
-        deals: bool = True,
+        parts: SessionParts,
         steps: StepClock,
         timeline: WorkerTimeline,
         pacer: Pacer | None = None,
-        past: WorkerPast | None = None,
         saver: Keeper | None = None,
-        recovery: Recovery | None = None,
         handover: Handover | None = None,
-        equality: Equality | None = None,
     ) -> None:
-        self.model, self.policy, self.rank = replica.model, policy, world.rank
+        self.model, self.policy, self.rank = replica.model, parts.policy, world.rank
         self._replica, self._world = replica, world
-        self._exchange, self._sharing = exchange, sharing
+        self._exchange, self._sharing = parts.exchange, parts.sharing
         self._steps, self._began = steps, steps.finished
-        self._timeline, self._recovery = timeline, recovery
-        self._equality, self._watch = equality, StepWatch(replica)
+        self._timeline, self._recovery = timeline, parts.recovery
+        self._equality, self._watch = parts.equality, StepWatch(replica)
         self._now_s = timeline.now_s
-        self._past, self._saver = WorkerPast() if past is None else past, saver
+        self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
-        self._evaluator = Evaluator(replica=replica, world=world, exchange=exchange, sharing=sharing)
+        self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing)
         own = Schedules(replica.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules
         self._schedules.clock.num_workers = self._past.num_workers or world.num_workers
         self._loops = Loops(
-            seed=seed,
-            sharing=sharing,
-            deals=deals,
-            rounds=world.rounds,
+            world=world,
+            sharing=parts.sharing,
+            deals=parts.deals,
             past=self._past,
             schedules=self._schedules,
-            samples_of_all=lambda: world.samples,
-            times=self._times,
-            clock=lambda: self.clock,
-            now_s=self._now_s,
-            checkpoint=None if saver is None else saver.take,
-            changes=replica.changes,
-            meter=timeline.meter,
+            between=BetweenSteps(
+                self._times, steps=steps, changes=replica.changes, checkpoint=None if saver is None else saver.take
+            ),
+            timeline=timeline,
             on_whole=self._compare,
         )
         self._finished = self._closed = False

@@ -1,8 +1,7 @@
 """The parts with which a worker of a job trains under a policy: its exchange, its sharing of samples and metrics."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 
@@ -31,8 +30,8 @@ from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
-from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.recovery import Recovery, Regroupable
+from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.steering import ServerSteering
@@ -40,22 +39,9 @@ from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.distributed import DistributedWorld
 
-__all__ = ["Made", "OnTransition", "Parts"]
+__all__ = ["OnTransition", "Parts"]
 
 OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
-
-
-class Made(NamedTuple):
-    """The parts of one worker."""
-
-    exchange: Exchange
-    sharing: Sharing
-    recovery: Recovery | None = None
-    """None where the loss of a worker ends the run, or no worker waits for it."""
-    past: WorkerPast | None = None
-    """The past of the loop of a worker that has joined."""
-    equality: Equality | None = None
-    """Compares replicas, where a collective makes them equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +79,24 @@ class Parts:
     handover: Handover
     checkpoints: WorkerCheckpoints | None = None
 
-    def make(self) -> Made:
+    def make(self) -> SessionParts:
         """Make the exchange of the policy, and the way in which samples and metrics are shared under it."""
         if self.policy.exchange == "collective":
-            return self._on_collective()
-        return self._on_store() if self.policy.inner is None else self._racks_on_store(self.policy.inner)
+            parts = self._on_collective()
+        elif self.policy.inner is None:
+            parts = self._on_store()
+        else:
+            parts = self._racks_on_store(self.policy.inner)
+        if self.checkpoints is None or parts.past is not None:
+            return parts
+        return replace(parts, past=self.checkpoints.past())
 
-    def _on_store(self) -> Made:
+    def _on_store(self) -> SessionParts:
         store = self._join_store()
         store.begin(self.steps.finished)
-        return Made(store, ByLeases(leasing=self._leasing(), exchange=store))
+        return self._parts(store, ByLeases(leasing=self._leasing(), exchange=store))
 
-    def _racks_on_store(self, inner: Policy) -> Made:
+    def _racks_on_store(self, inner: Policy) -> SessionParts:
         store = self._join_store()
         group = self._group()
         exchanges = self._exchanges(group, gauge=None, seed=0, watch=None)
@@ -114,11 +106,11 @@ class Parts:
             if group.rank == 0:
                 line = f"all workers are in one rack, so {self.policy.spec} is {inner.spec}"
                 self.timeline.meter.totals.fallbacks.append(line)
-            return Made(exchanges.build(inner), self._in_rounds(group, in_rack=True))
+            return self._parts(exchanges.build(inner), self._in_rounds(group, in_rack=True))
         rack = exchanges.rack(together=self.policy.synchronous)
         exchange = exchanges.build_on_store(inner, store)
         exchange.begin(self.steps.finished)
-        return Made(exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack))
+        return self._parts(exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack))
 
     def _join_store(self) -> StoreExchange:
         tensors = [*self.replica.tensors(), *self.replica.still()]
@@ -135,7 +127,7 @@ class Parts:
         self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.settings))
         return store
 
-    def _on_collective(self) -> Made:
+    def _on_collective(self) -> SessionParts:
         # first: nobody may wait in a collective for one who disagrees
         self.steps.go_on_from(self.world.join(layout=self.replica.digest(), optimizer=self.replica.settings))
         group, policy = self._group(), self.policy
@@ -150,9 +142,10 @@ class Parts:
         if not policy.adapts:
             if not self.world.terms.elastic:
                 built = exchanges.build(policy)
-                return Made(built, in_rounds, equality=self._equality(group, built))
+                return self._parts(built, in_rounds, equality=self._equality(group, built))
             elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
-            return self._regroupable(Made(elastic, in_rounds, equality=self._equality(group, elastic)), group, elastic)
+            parts = self._parts(elastic, in_rounds, equality=self._equality(group, elastic))
+            return self._regroupable(parts, group, elastic)
         self.replica.changes.watch()
         stores = None
         if can_push:
@@ -194,8 +187,11 @@ class Parts:
             late=late,
         )
         deals = policy.pushes or self.checkpoints is not None
-        made = Made(steered, steered if deals else in_rounds, equality=self._equality(group, steered))
-        return self._regroupable(made, group, steered) if self.world.terms.elastic else made
+        parts = self._parts(steered, steered if deals else in_rounds, equality=self._equality(group, steered))
+        return self._regroupable(parts, group, steered) if self.world.terms.elastic else parts
+
+    def _parts(self, exchange: Exchange, sharing: Sharing, *, equality: Equality | None = None) -> SessionParts:
+        return SessionParts(policy=self.policy, exchange=exchange, sharing=sharing, equality=equality)
 
     def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
         return Equality(self.replica, group=group, stand=exchange.stand, warn=self.timeline.meter.warn)
@@ -209,7 +205,7 @@ class Parts:
         director = self.policy.director(clock=stand.clock)
         return director.first, director.next_review(stand.clock)
 
-    def _regroupable(self, made: Made, group: LiveGroup, exchange: Regroupable) -> Made:
+    def _regroupable(self, parts: SessionParts, group: LiveGroup, exchange: Regroupable) -> SessionParts:
         """Wrap an exchange with what brings this worker from group to group: into the first one, if it joins."""
         recovery = Recovery(
             self.replica,
@@ -221,7 +217,7 @@ class Parts:
             handover=self.handover,
             late=self.place.late,
         )
-        return made._replace(recovery=recovery, past=recovery.join() if self.place.late else None)
+        return replace(parts, recovery=recovery, past=recovery.join() if self.place.late else None)
 
     def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
         """Make the monitor that measures what the policy's reviews ask for."""
