@@ -123,7 +123,7 @@ class Parts:
             timeline=self.timeline,
         )
         if self.place.rank == 0:
-            store.offer_initial()
+            store.stored.offer()
         self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.settings))
         return store
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plesio.runtime.parameters.layout import Slice, SliceLayout
-from plesio.runtime.worker.exchange.packing import pack, unpack
+from plesio.runtime.worker.exchange.stored_state import pack, unpack
 
 MIXED = (torch.float32, torch.float16, torch.float64)
 """After an odd number of half-precision values the next slice of a payload is not where its dtype's numbers may be."""

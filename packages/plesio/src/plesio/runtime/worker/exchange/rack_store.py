@@ -19,7 +19,7 @@ import torch
 from plesio.runtime.worker.exchange.exchange import SharedState, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.store import StoreExchange
+from plesio.runtime.worker.exchange.store import Answer, StoreExchange
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 from plesio.runtime.worker.timeline import WorkerTimeline
 
@@ -120,8 +120,8 @@ class RackStoreExchange:
         if self._rack.size == 1:
             return 0.0
         store = self._store
-        told = torch.tensor([store.credit, store.waited_s, store.halted, store.samples], dtype=torch.float64)
-        self._rack.broadcast(told)
+        sent = torch.tensor(store.answer, dtype=torch.float64)
+        self._rack.broadcast(sent)
         parameters = list(self._replica.parameters.values())
         for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
             alike = [parameter for parameter in parameters if parameter.dtype == dtype]
@@ -131,8 +131,8 @@ class RackStoreExchange:
                 parts = torch.split(flat, [parameter.numel() for parameter in alike])
                 for parameter, part in zip(alike, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
-        credit, waited_s, halted, samples = told.tolist()
-        store.hear(credit=int(credit), halted=bool(halted), samples=int(samples))
+        credit, waited_s, halted, samples = sent.tolist()
+        store.take_answer(Answer(int(credit), waited_s, bool(halted), int(samples)))
         return float(waited_s)
 
     def flush(self) -> None:

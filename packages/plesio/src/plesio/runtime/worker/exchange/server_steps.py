@@ -43,7 +43,6 @@ class ServerSteps:
         self._replica = replica
         self._fetch = fetch
         self._warn = warn
-        self._keeps = False
         self._handles = []
         replica.changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=True)
         replica.takes_steps_elsewhere()
@@ -55,20 +54,10 @@ class ServerSteps:
                 ]
 
     def _asked(self, _optimizer: Optimizer) -> None:
-        if not self._keeps:
-            self._fetch()
+        self._fetch()
 
     def _loaded(self, _optimizer: Optimizer) -> None:
         self._replica.changes.found("the optimizer's state")
-
-    @contextmanager
-    def as_it_is(self) -> Iterator[None]:
-        """Let ``state_dict`` give what the optimizer has, within this context."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = False
 
     @contextmanager
     def before(self, *, servers: bool) -> Iterator[None]:

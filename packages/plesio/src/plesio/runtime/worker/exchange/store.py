@@ -13,27 +13,40 @@ Where the servers step, `server_steps` keeps what belongs to the worker's optimi
 into parameters by itself is refused: the next pull would undo it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from plesio.policies import Policy
-from plesio.protocol.bulk import Initial, Push, Table
+from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
-from plesio.runtime.parameters.optimizer_spec import group_options, optimizer_spec
-from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.parameters.optimizer_spec import group_options
 from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, StepProgress
-from plesio.runtime.worker.exchange.packing import pack, unpack
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.server_steps import ServerSteps
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
+from plesio.runtime.worker.exchange.stored_state import StoredState
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["StoreExchange"]
+__all__ = ["Answer", "StoreExchange"]
+
+
+class Answer(NamedTuple):
+    """The answer to an exchange, less the parameters.
+
+    Attributes:
+        credit: The clock up to which the worker may run.
+        waited_s: Seconds of the exchange that it waited for others.
+        halted: Whether the stage that the exchange is for ends.
+        samples: Samples of all workers that are in the parameters.
+    """
+
+    credit: int = 0
+    waited_s: float = 0.0
+    halted: bool = False
+    samples: int = 0
 
 
 class StoreExchange:
@@ -60,111 +73,48 @@ class StoreExchange:
         timeline: WorkerTimeline,
         gauge: Gauge | None = None,
     ) -> None:
-        self._halted = False
         self._replica = replica
         self._policy = policy
         self._gauge = gauge
         self._client = client
-        self._layout = layout
         self._timeline = timeline
-        self._by_name = {name: tensor for name, tensor, _, _ in [*replica.tensors(), *replica.still()]}
+        self.stored = StoredState(replica, policy=policy, client=client, layout=layout)
+        """The shared state on the servers."""
         self._gradients: dict[str, torch.Tensor] = {}
-        self._base: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
         self._num_samples = 0
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
-        self._credit = 0
-        self._waited_s = 0.0
+        self.answer = Answer()
+        """The answer to the last exchange."""
         self._fetched_snapshots = len(client.snapshots())
         self._steps = ServerSteps(
             replica,
-            fetch=self._fetch_optimizer,
+            fetch=self.stored.fetch_optimizer,
             policy=policy,
             warn=timeline.meter.warn,
             refuses=gauge is None,  # else the policy goes elsewhere, once it has heard of it
         )
         self._ended = False
-        replica.held_by(self)
 
     @property
     def halted(self) -> bool:
         """True if the stage that the exchange is for ends, as far as this worker has been told."""
-        return self._halted
+        return self.answer.halted
 
     def halt(self) -> None:
         """Take note that the stage that the exchange is for ends."""
-        self._halted = True
+        self.answer = self.answer._replace(halted=True)
 
     def resume(self) -> None:
         """Take note that the stage that the exchange is for goes on after all."""
-        self._halted = False
+        self.answer = self.answer._replace(halted=False)
 
-    @property
-    def credit(self) -> int:
-        """The clock up to which this worker may run."""
-        return self._credit
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds of the last exchange that it waited for others."""
-        return self._waited_s
-
-    @property
-    def samples(self) -> int:
-        """Samples of all workers that are in the parameters that were pulled last."""
-        return self._client.samples
-
-    def hear(self, *, credit: int, halted: bool, samples: int) -> None:
+    def take_answer(self, answer: Answer) -> None:
         """Take over the answer to another worker, which exchanges for this one."""
-        self._credit, self._halted, self._client.samples = credit, halted, samples
-
-    def offer_initial(self) -> None:
-        """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
-
-        Raises:
-            ExchangeError: The servers cannot run the replica's optimizer.
-        """
-        self._offer(again=False)
-
-    def replaced(self) -> None:
-        """Have the servers begin from the replica as it is now, unless another worker's updates are there already.
-
-        Then they have it already: every worker does this before its first step.
-        """
-        self._offer(again=True)
-        self._begin_delta()
-        self._replica.changes.take()
-
-    def _offer(self, *, again: bool) -> None:
-        optimizer = None
-        states: list[Table | None] = [None for _ in self._layout.servers]
-        tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
-        if self._policy.update == "gradient":
-            optimizer = optimizer_spec(self._replica.optimizer)
-            for server in range(len(self._layout.servers)):
-                table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
-                states[server] = table if any(table) else None
-        _, payloads = self._pack(self._by_name, also=tensors)
-        initials = [
-            Initial(
-                slices=self._layout.rows(server),
-                update=self._policy.update,
-                optimizer=optimizer,
-                state=states[server],
-                again=again,
-            )
-            for server in range(len(self._layout.servers))
-        ]
-        self._client.initialise(initials, payloads=payloads)
-
-    def _pieces(self, server: int) -> list[Piece]:
-        """Return the server's slices of parameters, each with its parameter."""
-        parameters = self._replica.parameters
-        slices = self._layout.servers[server]
-        return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
+        self.answer, self._client.samples = answer, answer.samples
 
     def take_back(self) -> None:
         """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
@@ -172,33 +122,8 @@ class StoreExchange:
         replies = self._client.shared(snapshot=None, optimizer=True)
         self._merge(replies)
         if self._policy.update == "gradient":
-            self._replica.optimizer.state.clear()
-            self._write_optimizer(replies)
+            self.stored.set_optimizer(replies)
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
-
-    def _write_optimizer(self, replies: Sequence[Reply]) -> None:
-        for server, reply in enumerate(replies):
-            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
-            write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
-        self._replica.sparse_momentum()
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Put what the servers hold now into the replica, with the optimizer's state if they step it."""
-        replies = self._client.shared(snapshot=None, optimizer=True)
-        state = self._replica.state()
-        self._write(state, replies)
-        with ExitStack() as inside:
-            inside.enter_context(self._replica.loaded(state))
-            if self._policy.update == "gradient":
-                inside.enter_context(self._replica.optimizer_state_aside())
-                self._write_optimizer(replies)
-                inside.enter_context(self._steps.as_it_is())
-            yield
-
-    def _fetch_optimizer(self) -> None:
-        self._replica.optimizer.state.clear()
-        self._write_optimizer(self._client.shared(snapshot=None, optimizer=True))
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``."""
@@ -231,7 +156,7 @@ class StoreExchange:
 
     def due(self, clock: int) -> bool:
         """Tell whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
-        return self._policy.exchanges_at(clock) or clock + 1 > self._credit
+        return self._policy.exchanges_at(clock) or clock + 1 > self.answer.credit
 
     def add(self, progress: StepProgress, *, finite: bool, due: bool) -> None:
         """Make the step that is in the gradients a part of the update under way, if it is finite.
@@ -292,7 +217,7 @@ class StoreExchange:
         else:
             begun_s = self._timeline.now_s()
             self._tell_frozen()
-            present, payloads = self._pack(self._update())
+            present, payloads = self.stored.pack(self._update())
             groups = group_options(self._replica.optimizer)
             changed = self._policy.update == "gradient" and groups != self._sent_groups
             if changed:
@@ -322,32 +247,13 @@ class StoreExchange:
     def _update(self) -> dict[str, torch.Tensor]:
         """Return the tensors to push, by name."""
         if self._policy.update == "delta":
-            update = {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
+            update = self.stored.delta()
         else:
             for grad in self._gradients.values() if self._num_steps > 1 else ():
                 grad.div_(self._num_steps)
-            update = {name: grad.to(self._by_name[name].dtype) for name, grad in self._gradients.items()}
+            parameters = self._replica.parameters
+            update = {name: grad.to(parameters[name].dtype) for name, grad in self._gradients.items()}
         return {**update, **self._replica.buffers}
-
-    def _pack(
-        self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
-    ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
-        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all).
-
-        For each server flat tensors may follow that it also gets.
-        """
-        flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
-        present: list[list[int] | None] = []
-        payloads: list[NDArray[np.uint8]] = []
-        for server, slices in enumerate(self._layout.servers):
-            here = [index for index, piece in enumerate(slices) if piece.name in flat]
-            parts = [slices[index].cut(flat[slices[index].name]) for index in here]
-            parts += [] if also is None else also[server]
-            payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
-            pack(parts, torch.from_numpy(payload))
-            present.append(here if len(here) < len(slices) else None)
-            payloads.append(payload)
-        return present, payloads
 
     def _pull(self, *, clock: int) -> None:
         begun_s = self._timeline.now_s()
@@ -355,25 +261,25 @@ class StoreExchange:
         self._merge(replies)
         ended_s = self._timeline.now_s()
         # the server says how long it held the answer back for others; the rest was the transfer
-        self._waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
-        self._timeline.wait(begun_s, begun_s + self._waited_s, clock=self._clock)
-        self._timeline.communicate(begun_s + self._waited_s, ended_s, clock=self._clock)
+        waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        self.answer = self.answer._replace(waited_s=waited_s)
+        self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
+        self._timeline.communicate(begun_s + waited_s, ended_s, clock=self._clock)
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
-    def _merge(self, replies: list[Reply]) -> None:
-        self._write(self._by_name, replies)
+    def _merge(self, replies: Sequence[Reply]) -> None:
+        self.stored.merge(replies)
         self._version = min(reply.version for reply in replies)
-        self._credit = min(reply.credit for reply in replies)
-        self._halted = any(reply.halted for reply in replies)
-        self._begin_delta()
-
-    def _begin_delta(self) -> None:
-        if self._policy.update == "delta":
-            self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
+        self.answer = Answer(
+            credit=min(reply.credit for reply in replies),
+            waited_s=self.answer.waited_s,
+            halted=any(reply.halted for reply in replies),
+            samples=self._client.samples,
+        )
 
     def flush(self) -> None:
         """Hand in what is held back, and wait until it has been decided on."""
-        self._waited_s = 0.0
+        self.answer = self.answer._replace(waited_s=0.0)
         if self._num_steps:
             self._push()
             self._pull(clock=0)  # credit for a first step is always there
@@ -390,8 +296,8 @@ class StoreExchange:
         if not self._client.evaluates():
             return None
         if self._ended and self._policy.update == "gradient":
-            self._fetch_optimizer()
-        return self._state(snapshot=None)
+            self.stored.fetch_optimizer()
+        return self.stored.copy(snapshot=None)
 
     def finish(self) -> None:
         """Hand in what is held back."""
@@ -403,22 +309,10 @@ class StoreExchange:
         known = self._client.snapshots()
         fresh = known[self._fetched_snapshots :]
         self._fetched_snapshots = len(known)
-        return [SharedState(one.samples, one.at_s, self._state(snapshot=one.number)) for one in fresh]
-
-    def _state(self, *, snapshot: int | None) -> State:
-        state = self._replica.state()
-        self._write(state, self._client.shared(snapshot=snapshot))
-        return state
-
-    def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
-        """Overwrite the slices of ``tensors`` that the servers have sent."""
-        for slices, reply in zip(self._layout.servers, replies, strict=True):
-            here = slices if reply.present is None else [slices[index] for index in reply.present]
-            unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
+        return [SharedState(one.samples, one.at_s, self.stored.copy(snapshot=one.number)) for one in fresh]
 
     def close(self) -> None:
         """Forget what is held back."""
-        self._replica.held_by(None)
+        self.stored.close()
         self._steps.close()
         self._gradients.clear()
-        self._base.clear()

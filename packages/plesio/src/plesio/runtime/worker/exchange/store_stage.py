@@ -67,7 +67,7 @@ class StoreExchanges:
             exchange = self._exchanges.build_on_store(policy.inner, store)
         begun_s = self._timeline.now_s()
         if leads:
-            store.offer_initial()
+            store.stored.offer()
         entered_s = self._timeline.now_s()
         enter()
         waited_s = self._timeline.now_s()

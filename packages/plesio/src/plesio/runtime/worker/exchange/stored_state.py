@@ -1,0 +1,217 @@
+"""The shared state on the servers of the store, as one worker reads and writes it.
+
+Tensors travel in slices, laid out by `SliceLayout`: each server has some of each tensor. Where the servers step, the
+optimizer's state is theirs too, and travels behind the tensors.
+
+A model has many small tensors, and a call of torch takes longer than it takes to copy one of them. So all slices of a
+payload are copied by one call where they are numbers of one type; only others are copied one by one. All tensors are
+detached: turning autograd off for each payload would take as long as the copy.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plesio.policies import Policy
+from plesio.protocol.bulk import Initial, Table
+from plesio.runtime.parameters.layout import Slice, SliceLayout, view_packed, write_slice
+from plesio.runtime.parameters.optimizer_spec import optimizer_spec
+from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
+
+__all__ = ["StoredState", "pack", "unpack"]
+
+
+class StoredState:
+    """The shared state on the servers, seen from one worker.
+
+    Args:
+        replica: What the worker trains.
+        policy: Says who steps: the servers (``gradient``) or the workers (``delta``).
+        client: Connections to the servers.
+        layout: Where the tensors are.
+    """
+
+    def __init__(self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout) -> None:
+        self._replica = replica
+        self._client = client
+        self._layout = layout
+        self._update = policy.update
+        self._by_name = {name: tensor for name, tensor, _, _ in [*replica.tensors(), *replica.still()]}
+        self._base: dict[str, torch.Tensor] = {}
+        """Parameters as they were pulled last, where deltas are pushed."""
+        self._is_gathered = False
+        replica.held_by(self)
+
+    def offer(self, *, again: bool = False) -> None:
+        """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
+
+        Args:
+            again: Whether they have begun, and begin anew unless another worker's updates are there already.
+
+        Raises:
+            ExchangeError: The servers cannot run the replica's optimizer.
+        """
+        optimizer = None
+        states: list[Table | None] = [None for _ in self._layout.servers]
+        tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
+        if self._update == "gradient":
+            optimizer = optimizer_spec(self._replica.optimizer)
+            for server in range(len(self._layout.servers)):
+                table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
+                states[server] = table if any(table) else None
+        _, payloads = self.pack(self._by_name, also=tensors)
+        initials = [
+            Initial(
+                slices=self._layout.rows(server),
+                update=self._update,
+                optimizer=optimizer,
+                state=states[server],
+                again=again,
+            )
+            for server in range(len(self._layout.servers))
+        ]
+        self._client.initialise(initials, payloads=payloads)
+
+    def _pieces(self, server: int) -> list[Piece]:
+        """Return the server's slices of parameters, each with its parameter."""
+        parameters = self._replica.parameters
+        slices = self._layout.servers[server]
+        return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
+
+    def replaced(self) -> None:
+        """Have the servers begin from the replica as it is now, unless another worker's updates are there already.
+
+        Then they have it already: every worker does this before its first step.
+        """
+        self.offer(again=True)
+        if self._update == "delta":
+            self._begin_delta()
+        self._replica.changes.take()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Put what the servers hold now into the replica, with the optimizer's state if they step it."""
+        replies = self._client.shared(snapshot=None, optimizer=True)
+        state = self._replica.state()
+        self._write(state, replies)
+        with self._replica.loaded(state):
+            if self._update != "gradient":
+                yield
+                return
+            with self._replica.optimizer_state_aside():
+                self._write_optimizer(replies)
+                self._is_gathered = True
+                try:
+                    yield
+                finally:
+                    self._is_gathered = False
+
+    def fetch_optimizer(self) -> None:
+        """Put the servers' state into the replica's optimizer, unless it is there."""
+        if not self._is_gathered:
+            self.set_optimizer(self._client.shared(snapshot=None, optimizer=True))
+
+    def set_optimizer(self, replies: Sequence[Reply]) -> None:
+        """Overwrite the state of the replica's optimizer with what the servers have sent of theirs."""
+        self._replica.optimizer.state.clear()
+        self._write_optimizer(replies)
+
+    def _write_optimizer(self, replies: Sequence[Reply]) -> None:
+        for server, reply in enumerate(replies):
+            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
+            write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
+        self._replica.sparse_momentum()
+
+    def merge(self, replies: Sequence[Reply]) -> None:
+        """Overwrite the replica with the tensors that the servers have sent, and count its progress from there."""
+        self._write(self._by_name, replies)
+        if self._update == "delta":
+            self._begin_delta()
+
+    def _begin_delta(self) -> None:
+        self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
+
+    def delta(self) -> dict[str, torch.Tensor]:
+        """Return how far the replica's parameters have come since they were pulled last, by name."""
+        return {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
+
+    def copy(self, *, snapshot: int | None) -> State:
+        """Return a copy of the shared state now, or of a snapshot that the servers have taken."""
+        state = self._replica.state()
+        self._write(state, self._client.shared(snapshot=snapshot))
+        return state
+
+    def pack(
+        self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
+        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all).
+
+        For each server flat tensors may follow that it also gets.
+        """
+        flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
+        present: list[list[int] | None] = []
+        payloads: list[NDArray[np.uint8]] = []
+        for server, slices in enumerate(self._layout.servers):
+            here = [index for index, piece in enumerate(slices) if piece.name in flat]
+            parts = [slices[index].cut(flat[slices[index].name]) for index in here]
+            parts += [] if also is None else also[server]
+            payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
+            pack(parts, torch.from_numpy(payload))
+            present.append(here if len(here) < len(slices) else None)
+            payloads.append(payload)
+        return present, payloads
+
+    def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
+        """Overwrite the slices of ``tensors`` that the servers have sent."""
+        for slices, reply in zip(self._layout.servers, replies, strict=True):
+            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
+
+    def close(self) -> None:
+        """Let go of the replica."""
+        self._replica.held_by(None)
+        self._base.clear()
+
+
+def pack(parts: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
+    """Copy flat tensors into ``payload`` (uint8, of exactly their bytes), one after the other."""
+    if _alike(parts, payload):
+        torch.cat(list(parts), out=payload.view(parts[0].dtype))
+        return
+    position = 0
+    for part in parts:
+        source = part.contiguous().view(torch.uint8)
+        payload[position : position + source.numel()].copy_(source)
+        position += source.numel()
+
+
+def unpack(payload: torch.Tensor, pieces: Sequence[tuple[torch.Tensor, Slice]]) -> None:
+    """Overwrite slices, each of a whole tensor, with what ``payload`` (uint8) has of them, one after the other.
+
+    What else may follow in the payload is left alone.
+    """
+    tensors = [tensor for tensor, _ in pieces]
+    if _alike(tensors, payload) and all(tensor.is_contiguous() for tensor in tensors):
+        counts = [piece.stop - piece.start for _, piece in pieces]
+        numbers = payload[: sum(counts) * tensors[0].itemsize].view(tensors[0].dtype)
+        targets = [piece.cut(tensor.view(-1)) for tensor, piece in pieces]
+        torch._foreach_copy_(targets, torch.split(numbers, counts))
+        return
+    position = 0
+    for tensor, piece in pieces:
+        part = payload[position : position + piece.num_bytes]
+        write_slice(tensor, piece, view_packed(part, piece.torch_dtype))
+        position += piece.num_bytes
+
+
+def _alike(tensors: Sequence[torch.Tensor], payload: torch.Tensor) -> bool:
+    """Tell whether one call can copy them all: numbers of one type, in the same kind of memory, and aligned."""
+    if not tensors or payload.data_ptr() % tensors[0].itemsize:
+        return False
+    dtype, device = tensors[0].dtype, payload.device
+    return all(tensor.dtype == dtype and tensor.device == device for tensor in tensors)
