@@ -2,7 +2,7 @@
 
 In a collective, samples are dealt in rounds that every rank computes by itself, and all receive the metric. On the
 store they are leased, by each worker or by a rack as one, and only the rack of the worker that evaluates waits for a
-metric. `plesio.runtime.worker.exchange.staged` is the third: it goes from one to the other.
+metric. `StagedSharing` (`plesio.runtime.worker.staged_batches`) is the third: it goes from one to the other.
 """
 
 import json

@@ -13,23 +13,31 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from plesio.core.errors import ConfigError
+from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures, Remainder, Span
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Turn
-from plesio.runtime.worker.loading import LeasedBatches, SynchronousBatches
-from plesio.runtime.worker.rack_batches import RackBatches
+from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
+from plesio.runtime.worker.rack_batches import Rack, RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.sharing import Leaser, Leasing, tell_metric
 from plesio.runtime.worker.standstill import Standstill
 
-__all__ = ["StagedBatches", "Stages", "standing"]
+__all__ = ["StagedBatches", "StagedSharing", "Stages", "standing"]
 
 
-class Stages(Protocol):
+class Stages(Leaser, Protocol):
     """The exchanges of a worker, one after another."""
 
     @property
-    def on_store(self) -> bool:
-        """True if updates go through the store now."""
+    def meets(self) -> bool:
+        """True if the workers meet in every step or every few; False if updates go through the store now."""
+        ...
+
+    @property
+    def rack(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
         ...
 
     @property
@@ -77,7 +85,7 @@ class StagedBatches:
         self._current = self._begin(figures.whole())
 
     def _begin(self, remainder: Remainder) -> SynchronousBatches | LeasedBatches | RackBatches:
-        return self._lease() if self._stages.on_store else self._in_rounds(remainder)
+        return self._in_rounds(remainder) if self._stages.meets else self._lease()
 
     def _in_rounds(self, remainder: Remainder) -> SynchronousBatches:
         return SynchronousBatches(
@@ -156,6 +164,48 @@ class StagedBatches:
     def close(self) -> None:
         """Leave the loop and give back the samples that were not trained on."""
         self._current.close()
+
+
+class StagedSharing:
+    """Deals samples and shares metrics as the exchange in force asks.
+
+    Args:
+        stages: Says which exchange is in force.
+        leasing: Deals samples on the store.
+        rounds: This rank's, which are dealt on a collective.
+        group: The ranks.
+    """
+
+    def __init__(self, stages: Stages, *, leasing: Leasing, rounds: RoundRecords, group: Group) -> None:
+        self._stages = stages
+        self._leasing = leasing
+        self._rounds = rounds
+        self._group = group
+        self.batches: StagedBatches | None = None
+        """Batches of the latest loop over the data."""
+
+    @property
+    def in_rack(self) -> bool:
+        """True if this worker is one of a rack that shares the store now."""
+        return self._stages.rack is not None
+
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
+        """Return rounds or leased blocks, as the exchange in force needs them."""
+        stages = self._stages
+        self.batches = StagedBatches(
+            figures,
+            plan=plan,
+            rounds=self._rounds,
+            lease=lambda: self._leasing.batches(figures, plan=plan, exchange=stages, rack=stages.rack),
+            stages=stages,
+        )
+        return self.batches
+
+    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
+        """Return rank 0's metric, on all ranks of a collective; on the store see `Leasing.share_metric`."""
+        if self._stages.meets:
+            return tell_metric(find(), self._group)
+        return self._leasing.share_metric(find, number=number, rack=self._stages.rack)
 
 
 def standing(

@@ -187,7 +187,7 @@ class Parts:
             late=late,
         )
         deals = policy.pushes or self.checkpoints is not None
-        parts = self._parts(steered, steered if deals else in_rounds, equality=self._equality(group, steered))
+        parts = self._parts(steered, steered.sharing if deals else in_rounds, equality=self._equality(group, steered))
         return self._regroupable(parts, group, steered) if self.world.terms.elastic else parts
 
     def _parts(self, exchange: Exchange, sharing: Sharing, *, equality: Equality | None = None) -> SessionParts:

@@ -34,9 +34,7 @@ from typing import Any
 import torch
 
 from plesio.core.records import to_values
-from plesio.core.results import Found
 from plesio.policies import Policy, parse_policy
-from plesio.protocol.plans import PlanFigures
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
@@ -49,11 +47,10 @@ from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
-from plesio.runtime.worker.loading import BatchSource
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.sharing import Leasing, tell_metric
-from plesio.runtime.worker.staged_batches import StagedBatches, standing
+from plesio.runtime.worker.sharing import Leasing
+from plesio.runtime.worker.staged_batches import StagedSharing, standing
 from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -102,7 +99,7 @@ class _Stage:
 
 
 class StagedExchange:
-    """Runs the policies that the policy's machine asks for, and has samples dealt as the one in force needs it.
+    """Runs the policies that the policy's machine asks for, one after another.
 
     Args:
         replica: Equal on all ranks.
@@ -140,8 +137,8 @@ class StagedExchange:
         """States to go back to."""
         self._snapshots: list[SharedState] = []
         """Snapshots of stages that are over."""
-        self._batches: StagedBatches | None = None
-        """Batches of the latest loop over the data."""
+        self.sharing = StagedSharing(self, leasing=parts.leasing, rounds=parts.rounds, group=parts.group)
+        """Deals samples as the policy in force needs them."""
         self._clock = parts.steps.finished
         if resumed is not None:
             resumed.begin_rounds(parts.rounds)
@@ -150,7 +147,7 @@ class StagedExchange:
         self._stage = _Stage(first, self._clock)
         if not late:
             self._begin(first, turn=None)
-        if resumed is not None and resumed.keep and not self.on_store:
+        if resumed is not None and resumed.keep and self.meets:
             self._kept.append(StateCopy(replica))
 
     def _begin(self, policy: Policy, *, turn: Turn | None) -> None:
@@ -175,37 +172,19 @@ class StagedExchange:
 
     def _standing(self, turn: Turn | None) -> Standing:
         """Return this worker's standing on its way to the store, from which it has come by ``turn`` if it was there."""
-        return standing(self._batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._parts.rounds)
-
-    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return rounds or leased blocks, as the exchange in force needs them."""
-        self._batches = StagedBatches(
-            figures,
-            plan=plan,
-            rounds=self._parts.rounds,
-            lease=lambda: self._parts.leasing.batches(figures, plan=plan, exchange=self, rack=self._stage.rack),
-            stages=self,
-        )
-        return self._batches
-
-    def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Return rank 0's metric, on all ranks of a collective; on the store see `Leasing.share_metric`."""
-        share = self._parts.leasing.share_metric
-        return (
-            share(find, number=number, rack=self._stage.rack)
-            if self.on_store
-            else tell_metric(find(), self._parts.group)
+        return standing(
+            self.sharing.batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._parts.rounds
         )
 
     @property
-    def on_store(self) -> bool:
-        """True if updates go through the store now."""
-        return self._stage.store is not None
+    def meets(self) -> bool:
+        """True if the workers meet in every step or every few; False if updates go through the store now."""
+        return self._stage.store is None
 
     @property
-    def in_rack(self) -> bool:
-        """True if this worker is one of a rack that shares the store now."""
-        return self._stage.rack is not None
+    def rack(self) -> Rack | None:
+        """This worker's rack, if racks share the store now."""
+        return self._stage.rack
 
     @property
     def halted(self) -> bool:
@@ -226,7 +205,7 @@ class StagedExchange:
         """Exchange by the policy in force; report, and act on the answer, when it is time."""
         self._clock = progress.clock
         self._reporter.step(progress, self._stage.exchange)
-        if self.on_store:
+        if not self.meets:
             self._hear_news()
         elif (steer := self._reporter.answer(progress.clock)) is not None:
             self._follow(steer)
@@ -246,7 +225,7 @@ class StagedExchange:
             self._reporter.good()
         if parse_policy(steer.policy) != self._stage.policy or restores or steer.save:
             self._change(steer, turn=None)
-        if steer.keep and not self.on_store:
+        if steer.keep and self.meets:
             self._kept.append(StateCopy(self._replica))
 
     def _take_shares(self, steer: Steering) -> None:
@@ -331,7 +310,8 @@ class StagedExchange:
             own=own,
             own_optimizer=self._stage.policy.update == "delta",
         )
-        return moment if self._batches is None else replace(moment, **self._batches.position(turn))
+        batches = self.sharing.batches
+        return moment if batches is None else replace(moment, **batches.position(turn))
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._parts.timeline.now_s()
@@ -351,11 +331,6 @@ class StagedExchange:
         """Return the units of ranks whose replicas are equal after every step."""
         return [0] * self._parts.group.size if self._stage.collective is None else self._stage.collective.units()
 
-    @property
-    def meets(self) -> bool:
-        """True if the workers meet in every step or every few."""
-        return not self.on_store
-
     def settle(self) -> None:
         """Bring what is under way or held back to its end, so that all replicas are equal."""
         if self._stage.collective is not None:
@@ -363,7 +338,8 @@ class StagedExchange:
 
     def memory(self) -> dict[str, Any]:
         """Return the memory of this worker's parts, and the figures of the loop over the data."""
-        return {"own": self._memory(), "figures": self._batches and to_values(self._batches.figures)}
+        batches = self.sharing.batches
+        return {"own": self._memory(), "figures": None if batches is None else to_values(batches.figures)}
 
     def _memory(self) -> dict[str, Any]:
         return {"exchanges": self._parts.exchanges.own(), **self._reporter.memory()}
@@ -383,8 +359,8 @@ class StagedExchange:
         self._stage.exchange.close()
         self._stage = _Stage(before, self._clock)  # if they are cut off again before the next is built
         self._parts.exchanges.regrouped(self._parts.rounds.global_samples)
-        if self._batches is not None:
-            self._batches.regrouped()
+        if self.sharing.batches is not None:
+            self.sharing.batches.regrouped()
         if memory is not None:
             if memory["own"] is not None:
                 self._remember(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
