@@ -369,7 +369,7 @@ class _Run:
             return self.options.num_servers
         most = self.policy.most_servers
         usual = num_hosts if most is None else min(num_hosts, most)
-        return min(usual, max(1, self.replica.num_bytes // LEAST_SERVED_BYTES))
+        return min(usual, max(1, self.replica.tensors.num_bytes // LEAST_SERVED_BYTES))
 
     def _timeline_in(self, job: JobHandle) -> WorkerTimeline:
         history = History() if can_do_without_server(self.policy) else None

@@ -42,10 +42,10 @@ class Servers:
     """Shards, and the packing that workers and servers do around them."""
 
     def __init__(self, replica: Replica, *, count: int, update: str = "gradient") -> None:
-        self.layout = SliceLayout.of(replica.tensors(), num_servers=count)
+        self.layout = SliceLayout.of(replica.tensors.exchanged(), num_servers=count)
         self.replica = replica
         spec = optimizer_spec(replica.optimizer) if update == "gradient" else None
-        state = {name: tensor for name, tensor, _, _ in replica.tensors()}
+        state = {name: tensor for name, tensor, _, _ in replica.tensors.exchanged()}
         self.shards = []
         for number, slices in enumerate(self.layout.servers):
             block = torch.zeros(self.layout.block_bytes(number), dtype=torch.uint8)
@@ -80,7 +80,9 @@ class Servers:
 
     def state(self, *, known: int | None = None) -> dict[str, torch.Tensor]:
         """Name to flat tensor; elements that were not sent are NaN."""
-        found = {name: torch.full((tensor.numel(),), float("nan")) for name, tensor, _, _ in self.replica.tensors()}
+        found = {
+            name: torch.full((tensor.numel(),), float("nan")) for name, tensor, _, _ in self.replica.tensors.exchanged()
+        }
         for shard, slices in zip(self.shards, self.layout.servers, strict=True):
             pulled = shard.pull(known)
             assert pulled.version == self.version

@@ -110,7 +110,7 @@ class WorkerCheckpoints:
         if self.resumed is None:
             return WorkerPast()
         optimizer = self.saver.replica.optimizer
-        self.saver.replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
+        self.saver.replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         go_on = partial(self._go_on, self.resumed, options)
         return WorkerPast(self.stand, values=self.resumed.own["session"], go_on=go_on)

@@ -115,7 +115,7 @@ class CheckpointSaver:
             elapsed_s=books.elapsed_s,
             num_workers=len(stand.workers),
             workers=stand.workers,
-            layout=self.replica.digest(),
+            layout=self.replica.tensors.digest(),
             seed=self.seed,
             optimizers=self.optimizers,
             plan=stand.plan,

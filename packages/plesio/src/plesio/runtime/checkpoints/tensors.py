@@ -47,7 +47,7 @@ def state_of(replica: Replica) -> StateDict:
     }
     groups = [
         {**options, "params": _named(group["params"], names)}
-        for options, group in zip(replica.options(), optimizer.param_groups, strict=True)
+        for options, group in zip(replica.stepper.options(), optimizer.param_groups, strict=True)
     ]
     return {"model": dict(replica.model.state_dict()), "optimizer": {"state": state, "param_groups": groups}}
 
@@ -99,7 +99,7 @@ def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]
             elif isinstance(value, torch.Tensor):
                 value = value.clone()
             replica.optimizer.state[parameter][key] = value
-    replica.sparse_momentum()
+    replica.stepper.sparse_momentum()
 
 
 class Share:

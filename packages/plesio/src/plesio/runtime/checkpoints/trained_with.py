@@ -24,7 +24,7 @@ _ASIDE = ("params", "param_names", "foreach", "fused", "capturable", "initial_lr
 def records(replica: Replica) -> tuple[OptimizerRecord, ...]:
     """Return the program's optimizers and their present settings."""
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
-    return tuple(_record(optimizer, names) for optimizer in replica.optimizers)
+    return tuple(_record(optimizer, names) for optimizer in replica.stepper.optimizers)
 
 
 def _record(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> OptimizerRecord:
@@ -90,7 +90,7 @@ def check_plain(replica: Replica) -> None:
     Raises:
         ConfigError: It has something else than numbers, texts, and lists and tables of them.
     """
-    for number, options in enumerate(replica.options()):
+    for number, options in enumerate(replica.stepper.options()):
         _check(options, f"param_groups[{number}]")
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     for parameter, state in replica.optimizer.state.items():

@@ -52,7 +52,7 @@ def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
     values: dict[str, Any] = {
         "buffers": {name: buffer.detach().to("cpu", copy=True) for name, buffer in replica.model.named_buffers()},
         # its schedule has gone by its own steps
-        "groups": replica.options(),
+        "groups": replica.stepper.options(),
     }
     if optimizer:
         state = state_of(replica)["optimizer"]["state"]

@@ -66,7 +66,7 @@ class Handover:
 
     def __init__(self, replica: Replica, *, num_workers: int) -> None:
         self._replica = replica
-        self.schedules = Schedules(replica.optimizers, num_workers=num_workers)
+        self.schedules = Schedules(replica.stepper.optimizers, num_workers=num_workers)
         """Schedulers that the session steps."""
         self._registered = Registered()
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
@@ -99,7 +99,7 @@ class Handover:
     def take(self, told: dict[str, Any]) -> None:
         """Take in the values of another worker."""
         self._told, self._registered.before = told, told["registered"]
-        self._replica.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
+        self._replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
     def past(self, regroup: Regroup, *, samples: int) -> WorkerPast:

@@ -84,7 +84,7 @@ class Session:
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing)
-        own = Schedules(replica.optimizers, num_workers=world.num_workers)
+        own = Schedules(replica.stepper.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules
         self._schedules.clock.num_workers = self._past.num_workers or world.num_workers
         self._loops = Loops(
@@ -196,7 +196,7 @@ class Session:
             self._timeline.meter.warn(line)
         times, clock = self._times, self._steps.finished + 1
         times.computed(clock, ready_s=self._exchange.ready_s, rounds=self._world.rounds)
-        if has_scheduler(self._replica.optimizers):
+        if has_scheduler(self._replica.stepper.optimizers):
             self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.has_alike)
             self._loops.look_at_schedulers()
         num_samples = self._loops.trained(samples)

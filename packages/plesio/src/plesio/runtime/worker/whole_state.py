@@ -16,10 +16,10 @@ SCHEMA_VERSION = 1
 def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int) -> dict[str, Any]:
     """Copy the state that all workers share, wherever it is kept, with a description of its run."""
     with replica.whole():
-        optimizers = [deepcopy(optimizer.state_dict()) for optimizer in replica.optimizers]
+        optimizers = [deepcopy(optimizer.state_dict()) for optimizer in replica.stepper.optimizers]
         model = deepcopy(replica.model.state_dict())
     groups = [group for optimizer in optimizers for group in optimizer["param_groups"]]
-    for group, options in zip(groups, replica.options(), strict=True):
+    for group, options in zip(groups, replica.stepper.options(), strict=True):
         group.update(options)
     run = {
         "schema": SCHEMA_VERSION,
@@ -63,17 +63,17 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
     try:
         with replica.settable():
             replica.model.load_state_dict(state["model"])
-            saved = state["optimizer"] if len(replica.optimizers) > 1 else [state["optimizer"]]
-            for optimizer, one in zip(replica.optimizers, saved, strict=True):
+            saved = state["optimizer"] if len(replica.stepper.optimizers) > 1 else [state["optimizer"]]
+            for optimizer, one in zip(replica.stepper.optimizers, saved, strict=True):
                 optimizer.load_state_dict(deepcopy(one))
         if replica.scaling is not None and "scaler" in state:
             replica.scaling.scaler.load_state_dict(state["scaler"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"the state is of another model or optimizer: {reason}") from error
-    replica.sparse_momentum()
+    replica.stepper.sparse_momentum()
     replica.replaced()
 
 
 def _classes(replica: Replica) -> str:
-    return ", ".join(type(optimizer).__qualname__ for optimizer in replica.optimizers)
+    return ", ".join(type(optimizer).__qualname__ for optimizer in replica.stepper.optimizers)

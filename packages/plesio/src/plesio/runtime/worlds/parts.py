@@ -113,7 +113,7 @@ class Parts:
         return self._parts(exchange, ByLeases(leasing=self._leasing(), exchange=exchange, rack=rack))
 
     def _join_store(self) -> StoreExchange:
-        tensors = [*self.replica.tensors(), *self.replica.still()]
+        tensors = [*self.replica.tensors.exchanged(), *self.replica.tensors.still()]
         layout = SliceLayout.of(tensors, num_servers=len(self.world.client.endpoints))
         store = StoreExchange(
             self.replica,
@@ -124,12 +124,14 @@ class Parts:
         )
         if self.place.rank == 0:
             store.stored.offer()
-        self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.settings))
+        self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.stepper.settings))
         return store
 
     def _on_collective(self) -> SessionParts:
         # first: nobody may wait in a collective for one who disagrees
-        self.steps.go_on_from(self.world.join(layout=self.replica.digest(), optimizer=self.replica.settings))
+        self.steps.go_on_from(
+            self.world.join(layout=self.replica.tensors.digest(), optimizer=self.replica.stepper.settings)
+        )
         group, policy = self._group(), self.policy
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)

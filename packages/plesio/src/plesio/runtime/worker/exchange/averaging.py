@@ -98,11 +98,11 @@ class AveragingExchange:
         self._records: CompressionRecords | None = None
         self._means: list[ReplicaMean] = []
         if deltas is None:
-            self._average([(name, tensor) for name, tensor, _, _ in replica.tensors()])
+            self._average([(name, tensor) for name, tensor, _, _ in replica.tensors.exchanged()])
         else:
             self._average_deltas(deltas)
             replica.held_by(self)
-            self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors() if kind == "buffer"])
+            self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors.exchanged() if kind == "buffer"])
 
     def gathered(self) -> AbstractContextManager[None]:
         """Do nothing: between two averagings the replica holds all there is of the shared state."""
@@ -131,7 +131,9 @@ class AveragingExchange:
 
     def _average_deltas(self, deltas: DeltaAveraging) -> None:
         compressed: list[CompressedReducer | RackReducer] = []
-        for named in _by_dtype([(name, p) for name, p, kind, _ in self._replica.tensors() if kind == "parameter"]):
+        for named in _by_dtype(
+            [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
+        ):
             reducer: Reducer = FullReducer(self._group)
             if deltas.make_reducer is not None:
                 compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
@@ -157,8 +159,8 @@ class AveragingExchange:
     def step(self, progress: StepProgress) -> None:
         """Step locally, then merge and start the averagings that are due."""
         if self._finite():
-            with self._replica.scaled_rate(self._policy.inner_rate):
-                self._replica.step()
+            with self._replica.stepper.scaled_rate(self._policy.inner_rate):
+                self._replica.stepper.step()
         else:
             self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)

@@ -113,7 +113,7 @@ class CollectiveExchanges:
     @torch.no_grad()
     def make_equal(self) -> None:
         """Give all ranks rank 0's parameters, frozen ones too, and buffers, and one loss scale."""
-        for tensor in self._replica.everything():
+        for tensor in self._replica.tensors.all():
             self._group.broadcast(tensor)
         self.agree_on_scale()
 
@@ -217,7 +217,7 @@ class CollectiveExchanges:
         """
         if policy.moments == "own":
             return None
-        if not self._replica.can_share_moments:
+        if not self._replica.stepper.can_share_moments:
             raise ExchangeError(
                 f"{policy.spec}: moments=mean is for Adam, AdamW, RMSprop and Adagrad with dense gradients and without "
                 f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "

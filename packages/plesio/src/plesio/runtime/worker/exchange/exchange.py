@@ -113,7 +113,7 @@ class LocalExchange:
     def step(self, progress: StepProgress) -> None:
         """Step the optimizer unless the gradient is not finite."""
         if self._replica.gradients_finite():
-            self._replica.step()
+            self._replica.stepper.step()
         else:
             self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
         self._replica.optimizer.zero_grad(set_to_none=True)

@@ -60,7 +60,7 @@ class FsdpExchange(SynchronousExchange):
     def step(self, progress: StepProgress) -> None:
         """Step the optimizer with this rank's part of the mean gradient."""
         if self.reduce(progress):
-            self._replica.step()
+            self._replica.stepper.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._stepped = progress.clock
         if self._snapshots.due_somewhere(progress.global_samples):

@@ -97,7 +97,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._began: int | None = None
         """Clock of the last step before this exchange's first."""
         if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
-            replica.takes_steps_elsewhere()
+            replica.stepper.takes_steps_elsewhere()
 
     def stand(self) -> Stand | None:
         """Return the stand: a step counts when its mean is applied; in the first d steps none is."""

@@ -29,12 +29,12 @@ def apply_late(replica: Replica, gradients: FlatGradients, flats: Sequence[Tenso
     kept = [tensor.detach().clone() for tensor in before]
     numbers = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     gradients.give(gradients.zeros())
-    replica.step()
+    replica.stepper.step()
     without = [tensor.detach().clone() for tensor in before]
     _go_back(before, kept)
     gradients.give(flats)
     _set_options(optimizer, options)
-    replica.step()
+    replica.stepper.step()
     _set_options(optimizer, options)
     with torch.no_grad():
         for tensor, old, none in zip(before, kept, without, strict=True):

@@ -66,7 +66,7 @@ class PostLocalExchange(DdpExchange):
         """Step the optimizer, and average the parameters if it is time."""
         clock = progress.clock
         if self.reduce(progress):
-            self._replica.step()
+            self._replica.stepper.step()
         self._averager.step = clock - 1
         begun_s = self._timeline.now_s()
         self._averager.average_parameters(self._replica.optimizer.param_groups)

@@ -78,8 +78,8 @@ class RackStoreExchange:
         if self._leads:
             self._store.begin(clock)
         self._copy_leader()
-        for tensor in (*self._replica.frozen, *self._replica.model.buffers()):
-            self._rack.broadcast(tensor.detach())
+        for tensor in self._replica.tensors.not_trained():
+            self._rack.broadcast(tensor)
 
     def admitted_at(self, clock: int) -> None:
         """Take part again from ``clock`` on, with parameters as they are now."""

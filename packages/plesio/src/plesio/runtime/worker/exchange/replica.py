@@ -1,23 +1,21 @@
 """A worker's model and optimizer, seen as the tensors that an exchange moves."""
 
 import hashlib
-import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.amp import GradScaler
 
 from plesio.core.errors import TaskError
-from plesio.core.plain import own_numbers
-from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.parameters.optimizers import parts_of
-from plesio.runtime.worker.exchange.mean_moments import can_share_moments
+from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
+from plesio.runtime.worker.exchange.stepper import Stepper
 from plesio.runtime.worker.loss_scaling import LossScaler, given_scaler, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
-from plesio.runtime.worker.replica_checks import check_model, settings_of
+from plesio.runtime.worker.replica_checks import check_model
 
 __all__ = [
     "Cutter",
@@ -79,9 +77,6 @@ class Replica:
         check_model(model)
         self.model = model
         self.optimizer = optimizer
-        self.optimizers = parts_of(optimizer)
-        self.settings = settings_of(optimizer)
-        """Settings of the optimizer as the program made it."""
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -95,31 +90,41 @@ class Replica:
                 )
         self._has_stepped = False
         given_scaler(scaler)
-        self.scaling = None if scaler is None or not scaler.is_enabled() else LossScaler(scaler, self.optimizers)
-        if self.scaling is not None:
+        self.scaling = None
+        if scaler is not None and scaler.is_enabled():
+            self.scaling = LossScaler(scaler, parts_of(optimizer))
             _check_dtypes(self.parameters)
-        for one in self.optimizers:
-            _check_closure(one)
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, by torch's modules."""
+        self.changes = OwnChanges(lambda: self.parameters)
+        """The script's own writes into the parameters."""
+        self.stepper = Stepper(optimizer, sparse=self.sparse, changes=self.changes)
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         missing = [name for name, p in self.parameters.items() if id(p) not in group_of]
         if len(missing) == len(self.parameters):
             raise TaskError("the optimizer holds none of the model's parameters; build it from model.parameters()")
         self._group_of = {name: group_of.get(id(p), -1) for name, p in self.parameters.items()}
-        self.is_stepping = False
-        """True while the session steps the optimizer."""
         self._holder: Holder | None = None
         self._cutter: Cutter | None = None
-        self._held_still = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._list_tensors()
         self._num_held = self._num_in_optimizer()
         # the first and the last parameter: a model that is converted has both converted
         ends = next(iter(self.parameters)), next(reversed(self.parameters))
         self._begun_as = [(name, p.dtype, p.device.type) for name in ends for p in (self.parameters[name],)]
-        self.changes = OwnChanges(lambda: self.parameters)
-        """The script's own writes into the parameters."""
+
+    def _list_tensors(self) -> None:
+        named = list(self.model.named_parameters())
+        self.parameters = {name: p for name, p in named if p.requires_grad}
+        self._frozen = {name: p for name, p in named if not p.requires_grad}
+        self.tensors = ReplicaTensors(
+            self.model,
+            parameters=self.parameters,
+            frozen=self._frozen,
+            buffers=self.buffers,
+            group_of=self._group_of,
+        )
 
     def held_by(self, holder: Holder | None) -> None:
         """Keep part of the shared state there from here on; None for nowhere."""
@@ -128,29 +133,12 @@ class Replica:
     def sharded_by(self, cutter: Cutter | None) -> None:
         """Take the model's parameters as this worker's parts from here on; None: they are whole."""
         self._holder = self._cutter = cutter
-        named = list(self.model.named_parameters())
-        self.parameters = {name: p for name, p in named if p.requires_grad}
-        self._held_still = [(name, p) for name, p in named if not p.requires_grad]
+        self._list_tensors()
 
     @property
     def is_cut(self) -> bool:
         """True if the parameters are only this worker's parts."""
         return self._cutter is not None
-
-    @contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Mark steps of the optimizer within this context as the session's."""
-        self.is_stepping = True
-        try:
-            with self.changes.by_hooks(self.optimizers):
-                yield
-        finally:
-            self.is_stepping = False
-
-    def step(self) -> None:
-        """Step the optimizer with the gradients that are there."""
-        with self.stepping():
-            self.optimizer.step()
 
     def whole(self) -> AbstractContextManager[None]:
         """Make the replica the shared state within this context: the servers' or all parts, else as it is."""
@@ -164,29 +152,6 @@ class Replica:
         """Take note that the replica has been set, on every worker alike, and that no step has been made."""
         if self._holder is not None:
             self._holder.replaced()
-
-    def options(self) -> list[dict[str, Any]]:
-        """Return the optimizer's options, group by group, numbers as Python's own (a schedule may set a NumPy one)."""
-        return [
-            {key: own_numbers(value) for key, value in group.items() if key != "params"}
-            for group in self.optimizer.param_groups
-        ]
-
-    def takes_steps_elsewhere(self) -> None:
-        """Have schedulers not take it for a mistake that the optimizer's own ``step`` may never be called."""
-        for optimizer in self.optimizers:
-            optimizer._opt_called = True  # type: ignore[attr-defined]
-
-    @contextmanager
-    def optimizer_state_aside(self) -> Iterator[None]:
-        """Empty the optimizer's state within this context; what was there before comes back afterwards."""
-        before = dict(self.optimizer.state)
-        self.optimizer.state.clear()
-        try:
-            yield
-        finally:
-            self.optimizer.state.clear()
-            self.optimizer.state.update(before)
 
     def _num_in_optimizer(self) -> int:
         return sum(len(group["params"]) for group in self.optimizer.param_groups)
@@ -219,7 +184,7 @@ class Replica:
                     "now; convert the model before plesio.join, or close the session and join anew"
                 )
         self.changes.check()
-        for name, parameter in self._held_still:
+        for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise TaskError(
                     f'"{name}" was frozen when this session began and requires a gradient now, and a session trains '
@@ -237,48 +202,9 @@ class Replica:
         return next(iter(self.parameters.values())).device.type
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of the trained parameters."""
-        return sum(p.numel() * p.element_size() for p in self.parameters.values())
-
-    def tensors(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
-        """List (name, tensor, kind, parameter group) in name order, parameters first, as `Layout.of` takes them."""
-        parameters: list[tuple[str, torch.Tensor, TensorKind, int]] = [
-            (name, self.parameters[name].detach(), "parameter", self._group_of[name])
-            for name in sorted(self.parameters)
-        ]
-        return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
-
-    def still(self) -> list[tuple[str, torch.Tensor, TensorKind, int]]:
-        """Return the tensors that workers share only at the start: frozen parameters and integer buffers."""
-        others = [(name, b) for name, b in self.model.named_buffers() if name not in self.buffers]
-        return [
-            (name, tensor.detach(), "still", -1) for name, tensor in sorted([*self._held_still, *others], key=_name)
-        ]
-
-    def everything(self) -> list[torch.Tensor]:
-        """Return the parameters, frozen ones too, and all buffers."""
-        return [t.detach() for t in (*self.parameters.values(), *self.frozen, *self.model.buffers())]
-
-    @property
-    def frozen(self) -> list[torch.nn.Parameter]:
-        """Parameters that were frozen when the workers agreed on what is trained."""
-        return [parameter for _, parameter in self._held_still]
-
-    @property
     def frozen_since(self) -> str | None:
         """The first parameter that was trained when the session began and is frozen now."""
         return next((name for name, p in self.parameters.items() if not p.requires_grad), None)
-
-    def digest(self) -> str:
-        """Return a short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
-        text = repr(
-            [
-                (name, tuple(tensor.shape), str(tensor.dtype), kind)
-                for name, tensor, kind, _ in [*self.tensors(), *self.still()]
-            ]
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """Yield the gradients that are there; sparse ones are coalesced in their place, so that each row comes once."""
@@ -301,43 +227,6 @@ class Replica:
         if self.scaling is None or (loss is not None and not math.isfinite(loss)):
             return "not_finite"
         return "overflow"
-
-    @property
-    def momentum(self) -> float:
-        """The largest of the optimizer's groups' ``momentum`` or first of ``betas``, torch's names; 0 without."""
-        groups = self.optimizer.param_groups
-        return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
-
-    @property
-    def normalises(self) -> bool:
-        """True if the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
-        return any(
-            key in group for group in self.optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
-        )
-
-    @property
-    def can_share_moments(self) -> bool:
-        """True if local steps can leave the optimizer's state as the mean gradient would (`mean_moments`)."""
-        return not self.sparse and can_share_moments(self.optimizer)
-
-    def sparse_momentum(self) -> None:
-        """Make SGD's momentum of sparse gradients sparse, as its own steps do: Nesterov's cannot add a dense one."""
-        for parameter in self.sparse.values():
-            state = self.optimizer.state.get(parameter, {})
-            if isinstance(momentum := state.get("momentum_buffer"), torch.Tensor) and not momentum.is_sparse:
-                state["momentum_buffer"] = momentum.to_sparse(1)
-
-    @contextmanager
-    def scaled_rate(self, share: float) -> Iterator[None]:
-        """Multiply the optimizer's learning rates by ``share`` within this context, also those set by a schedule."""
-        rates = [group["lr"] for group in self.optimizer.param_groups] if share != 1 else []
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
-            group["lr"] = rate * share
-        try:
-            yield
-        finally:
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
-                group["lr"] = rate
 
     def state(self) -> State:
         """Copy parameters and all buffers to the CPU."""
@@ -378,22 +267,9 @@ def _check_dtypes(parameters: Mapping[str, torch.nn.Parameter]) -> None:
             )
 
 
-def _check_closure(optimizer: torch.optim.Optimizer) -> None:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TaskError(
-            f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
-            "workers exchange once a step; use an optimizer that steps with the gradients that are there"
-        )
-
-
 def makes_sparse_gradients(module: torch.nn.Module) -> bool:
     """Tell whether the gradient of its weight is a COO tensor: the test that DDP makes, too."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
-
-
-def _name(named: tuple[str, torch.Tensor]) -> str:
-    return named[0]
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> bool:

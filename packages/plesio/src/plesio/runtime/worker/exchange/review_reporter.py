@@ -54,7 +54,7 @@ class ReviewReporter:
     def step(self, progress: StepProgress, exchange: Exchange) -> None:
         """Have a step exchanged, at the rate that is allowed, and report when a review is due."""
         share = self._held.share_at(progress.clock)
-        with self._replica.scaled_rate(share):
+        with self._replica.stepper.scaled_rate(share):
             exchange.step(progress)
         rate = share * self._held.rate
         if self._monitor is not None:
@@ -70,9 +70,9 @@ class ReviewReporter:
         return self._monitor.take(
             clock,
             learning_rate=rate,
-            momentum=replica.momentum,
-            normalises=replica.normalises,
-            shares_moments=replica.can_share_moments,
+            momentum=replica.stepper.momentum,
+            normalises=replica.stepper.normalises,
+            shares_moments=replica.stepper.can_share_moments,
             writes=replica.changes.seen,
             parameters=list(replica.parameters.values()),
         )

@@ -45,9 +45,9 @@ class ServerSteps:
         self._warn = warn
         self._handles = []
         replica.changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=True)
-        replica.takes_steps_elsewhere()
+        replica.stepper.takes_steps_elsewhere()
         if policy.update == "gradient":
-            for optimizer in replica.optimizers:
+            for optimizer in replica.stepper.optimizers:
                 self._handles += [
                     optimizer.register_state_dict_pre_hook(self._asked),
                     optimizer.register_load_state_dict_post_hook(self._loaded),
@@ -66,7 +66,7 @@ class ServerSteps:
         Args:
             servers: Whether it is theirs alone, so that hooks for all optimizers are run as well.
         """
-        kept = [(optimizer, optimizer._optimizer_step_pre_hooks) for optimizer in self._replica.optimizers]
+        kept = [(optimizer, optimizer._optimizer_step_pre_hooks) for optimizer in self._replica.stepper.optimizers]
         for optimizer, hooks in kept:
             _run(optimizer, chain(_global_optimizer_pre_hooks.values() if servers else (), hooks.values()))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
@@ -78,8 +78,8 @@ class ServerSteps:
 
     def after(self) -> None:
         """Run the hooks after a step of the servers, whose parameters the replica has."""
-        with self._replica.changes.by_hooks(self._replica.optimizers):
-            for one in self._replica.optimizers:
+        with self._replica.changes.by_hooks(self._replica.stepper.optimizers):
+            for one in self._replica.stepper.optimizers:
                 _run(one, chain(one._optimizer_step_post_hooks.values(), _global_optimizer_post_hooks.values()))
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
         flat.div_(group.size)
         for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
             tensor.copy_(part.view_as(tensor))
-    replica.sparse_momentum()
+    replica.stepper.sparse_momentum()
     return alike
 
 

@@ -41,7 +41,7 @@ class StepWatch:
             TaskError: The optimizer steps by itself.
         """
         # a step at rate 0 moves nothing: torch.distributed.checkpoint makes one to have an optimizer's state
-        if self._replica.is_stepping or not any(group.get("lr", 1.0) for group in optimizer.param_groups):
+        if self._replica.stepper.is_stepping or not any(group.get("lr", 1.0) for group in optimizer.param_groups):
             return
         raise TaskError(
             f"{type(optimizer).__name__}.step() was called beside session.step(), which steps the same parameters: "

@@ -179,7 +179,7 @@ class StoreExchange:
             due: Whether an exchange follows.
             take: Takes the gradient that is pushed, as the optimizer's own hooks leave it.
         """
-        with self._replica.stepping():
+        with self._replica.stepper.stepping():
             if self._policy.update == "delta":
                 self._replica.optimizer.step()
             else:

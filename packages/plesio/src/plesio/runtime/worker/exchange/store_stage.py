@@ -40,7 +40,7 @@ class StoreExchanges:
     ) -> None:
         self._replica = replica
         self._client = client
-        self._layout = SliceLayout.of(replica.tensors(), num_servers=len(client.endpoints))
+        self._layout = SliceLayout.of(replica.tensors.exchanged(), num_servers=len(client.endpoints))
         self._timeline = timeline
         self._gauge = gauge
         self._exchanges = exchanges

@@ -41,7 +41,9 @@ class StoredState:
         self._client = client
         self._layout = layout
         self._update = policy.update
-        self._by_name = {name: tensor for name, tensor, _, _ in [*replica.tensors(), *replica.still()]}
+        self._by_name = {
+            name: tensor for name, tensor, _, _ in [*replica.tensors.exchanged(), *replica.tensors.still()]
+        }
         self._base: dict[str, torch.Tensor] = {}
         """Parameters as they were pulled last, where deltas are pushed."""
         self._is_gathered = False
@@ -103,7 +105,7 @@ class StoredState:
             if self._update != "gradient":
                 yield
                 return
-            with self._replica.optimizer_state_aside():
+            with self._replica.stepper.state_aside():
                 self._write_optimizer(replies)
                 self._is_gathered = True
                 try:
@@ -125,7 +127,7 @@ class StoredState:
         for server, reply in enumerate(replies):
             payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
             write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
-        self._replica.sparse_momentum()
+        self._replica.stepper.sparse_momentum()
 
     def merge(self, replies: Sequence[Reply]) -> None:
         """Overwrite the replica with the tensors that the servers have sent, and count its progress from there."""

@@ -62,7 +62,7 @@ class SynchronousExchange:
     def step(self, progress: StepProgress) -> None:
         """Step the optimizer with the averaged gradient, the same on every rank."""
         if self.reduce(progress):
-            self._replica.step()
+            self._replica.stepper.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._stepped = progress.clock
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)

@@ -38,7 +38,7 @@ def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
 @torch.no_grad()
 def copied_replica(replica: Replica, group: Group, *, source: int, frozen: bool = False) -> Apply:
     """Fetch the source's parameters and buffers; with ``frozen`` also the parameters that are not trained."""
-    of = replica.everything() if frozen else _tensors(replica)
+    of = replica.tensors.all() if frozen else _tensors(replica)
     flats = [(tensors, _flat(tensors)) for tensors in _alike(of)]
     for _, flat in flats:
         group.broadcast(flat, source=source)
@@ -98,7 +98,7 @@ def _set_state(replica: Replica, copies: Sequence[dict[str, Any]]) -> None:
     for parameter, copy in zip(replica.parameters.values(), copies, strict=True):
         if copy:
             state[parameter] = copy
-    replica.sparse_momentum()
+    replica.stepper.sparse_momentum()
 
 
 def _tensors(replica: Replica) -> list[Tensor]:

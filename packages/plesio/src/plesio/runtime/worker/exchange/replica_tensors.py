@@ -1,0 +1,83 @@
+"""The tensors of a replica by name, in the order in which all workers have them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from plesio.runtime.parameters.layout import TensorKind
+
+__all__ = ["ReplicaTensors"]
+
+_Described = tuple[str, torch.Tensor, TensorKind, int]
+"""Name, tensor, kind and parameter group, as `Layout.of` takes them."""
+
+
+class ReplicaTensors:
+    """Lists the tensors of a replica.
+
+    Args:
+        model: The user's module.
+        parameters: Its trained parameters.
+        frozen: Its other ones.
+        buffers: Its buffers of floating point.
+        group_of: Group of the optimizer that each parameter is in, -1 for none.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        parameters: Mapping[str, torch.nn.Parameter],
+        frozen: Mapping[str, torch.nn.Parameter],
+        buffers: Mapping[str, torch.Tensor],
+        group_of: Mapping[str, int],
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._frozen = frozen
+        self._buffers = buffers
+        self._group_of = group_of
+
+    def exchanged(self) -> list[_Described]:
+        """List the tensors that exchanges move in name order, parameters first."""
+        parameters: list[_Described] = [
+            (name, self._parameters[name].detach(), "parameter", self._group_of[name])
+            for name in sorted(self._parameters)
+        ]
+        return parameters + [(name, self._buffers[name], "buffer", -1) for name in sorted(self._buffers)]
+
+    def still(self) -> list[_Described]:
+        """List the tensors that workers share only at the start: frozen parameters and integer buffers."""
+        others = {name: b for name, b in self._model.named_buffers() if name not in self._buffers}
+        return [
+            (name, tensor.detach(), "still", -1)
+            for name, tensor in sorted({**self._frozen, **others}.items(), key=_name)
+        ]
+
+    def all(self) -> Sequence[torch.Tensor]:
+        """Return the parameters, frozen ones too, and all buffers."""
+        return [t.detach() for t in (*self._parameters.values(), *self._frozen.values(), *self._model.buffers())]
+
+    def not_trained(self) -> Sequence[torch.Tensor]:
+        """Return the parameters that were frozen when the workers agreed on what is trained, and all buffers."""
+        return [t.detach() for t in (*self._frozen.values(), *self._model.buffers())]
+
+    def digest(self) -> str:
+        """Return a short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
+        text = repr(
+            [
+                (name, tuple(tensor.shape), str(tensor.dtype), kind)
+                for name, tensor, kind, _ in [*self.exchanged(), *self.still()]
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the trained parameters."""
+        return sum(p.numel() * p.element_size() for p in self._parameters.values())
+
+
+def _name(named: tuple[str, torch.Tensor]) -> str:
+    return named[0]

@@ -1,0 +1,129 @@
+"""Steps a replica's optimizer, and describes it as exchanges and reviews need it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from plesio.core.errors import TaskError
+from plesio.core.plain import own_numbers
+from plesio.runtime.parameters.optimizers import parts_of
+from plesio.runtime.worker.exchange.mean_moments import can_share_moments
+from plesio.runtime.worker.own_changes import OwnChanges
+from plesio.runtime.worker.replica_checks import settings_of
+
+__all__ = ["Stepper"]
+
+
+class Stepper:
+    """The optimizer of a replica.
+
+    Args:
+        optimizer: The user's, or several as one (`plesio.runtime.parameters.optimizers`).
+        sparse: Parameters whose gradients are sparse.
+        changes: Counts what hooks write after a step as the script's.
+
+    Raises:
+        TaskError: The optimizer's step needs a closure.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, sparse: Mapping[str, torch.nn.Parameter], changes: OwnChanges
+    ) -> None:
+        self._optimizer = optimizer
+        self.optimizers = parts_of(optimizer)
+        """The optimizers that the user has, one or several."""
+        self.settings = settings_of(optimizer)
+        """Settings of the optimizer as the program made it."""
+        self._sparse = sparse
+        self._changes = changes
+        self.is_stepping = False
+        """True while the session steps the optimizer."""
+        for one in self.optimizers:
+            _check_closure(one)
+
+    def step(self) -> None:
+        """Step the optimizer with the gradients that are there."""
+        with self.stepping():
+            self._optimizer.step()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Mark steps of the optimizer within this context as the session's."""
+        self.is_stepping = True
+        try:
+            with self._changes.by_hooks(self.optimizers):
+                yield
+        finally:
+            self.is_stepping = False
+
+    @contextmanager
+    def scaled_rate(self, share: float) -> Iterator[None]:
+        """Multiply the optimizer's learning rates by ``share`` within this context, also those set by a schedule."""
+        rates = [group["lr"] for group in self._optimizer.param_groups] if share != 1 else []
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate * share
+        try:
+            yield
+        finally:
+            for group, rate in zip(self._optimizer.param_groups, rates, strict=False):
+                group["lr"] = rate
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the optimizer's options, group by group, numbers as Python's own (a schedule may set a NumPy one)."""
+        return [
+            {key: own_numbers(value) for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+
+    def takes_steps_elsewhere(self) -> None:
+        """Have schedulers not take it for a mistake that the optimizer's own ``step`` may never be called."""
+        for optimizer in self.optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    @contextmanager
+    def state_aside(self) -> Iterator[None]:
+        """Empty the optimizer's state within this context; what was there before comes back afterwards."""
+        before = dict(self._optimizer.state)
+        self._optimizer.state.clear()
+        try:
+            yield
+        finally:
+            self._optimizer.state.clear()
+            self._optimizer.state.update(before)
+
+    def sparse_momentum(self) -> None:
+        """Make SGD's momentum of sparse gradients sparse, as its own steps do: Nesterov's cannot add a dense one."""
+        for parameter in self._sparse.values():
+            state = self._optimizer.state.get(parameter, {})
+            if isinstance(momentum := state.get("momentum_buffer"), torch.Tensor) and not momentum.is_sparse:
+                state["momentum_buffer"] = momentum.to_sparse(1)
+
+    @property
+    def momentum(self) -> float:
+        """The largest of the optimizer's groups' ``momentum`` or first of ``betas``, torch's names; 0 without."""
+        groups = self._optimizer.param_groups
+        return max(float(group.get("momentum") or group.get("betas", (0.0,))[0]) for group in groups)
+
+    @property
+    def normalises(self) -> bool:
+        """True if the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
+        return any(
+            key in group for group in self._optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
+        )
+
+    @property
+    def can_share_moments(self) -> bool:
+        """True if local steps can leave the optimizer's state as the mean gradient would (`mean_moments`)."""
+        return not self._sparse and can_share_moments(self._optimizer)
+
+
+def _check_closure(optimizer: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TaskError(
+            f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
+            "workers exchange once a step; use an optimizer that steps with the gradients that are there"
+        )
