@@ -153,7 +153,27 @@ class _Pulse:
         self._deployment.scheduler.wake(self._turn)
 
 
-class VirtualJob:
+class _NoLauncher:
+    """A job's dealings with its launcher, where there is none: all workers come, and none has started the servers."""
+
+    def missing(self) -> list[int]:
+        """Return none: all workers come."""
+        return []
+
+    def let_servers_go_on(self) -> None:
+        """Do nothing: no worker has started the servers."""
+
+    def begun(self) -> None:
+        """Do nothing: no launcher waits for it."""
+
+    def assure_all_come(self) -> None:
+        """Do nothing: all workers come."""
+
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """Do nothing: no launcher has started it."""
+
+
+class VirtualJob(_NoLauncher):
     """One virtual worker's membership.
 
     Args:
@@ -264,10 +284,6 @@ class VirtualJob:
         """Wake whoever is blocked in a collective with this worker, with an error."""
         self._deployment.abort_collectives(self.place.rank)
 
-    def missing(self) -> list[int]:
-        """Return none: all workers come."""
-        return []
-
     def bytes_sent(self) -> Counter[str]:
         """Count the bytes this worker has sent in this job, by class of link."""
         sent: Counter[str] = Counter(collective=self._collective_bytes + self._message_bytes)
@@ -282,18 +298,6 @@ class VirtualJob:
     def memory_bytes(self) -> int:
         """Return the configured need of a worker: this process's memory cannot be divided among workers."""
         return self._deployment.costs.memory_bytes
-
-    def let_servers_go_on(self) -> None:
-        """Do nothing: no worker has started the servers."""
-
-    def begun(self) -> None:
-        """Do nothing: no launcher waits for it."""
-
-    def assure_all_come(self) -> None:
-        """Do nothing: all workers come."""
-
-    def finished_without(self, lost: Sequence[int]) -> None:
-        """Do nothing: no launcher has started it."""
 
     def next_run(self) -> None:
         """Prepare for the next run: messages from now on belong to it."""
