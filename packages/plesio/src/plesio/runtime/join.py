@@ -247,7 +247,7 @@ class _Run:
         sharing: Sharing = InRounds(rounds=world.rounds, group=None)
         if checkpoints is not None:
             steps.go_on_from(checkpoints.saving.clock)
-            snapshots.passed(0 if checkpoints.stand is None else checkpoints.stand.samples)
+            snapshots.passed(0 if checkpoints.point is None else checkpoints.point.samples)
             sharing = AloneSaving(
                 exchange,
                 checkpoints=checkpoints,

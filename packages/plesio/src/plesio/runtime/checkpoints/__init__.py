@@ -9,7 +9,7 @@ catalogue      what checkpoints there are, and whether they are whole, for peopl
 tensors        parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format
 reading        the same, read: one copy of each tensor, and nothing that can run
 worker         what is one worker's own: random states, its optimizer's state, the user's objects
-saver          copies what is to be written, where all stand
+saver          copies what is to be written, at a quiescent point
 writing        writes behind training, and commits when all workers have written
 resumed        what a run that is resumed goes on from
 trained_with   the optimizer that a checkpoint was trained with, and whether it still is

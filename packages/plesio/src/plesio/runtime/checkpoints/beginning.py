@@ -14,8 +14,8 @@ from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.past import WorkerPast
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered
-from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["WorkerCheckpoints"]
 
@@ -32,14 +32,14 @@ class WorkerCheckpoints:
         saving: Server 0's part of it.
         pages: The books that server 0 begins with; worker 0 sends them.
         resumed: What the run goes on from; None if it begins.
-        stand: Where that stood.
+        point: The quiescent point that the run goes on from.
     """
 
     saver: CheckpointSaver
     saving: Saving
     pages: tuple[str, ...] = ()
     resumed: ResumedCheckpoint | None = None
-    stand: Standstill | None = None
+    point: QuiescentPoint | None = None
 
     @classmethod
     def begin(
@@ -102,8 +102,8 @@ class WorkerCheckpoints:
             elapsed_s=manifest.elapsed_s,
             num_pages=len(pages),
         )
-        stand = resumed.stand(same_workers=workers == manifest.workers)
-        return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, stand=stand)
+        point = resumed.point(same_workers=workers == manifest.workers)
+        return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, point=point)
 
     def past(self) -> WorkerPast:
         """Return what the training loop has done already."""
@@ -113,7 +113,7 @@ class WorkerCheckpoints:
         self.saver.replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         go_on = partial(self._go_on, self.resumed, options)
-        return WorkerPast(self.stand, values=self.resumed.own["session"], go_on=go_on)
+        return WorkerPast(self.point, values=self.resumed.own["session"], go_on=go_on)
 
     def _go_on(self, resumed: ResumedCheckpoint, options: list[dict[str, Any]]) -> None:
         """Go on from the checkpoint: since `begin` the program has come through loops that were over."""

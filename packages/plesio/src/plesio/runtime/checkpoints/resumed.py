@@ -13,7 +13,7 @@ from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_man
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.trained_with import changes, records
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.standstill import Standstill
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 
 __all__ = ["ResumedCheckpoint", "find"]
 
@@ -76,14 +76,14 @@ class ResumedCheckpoint:
             worker.take_own_state(replica, self.own)
         return told
 
-    def stand(self, *, same_workers: bool) -> Standstill:
+    def point(self, *, same_workers: bool) -> QuiescentPoint:
         """Return where the run stood.
 
         Args:
             same_workers: Whether those that wrote it are those that go on; what else an exchange remembers is theirs.
         """
         manifest, own = self.manifest, self.own["stand"]
-        return Standstill(
+        return QuiescentPoint(
             clock=manifest.clock,
             policy=own["policy"],
             next_review=own["next_review"],

@@ -1,4 +1,4 @@
-"""Takes checkpoints: copies where all stand; `plesio.runtime.checkpoints.writing` writes the copy behind training."""
+"""Takes checkpoints: copies at a quiescent point, which `plesio.runtime.checkpoints.writing` writes later."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ from plesio.runtime.checkpoints.said import Said
 from plesio.runtime.checkpoints.trained_with import check_plain
 from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered, Stateful
-from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["CheckpointSaver"]
 
@@ -47,9 +47,9 @@ class CheckpointSaver:
     _session: Callable[[], dict[str, Any]] = dict
     _pending: "_Pending | None" = None
 
-    def save(self, stand: Standstill, *, books: Callable[[], Books]) -> None:
-        """Prepare to take a checkpoint here; see `plesio.runtime.worker.standstill.Saver`."""
-        self._pending = _Pending(stand, books() if self.writer.rank == stand.workers[0] else None)
+    def save(self, point: QuiescentPoint, *, books: Callable[[], Books]) -> None:
+        """Prepare to take a checkpoint here; see `plesio.runtime.worker.quiescent_point.Saver`."""
+        self._pending = _Pending(point, books() if self.writer.rank == point.workers[0] else None)
 
     def take(self) -> None:
         """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
@@ -65,37 +65,37 @@ class CheckpointSaver:
         try:
             part = self._copied(*pending)
         except Exception as error:  # the program's own objects are asked for their states
-            stand = pending.stand
-            part = CheckpointPart(clock=stand.clock, workers=stand.workers, failure=error)
+            point = pending.point
+            part = CheckpointPart(clock=point.clock, workers=point.workers, failure=error)
         self.writer.write(part)
 
-    def _copied(self, stand: Standstill, books: Books | None) -> CheckpointPart:
+    def _copied(self, point: QuiescentPoint, books: Books | None) -> CheckpointPart:
         """Copy what is to be written out of what trains."""
         check_plain(self.replica)
         report = self.report()
         own = {
-            "stand": _plain(stand),
+            "stand": _plain(point),
             "random": worker.random_states(),
             "registered": self.registered.states(),
             "session": self._session(),
             "report": msgspec.to_builtins(report),
-            **worker.own_state(self.replica, optimizer=stand.own_optimizer),
+            **worker.own_state(self.replica, optimizer=point.own_optimizer),
         }
         # where workers step by themselves, the optimizer's state that is common to all is the leading one's
-        alone, share = stand.own_optimizer, None
+        alone, share = point.own_optimizer, None
         if books is not None or not alone:
-            number, shares = (0, 1) if alone else (stand.workers.index(self.writer.rank), len(stand.workers))
+            number, shares = (0, 1) if alone else (point.workers.index(self.writer.rank), len(point.workers))
             share = tensors.Share(number, tensors.state_of(self.replica), num_shares=shares)
 
         finish = None
         if books is not None and share is not None:
-            finish = partial(self._finish, stand=stand, share=share, books=books)
+            finish = partial(self._finish, point=point, share=share, books=books)
         return CheckpointPart(
-            clock=stand.clock, workers=stand.workers, own=own, report=report, share=share, finish=finish
+            clock=point.clock, workers=point.workers, own=own, report=report, share=share, finish=finish
         )
 
     def _finish(
-        self, folder: Path, said: Mapping[int, Said], *, stand: Standstill, share: tensors.Share, books: Books
+        self, folder: Path, said: Mapping[int, Said], *, point: QuiescentPoint, share: tensors.Share, books: Books
     ) -> Manifest:
         """Write what is common to all workers; returns the manifest of it."""
         places = {name: place for told in said.values() for name, place in told.places.items()}
@@ -109,18 +109,18 @@ class CheckpointSaver:
             file.write(json.dumps(records).encode())
         return Manifest(
             policy=self.policy,
-            stage=stand.policy,
-            clock=stand.clock,
-            samples=stand.samples,
+            stage=point.policy,
+            clock=point.clock,
+            samples=point.samples,
             elapsed_s=books.elapsed_s,
-            num_workers=len(stand.workers),
-            workers=stand.workers,
+            num_workers=len(point.workers),
+            workers=point.workers,
             layout=self.replica.tensors.digest(),
             seed=self.seed,
             optimizers=self.optimizers,
-            plan=stand.plan,
-            figures=stand.figures,
-            remainder=stand.remainder,
+            plan=point.plan,
+            figures=point.figures,
+            remainder=point.remainder,
             files={"books.json": file.written, ".metadata": contents},
         )
 
@@ -156,19 +156,19 @@ class CheckpointSaver:
 
 
 class _Pending(NamedTuple):
-    stand: Standstill
+    point: QuiescentPoint
     books: Books | None
     """None on a worker that does not lead."""
 
 
-def _plain(stand: Standstill) -> dict[str, Any]:
+def _plain(point: QuiescentPoint) -> dict[str, Any]:
     """Return what the manifest has not of it."""
     return {
-        "policy": stand.policy,
-        "next_review": stand.next_review,
-        "next_clock": stand.next_clock,
-        "shares": list(stand.shares),
-        "keep": stand.keep,
-        "own": stand.own,
-        "own_optimizer": stand.own_optimizer,
+        "policy": point.policy,
+        "next_review": point.next_review,
+        "next_clock": point.next_clock,
+        "shares": list(point.shares),
+        "keep": point.keep,
+        "own": point.own,
+        "own_optimizer": point.own_optimizer,
     }

@@ -24,9 +24,9 @@ from plesio.protocol.positions import common_clock, common_plan
 from plesio.protocol.to_worker import Regroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.past import WorkerPast
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered, Stateful
 from plesio.runtime.worker.schedules import Schedules
-from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["Handover", "packed", "unpacked"]
 
@@ -110,7 +110,7 @@ class Handover:
             samples: Samples of all workers, trained on by then.
         """
         assert self._told is not None, "nobody has told"
-        stand = Standstill(
+        point = QuiescentPoint(
             clock=common_clock(regroup.positions),
             policy="",
             next_review=0,
@@ -118,7 +118,7 @@ class Handover:
             samples=samples,
             plan=common_plan(regroup.positions),
         )
-        return WorkerPast(stand, values=self._told["session"], go_on=self._go_on)
+        return WorkerPast(point, values=self._told["session"], go_on=self._go_on)
 
     def _go_on(self) -> None:
         assert self._told is not None, "nobody has told"

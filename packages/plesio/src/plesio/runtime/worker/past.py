@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plesio.core.results import Found
-from plesio.runtime.worker.standstill import Standstill
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 
 __all__ = ["WorkerPast"]
 
@@ -20,38 +20,38 @@ class WorkerPast:
     """The past of one worker.
 
     Args:
-        stand: The run's position when it was saved; None for one that begins.
+        point: The run's position when it was saved; None for one that begins.
         values: The result of `values` then.
         go_on: Has random generators, options and registered objects go on from there.
     """
 
     def __init__(
         self,
-        stand: Standstill | None = None,
+        point: QuiescentPoint | None = None,
         *,
         values: dict[str, Any] | None = None,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        self._stand = stand
+        self._point = point
         self._before: list[Found] = [] if values is None else list(values["metrics"])
         self._metrics: list[Found] = []
-        self._go_on: Callable[[], None] | None = None if stand is None else go_on
+        self._go_on: Callable[[], None] | None = None if point is None else go_on
         self.training_s = 0.0 if values is None else float(values["training_s"])
         """Seconds of training before the checkpoint."""
         self.num_workers: int | None = None if values is None else values.get("num_workers")
         """With how many the run began; None for one that begins now."""
         self._stream: dict[str, Any] | None = None if values is None else values.get("stream")
         of_stream = [] if self._stream is None else [self._stream["plan"]]
-        of_samples = [] if stand is None or stand.plan is None else [stand.plan]
+        of_samples = [] if point is None or point.plan is None else [point.plan]
         self._plan: int | None = max(of_samples + of_stream, default=None)
         """The loop that the run was in."""
-        if stand is not None and self._plan is None:
+        if point is not None and self._plan is None:
             self._begin()
 
     @property
     def samples(self) -> int:
         """Samples of all workers that were trained on before."""
-        return 0 if self._stand is None else self._stand.samples
+        return 0 if self._point is None else self._point.samples
 
     def is_over(self, plan: int) -> bool:
         """Tell whether the ``plan``-th loop over the data was done by then."""

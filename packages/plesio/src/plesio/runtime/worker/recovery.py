@@ -28,7 +28,7 @@ from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan, leader_of, sources_of
 from plesio.protocol.to_server import Regrouped
 from plesio.protocol.to_worker import Regroup, Steering
-from plesio.runtime.worker.exchange.exchange import Stand
+from plesio.runtime.worker.exchange.exchange import HeldSteps
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 class Regroupable(Protocol):
     """An exchange that is built anew in a new group."""
 
-    def stand(self) -> Stand | None:
+    def held_steps(self) -> HeldSteps | None:
         """Return the steps that this worker's replica holds; None if it has made none by this exchange."""
         ...
 
@@ -107,8 +107,8 @@ class Groups(Protocol):
         """Tell whether all have agreed to stop after this step, for joining workers; if not, the next one is begun."""
         ...
 
-    def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
-        """Report this worker's position, and whether it has stopped where all agreed to; wait until all stand."""
+    def await_regroup(self, position: Position | None, *, agreed: bool) -> Regroup:
+        """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
         ...
 
     def form(self, regroup: Regroup, *, device_type: str) -> Group:
@@ -168,13 +168,13 @@ class Recovery:
 
     def trained(self, clock: int) -> None:
         """Step ``clock`` takes what this worker has trained on."""
-        stand = self._exchange.stand()
-        self._rounds.mark(clock, settled=0 if stand is None else stand.settled)
+        held = self._exchange.held_steps()
+        self._rounds.mark(clock, settled=0 if held is None else held.settled)
 
     def counts(self, clock: int) -> bool:
         """Tell whether this worker's replica holds its step ``clock``."""
-        stand = self._exchange.stand()
-        return stand is not None and stand.counted >= clock
+        held = self._exchange.held_steps()
+        return held is not None and held.counted >= clock
 
     def join(self) -> WorkerPast:
         """Take part in the run that is under way: returns what the training loop has behind it.
@@ -226,7 +226,7 @@ class Recovery:
         begun_s = self._timeline.now_s()
         while True:
             with self._timeline.meter.within(UNSET):
-                regroup = self._world.stand(self._position(plan=plan, samples=samples), agreed=agreed)
+                regroup = self._world.await_regroup(self._position(plan=plan, samples=samples), agreed=agreed)
             agreed = False
             try:
                 with self._timeline.meter.within(UNSET):
@@ -252,8 +252,8 @@ class Recovery:
     def _position(self, *, plan: int, samples: int) -> Position | None:
         if self._late:
             return None
-        stand, rounds, clock = self._exchange.stand(), self._rounds, self._steps.finished
-        settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
+        held, rounds, clock = self._exchange.held_steps(), self._rounds, self._steps.finished
+        settled, counted = (clock, clock) if held is None else (held.settled, held.counted)
         return Position(
             base=rounds.generation,
             settled=rounds.at(settled).rounds,
@@ -346,8 +346,8 @@ class Recovery:
     def _agreement(self, regroup: Regroup) -> str:
         """Write the leader's agreement: how all come to one state, and the samples that are left."""
         positions = regroup.positions
-        stand, clock = self._exchange.stand(), self._steps.finished
-        settled, counted = (clock, clock) if stand is None else (stand.settled, stand.counted)
+        held, clock = self._exchange.held_steps(), self._steps.finished
+        settled, counted = (clock, clock) if held is None else (held.settled, held.counted)
         left = self._rounds.left(common_plan(positions), clock=counted, settled=settled, rounds_of=self._done(regroup))
         sources = sources_of(positions)
         units = self._exchange.units()

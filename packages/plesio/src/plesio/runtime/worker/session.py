@@ -279,7 +279,7 @@ class Session:
                 self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
 
     def _compare(self) -> None:
-        """Find out a replica that has become another one, where all workers stand together."""
+        """Find out a replica that has become another one, where all workers are at one point."""
         if self._equality is not None:
             with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
                 self._together(self._equality.compare)
@@ -366,7 +366,7 @@ class Session:
             load_state(self._replica, state, steps=self.clock - self._began, resumed=bool(self._past.samples))
 
     def save(self) -> None:
-        """Ask for a checkpoint: it is taken where all workers next stand together, some steps from now.
+        """Ask for a checkpoint: it is taken at the next point that all workers share, some steps from now.
 
         Raises:
             ConfigError: The session has no checkpoints.

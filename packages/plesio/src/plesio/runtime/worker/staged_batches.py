@@ -19,10 +19,10 @@ from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Turn
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.rack_batches import Rack, RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leaser, Leasing, tell_metric
-from plesio.runtime.worker.standstill import Standstill
 
 __all__ = ["StagedBatches", "StagedSharing", "Stages", "standing"]
 
@@ -145,7 +145,7 @@ class StagedBatches:
         return remainder
 
     def position(self, turn: Turn | None) -> dict[str, Any]:
-        """Describe the position of all in the data for `Standstill`; ``turn`` is how they left a stage on the store."""
+        """Describe the position of all in the data; ``turn`` is how they left a stage on the store."""
         if turn is not None:
             left = self.figures.whole() if turn.remainder is None else turn.remainder
         else:
@@ -209,7 +209,7 @@ class StagedSharing:
 
 
 def standing(
-    source: StagedBatches | None, *, clock: int, turn: Turn | None, resumed: Standstill | None, rounds: RoundRecords
+    source: StagedBatches | None, *, clock: int, turn: Turn | None, resumed: QuiescentPoint | None, rounds: RoundRecords
 ) -> Standing:
     """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
 

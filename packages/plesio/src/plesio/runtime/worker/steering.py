@@ -39,7 +39,7 @@ class ServerSteering:
         return news if rack is None else rack.tell(news, Steering)
 
     def books(self) -> Books:
-        """Fetch all pages of the run's books, after the order to stand for a checkpoint; this worker saves them."""
+        """Fetch all pages of the run's books, after the order to take a checkpoint; this worker saves them."""
         pages = [self._client.await_message(Books)]
         while pages[-1].left:
             pages.append(self._client.await_message(Books))

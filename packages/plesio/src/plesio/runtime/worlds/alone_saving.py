@@ -12,7 +12,7 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, StepProgress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
-from plesio.runtime.worker.standstill import Standstill
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 
@@ -51,9 +51,9 @@ class AloneSaving:
         self._plan = 0
         self._figures: PlanFigures | None = None
         self._batches: SynchronousBatches | None = None
-        if (stand := checkpoints.stand) is not None:
-            stand.begin_rounds(world.rounds)
-            assert checkpoints.resumed is not None, "a stand is of a checkpoint"
+        if (point := checkpoints.point) is not None:
+            point.begin_rounds(world.rounds)
+            assert checkpoints.resumed is not None, "a quiescent point is of a checkpoint"
             world.go_on_from(
                 msgspec.convert(json.loads(checkpoints.resumed.books())["ledger"], LedgerState, strict=False)
             )
@@ -77,7 +77,7 @@ class AloneSaving:
     def _stepped(self, progress: StepProgress) -> None:
         if self._is_due(progress.clock):
             self._taken_s, self._taken_clock = self._now_s(), progress.clock
-            self._checkpoints.saver.save(self._stand(progress.clock), books=self._books)
+            self._checkpoints.saver.save(self._point(progress.clock), books=self._books)
 
     def _is_due(self, clock: int) -> bool:
         saving = self._checkpoints.saving
@@ -85,9 +85,9 @@ class AloneSaving:
         far = saving.every_steps is not None and clock - self._taken_clock >= saving.every_steps
         return self._world.was_asked_to_save() or late or far
 
-    def _stand(self, clock: int) -> Standstill:
+    def _point(self, clock: int) -> QuiescentPoint:
         source = self._batches
-        return Standstill(
+        return QuiescentPoint(
             clock=clock,
             policy=self._policy,
             next_review=0,

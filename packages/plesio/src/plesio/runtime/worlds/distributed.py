@@ -278,8 +278,8 @@ class DistributedWorld:
             self._brake.stop(self.client.await_message(Stop, check=self.check_group))
         return said == "stops"
 
-    def stand(self, position: Position | None, *, agreed: bool) -> Regroup:
-        """Report this worker's position, and whether it has stopped where all agreed to; wait until all stand."""
+    def await_regroup(self, position: Position | None, *, agreed: bool) -> Regroup:
+        """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
         self.client.tell(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
         regroup = self.client.await_message(Regroup)
         for kind in (Steering, Books):

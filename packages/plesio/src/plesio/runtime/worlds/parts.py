@@ -30,10 +30,10 @@ from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
-from plesio.runtime.worker.standstill import Standstill
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -136,9 +136,9 @@ class Parts:
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
-        stand = None if self.checkpoints is None else self.checkpoints.stand
+        point = None if self.checkpoints is None else self.checkpoints.point
         late = self.place.late
-        if stand is None and not late:  # else all have read the same parameters, or have them told
+        if point is None and not late:  # else all have read the same parameters, or have them told
             exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:
@@ -158,7 +158,7 @@ class Parts:
                 gauge=monitor,
                 exchanges=exchanges,
             )
-        first, first_review = self._first(stand)
+        first, first_review = self._first(point)
         channel = ServerSteering(self.world.client, check=self.world.check_group)
         limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
         steered = StagedExchange(
@@ -185,7 +185,7 @@ class Parts:
             ),
             on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
-            resumed=stand,
+            resumed=point,
             late=late,
         )
         deals = policy.pushes or self.checkpoints is not None
@@ -196,16 +196,16 @@ class Parts:
         return SessionParts(policy=self.policy, exchange=exchange, sharing=sharing, equality=equality)
 
     def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
-        return Equality(self.replica, group=group, stand=exchange.stand, warn=self.timeline.meter.warn)
+        return Equality(self.replica, group=group, held_steps=exchange.held_steps, warn=self.timeline.meter.warn)
 
-    def _first(self, stand: Standstill | None) -> tuple[Policy, tuple[int, int]]:
+    def _first(self, point: QuiescentPoint | None) -> tuple[Policy, tuple[int, int]]:
         """Return the static policy to begin under, and the clocks of the first review and of its answer."""
-        if stand is None:
+        if point is None:
             return self.policy.first, self.policy.first_review
-        if self.policy.remembers and stand.own:
-            return parse_policy(stand.policy), (stand.next_review, stand.next_clock)
-        director = self.policy.director(clock=stand.clock)
-        return director.first, director.next_review(stand.clock)
+        if self.policy.remembers and point.own:
+            return parse_policy(point.policy), (point.next_review, point.next_clock)
+        director = self.policy.director(clock=point.clock)
+        return director.first, director.next_review(point.clock)
 
     def _regroupable(self, parts: SessionParts, group: LiveGroup, exchange: Regroupable) -> SessionParts:
         """Wrap an exchange with what brings this worker from group to group: into the first one, if it joins."""

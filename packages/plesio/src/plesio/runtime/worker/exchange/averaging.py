@@ -23,7 +23,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SharedState, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
@@ -114,9 +114,9 @@ class AveragingExchange:
             if isinstance(mean, DeltaMean):
                 mean.begin()
 
-    def stand(self) -> Stand | None:
-        """Return the stand: the worker's own steps, and the steps of all up to the last averaging that was merged."""
-        return None if self._latest is None else Stand(settled=self._averaged_clock, counted=self._latest.clock)
+    def held_steps(self) -> HeldSteps | None:
+        """Return the replica's steps: the worker's own, and those of all up to the last averaging that was merged."""
+        return None if self._latest is None else HeldSteps(settled=self._averaged_clock, counted=self._latest.clock)
 
     def units(self) -> list[int]:
         """Return a unit for each rank: each worker is on its own between two averagings."""

@@ -14,7 +14,7 @@ from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker, Stand
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, HeldSteps, SnapshotTaker
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
@@ -51,7 +51,7 @@ class CollectiveExchange(Exchange, Protocol):
         """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
         ...
 
-    def stand(self) -> Stand | None:
+    def held_steps(self) -> HeldSteps | None:
         """Return the steps that the replica holds; None if it has made none by this exchange."""
         ...
 
@@ -117,9 +117,10 @@ class CollectiveExchanges:
             self._group.broadcast(tensor)
         self.agree_on_scale()
 
-    def compare(self, stand: Stand | None) -> None:
-        """Find out a replica that is another one, where ``stand`` says that all are equal. All workers call it."""
-        Equality(self._replica, group=self._live, stand=lambda: stand, warn=self._timeline.meter.warn).compare()
+    def compare(self, held_steps: HeldSteps | None) -> None:
+        """Find out a replica that is another one, where ``held_steps`` says that all are equal. All workers call it."""
+        warn = self._timeline.meter.warn
+        Equality(self._replica, group=self._live, held_steps=lambda: held_steps, warn=warn).compare()
 
     def agree_on_scale(self) -> None:
         """Scale the loss alike on all ranks from here on, where it is scaled."""

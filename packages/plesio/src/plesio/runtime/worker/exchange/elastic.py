@@ -6,7 +6,7 @@ from typing import Any
 from plesio.policies import Policy
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import SharedState, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords
@@ -45,9 +45,9 @@ class ElasticExchange:
         """Exchange this step's gradient and bring the replica up to date."""
         self._current.step(progress)
 
-    def stand(self) -> Stand | None:
+    def held_steps(self) -> HeldSteps | None:
         """Return the steps that the replica holds."""
-        return self._current.stand()
+        return self._current.held_steps()
 
     def units(self) -> list[int]:
         """Return the units of ranks whose replicas are equal after every step."""

@@ -1,12 +1,11 @@
 """Finds out a replica that has become another than those of the other workers.
 
-Where a collective has all workers at one place with equal replicas (`Stand`), they gather a number for each parameter,
-the sum of its bits, and the learning rates. Sums of integers do not depend on their order, so equal parameters have
-equal sums on every machine. Where they differ, a second row has the parameters' sums and sums of squares: machines of
-different kinds round differently, which is a line in ``fallbacks``, and anything larger is an error. All workers
-compare the same rows, so all come to the same verdict. In the virtual world, whose collectives are sums among threads,
-nothing is compared.
-"""
+Where a collective has all workers at one place with equal replicas (`HeldSteps`), they gather a number for each
+parameter, the sum of its bits, and the learning rates. Sums of integers do not depend on their order, so equal
+parameters have equal sums on every machine. Where they differ, a second row has the parameters' sums and sums of
+squares: machines of different kinds round differently, which is a line in ``fallbacks``, and anything larger is an
+error. All workers compare the same rows, so all come to the same verdict. In the virtual world, whose collectives are
+sums among threads, nothing is compared. """
 
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ import torch
 from msgspec import UNSET, UnsetType
 
 from plesio.core.errors import ExchangeError
-from plesio.runtime.worker.exchange.exchange import Stand
+from plesio.runtime.worker.exchange.exchange import HeldSteps
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
@@ -33,7 +32,7 @@ class Equality:
     Args:
         replica: This worker's.
         group: The workers.
-        stand: Tells which steps the replica holds.
+        held_steps: Tells which steps the replica holds.
         warn: Tells the user once of a line.
     """
 
@@ -42,12 +41,12 @@ class Equality:
         replica: Replica,
         *,
         group: LiveGroup,
-        stand: Callable[[], Stand | None],
+        held_steps: Callable[[], HeldSteps | None],
         warn: Callable[[str], None],
     ) -> None:
         self._replica = replica
         self._group = group
-        self._stand = stand
+        self._held_steps = held_steps
         self._warn = warn
         self._began_in: Group | None = None
 
@@ -67,14 +66,14 @@ class Equality:
         Raises:
             ExchangeError: They are not.
         """
-        stand, group = self._stand(), self._group.current
-        if not isinstance(group, TorchGroup) or stand is None or stand.settled != stand.counted:
+        held, group = self._held_steps(), self._group.current
+        if not isinstance(group, TorchGroup) or held is None or held.settled != held.counted:
             return False
         rows = torch.stack(group.all_gather(self._bits()).wait()).cpu()
         if bool((rows == rows[0]).all()):
             return True
         values = torch.stack(group.all_gather(self._values()).wait()).cpu()
-        clock, first = stand.counted, self._group.workers[0]
+        clock, first = held.counted, self._group.workers[0]
         for rank, row in enumerate(values[1:], start=1):
             apart = _apart(values[0], row, num_rates=len(self._rates()))
             if apart is not None:
@@ -87,8 +86,8 @@ class Equality:
 
     def at_end(self) -> dict[str, int] | UnsetType:
         """Return a number for each parameter and rate, for the run's records to compare if replicas are to be equal."""
-        stand = self._stand()
-        if not isinstance(self._group.current, TorchGroup) or stand is None or stand.settled != stand.counted:
+        held = self._held_steps()
+        if not isinstance(self._group.current, TorchGroup) or held is None or held.settled != held.counted:
             return UNSET
         rates = [f"the learning rate of group {number}" for number in range(len(self._rates()))]
         return dict(zip([*self._whole(), *rates], self._bits().tolist(), strict=True))

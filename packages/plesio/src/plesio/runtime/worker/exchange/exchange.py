@@ -10,7 +10,7 @@ import torch
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Exchange", "Gauge", "LocalExchange", "SharedState", "SnapshotTaker", "Stand", "StepProgress"]
+__all__ = ["Exchange", "Gauge", "HeldSteps", "LocalExchange", "SharedState", "SnapshotTaker", "StepProgress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SharedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class HeldSteps:
     """Which steps a replica holds, by their clocks.
 
     Attributes:

@@ -32,7 +32,7 @@ from torch import Tensor
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.exchange import Gauge, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.late_gradient import apply_late
@@ -99,11 +99,11 @@ class GradientMeanExchange(SynchronousExchange):
         if policy.delay:  # the first step applies nothing; a scheduler would take that for a mistake
             replica.stepper.takes_steps_elsewhere()
 
-    def stand(self) -> Stand | None:
-        """Return the stand: a step counts when its mean is applied; in the first d steps none is."""
+    def held_steps(self) -> HeldSteps | None:
+        """Return the replica's steps: a step counts when its mean is applied; in the first d steps none is."""
         if self._stepped is not None or self._began is None:
-            return super().stand()
-        return Stand(settled=self._began, counted=self._began)
+            return super().held_steps()
+        return HeldSteps(settled=self._began, counted=self._began)
 
     def step(self, progress: StepProgress) -> None:
         """Begin the mean of this step's gradient, and step the optimizer with the one that is due, if one is."""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from plesio.runtime.worker.exchange.averaging import AveragingExchange
-from plesio.runtime.worker.exchange.exchange import Exchange, SharedState, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Exchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import State
 
 __all__ = ["HierarchicalExchange"]
@@ -24,8 +24,8 @@ __all__ = ["HierarchicalExchange"]
 class SteppingExchange(Exchange, Protocol):
     """An exchange that reports which steps its replica holds."""
 
-    def stand(self) -> Stand | None:
-        """Those."""
+    def held_steps(self) -> HeldSteps | None:
+        """Return the steps that the replica holds; None if it has made none."""
         ...
 
 
@@ -43,10 +43,12 @@ class HierarchicalExchange:
         self._outer = outer
         self._racks = racks
 
-    def stand(self) -> Stand | None:
-        """Return the stand: the rack's steps, and the steps of all up to the last averaging."""
-        inner, outer = self._inner.stand(), self._outer.stand()
-        return None if inner is None else Stand(settled=0 if outer is None else outer.settled, counted=inner.counted)
+    def held_steps(self) -> HeldSteps | None:
+        """Return the replica's steps: the rack's, and those of all up to the last averaging."""
+        inner, outer = self._inner.held_steps(), self._outer.held_steps()
+        return (
+            None if inner is None else HeldSteps(settled=0 if outer is None else outer.settled, counted=inner.counted)
+        )
 
     def units(self) -> list[int]:
         """Return the rack of each rank: replicas are equal within a rack."""

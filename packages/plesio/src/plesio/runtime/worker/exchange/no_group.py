@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import torch
 
-from plesio.runtime.worker.exchange.exchange import SharedState, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.group import CutOffError
 
 __all__ = ["AwaitedGroup", "NoGroup"]
@@ -40,7 +40,7 @@ class NoGroup:
         """Refuse, like `step`."""
         raise CutOffError("the workers have yet to form a group")
 
-    def stand(self) -> Stand | None:
+    def held_steps(self) -> HeldSteps | None:
         """Return None: it has made no step."""
         return None
 

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from plesio.policies import Policy, TorchHook
 from plesio.runtime.worker.compression.comm_hooks import torch_comm_hook
 from plesio.runtime.worker.exchange.ddp import DdpExchange
-from plesio.runtime.worker.exchange.exchange import SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -85,9 +85,9 @@ class PostLocalExchange(DdpExchange):
         else:
             super()._blame(progress)
 
-    def stand(self) -> Stand | None:
-        """Return the stand: the worker's own steps, and the steps of all up to the last averaging."""
-        return None if self._stepped is None else Stand(settled=self._averaged or 0, counted=self._stepped)
+    def held_steps(self) -> HeldSteps | None:
+        """Return the replica's steps: the worker's own, and those of all up to the last averaging."""
+        return None if self._stepped is None else HeldSteps(settled=self._averaged or 0, counted=self._stepped)
 
     def units(self) -> list[int]:
         """Return a unit for each rank: each worker is on its own between two averagings."""

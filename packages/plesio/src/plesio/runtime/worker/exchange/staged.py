@@ -38,7 +38,7 @@ from plesio.policies import Policy, parse_policy
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
 from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Exchange, SharedState, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Exchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
@@ -47,11 +47,11 @@ from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
+from plesio.runtime.worker.quiescent_point import QuiescentPoint, Saver
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, standing
-from plesio.runtime.worker.standstill import Saver, Standstill
 from plesio.runtime.worker.step_clock import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 
@@ -107,7 +107,7 @@ class StagedExchange:
         parts: Make the stages.
         reporter: Reports reviews and brings their answers.
         on_transition: Called after every change, with the optimizer, on every worker.
-        saver: Takes checkpoints where all stand for one.
+        saver: Takes checkpoints.
         resumed: Where the run stood when it was saved, if it is resumed; ``first`` and the first review are then those
             from there on.
         late: Whether this worker has yet to join the others.
@@ -122,7 +122,7 @@ class StagedExchange:
         reporter: ReviewReporter,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
         saver: Saver | None = None,
-        resumed: Standstill | None = None,
+        resumed: QuiescentPoint | None = None,
         late: bool = False,
     ) -> None:
         self._replica = replica
@@ -218,7 +218,7 @@ class StagedExchange:
 
     def _follow(self, steer: Steering) -> None:
         """Go on from a collective."""
-        self._parts.exchanges.compare(self.stand())
+        self._parts.exchanges.compare(self.held_steps())
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
         if not restores and steer.keep:
@@ -289,7 +289,7 @@ class StagedExchange:
             if changes and (policy.exchange == "collective" or policy.racks_share_store):
                 self._parts.exchanges.agree_on_scale()
             if steer.save and self._saver is not None:
-                self._saver.save(self._standstill(steer, turn), books=self._parts.channel.books)
+                self._saver.save(self._quiescent_point(steer, turn), books=self._parts.channel.books)
             self._begin(policy, turn=turn)
         self._reporter.forget()
         if not changes:
@@ -301,10 +301,10 @@ class StagedExchange:
         """Tell whether this is the worker whose state stands for all."""
         return self._parts.group.rank == 0 if turn is None else self._parts.group.worker == turn.leader
 
-    def _standstill(self, steer: Steering, turn: Turn | None) -> Standstill:
+    def _quiescent_point(self, steer: Steering, turn: Turn | None) -> QuiescentPoint:
         """Collect the state to save of this moment."""
         own = {"kept": [copy.state() for copy in self._kept], **self._memory()}
-        moment = Standstill.of(
+        moment = QuiescentPoint.of(
             steer,
             samples=self._parts.rounds.global_samples,
             own=own,
@@ -321,11 +321,11 @@ class StagedExchange:
             )
         self._parts.timeline.blocked(begun_s, self._parts.timeline.now_s(), clock=clock)
 
-    def stand(self) -> Stand | None:
+    def held_steps(self) -> HeldSteps | None:
         """Return the steps that the replica holds; all make the first ones of a stage from equal replicas."""
         stage = self._stage
-        stand = None if stage.collective is None else stage.collective.stand()
-        return None if stand is None else Stand(settled=max(stand.settled, stage.began), counted=stand.counted)
+        held = None if stage.collective is None else stage.collective.held_steps()
+        return None if held is None else HeldSteps(settled=max(held.settled, stage.began), counted=held.counted)
 
     def units(self) -> list[int]:
         """Return the units of ranks whose replicas are equal after every step."""
@@ -365,7 +365,7 @@ class StagedExchange:
             if memory["own"] is not None:
                 self._remember(memory["own"] if self._late else {"exchanges": memory["own"]["exchanges"]})
             if self._late and memory["figures"] is not None:
-                self._resumed = Standstill.joined(steer, self._parts.rounds, figures=memory["figures"])
+                self._resumed = QuiescentPoint.joined(steer, self._parts.rounds, figures=memory["figures"])
         self._late = False
         self._parts.exchanges.agree_on_scale()
         self._reporter.go_on(steer)

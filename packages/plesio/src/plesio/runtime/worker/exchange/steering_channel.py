@@ -26,7 +26,7 @@ class SteeringChannel(Protocol):
         ...
 
     def enter_store(self, standing: Standing) -> None:
-        """Return when all workers stand where this one does."""
+        """Return when all workers are where this one is."""
         ...
 
     def books(self) -> Books:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, SnapshotTaker, Stand, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SharedState, SnapshotTaker, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
@@ -48,9 +48,9 @@ class SynchronousExchange:
         self._stepped: int | None = None
         """Clock of the step that the replica made last."""
 
-    def stand(self) -> Stand | None:
-        """Return the stand: every worker has made the last step."""
-        return None if self._stepped is None else Stand(settled=self._stepped, counted=self._stepped)
+    def held_steps(self) -> HeldSteps | None:
+        """Return the steps that the replica holds: every worker has made the last step."""
+        return None if self._stepped is None else HeldSteps(settled=self._stepped, counted=self._stepped)
 
     def units(self) -> list[int]:
         """Return one unit for all ranks: all replicas are equal."""

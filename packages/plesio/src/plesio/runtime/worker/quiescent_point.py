@@ -9,11 +9,11 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Books, Steering
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["Saver", "Standstill"]
+__all__ = ["QuiescentPoint", "Saver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class QuiescentPoint:
     """A moment at which nothing is under way and all replicas are equal.
 
     Attributes:
@@ -47,7 +47,7 @@ class Standstill:
     workers: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "Standstill":
+    def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "QuiescentPoint":
         """Return the common position as ``steer`` gives it."""
         return cls(
             clock=steer.clock,
@@ -63,7 +63,7 @@ class Standstill:
         )
 
     @classmethod
-    def joined(cls, steer: Steering, rounds: RoundRecords, *, figures: dict[str, Any]) -> "Standstill":
+    def joined(cls, steer: Steering, rounds: RoundRecords, *, figures: dict[str, Any]) -> "QuiescentPoint":
         """Return the position of all when this worker joined them.
 
         Args:
@@ -98,11 +98,11 @@ class Standstill:
 class Saver(Protocol):
     """Saves what it is shown."""
 
-    def save(self, stand: Standstill, *, books: Callable[[], Books]) -> None:
+    def save(self, point: QuiescentPoint, *, books: Callable[[], Books]) -> None:
         """Take a checkpoint of this worker before its next step.
 
         Args:
-            stand: Where all stand.
+            point: The common position.
             books: Asks for the run's books; called by the worker that writes what is common to all.
         """
         ...
