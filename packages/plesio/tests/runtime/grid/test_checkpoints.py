@@ -14,7 +14,7 @@ from plesio.core.results import RunResult
 from plesio.cost.faults import Fault
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from plesio.runtime.checkpoints.said import AWAIT_S
+from plesio.runtime.checkpoints.part_reports import AWAIT_S
 from plesio.runtime.grid.saving import whole_network
 from runtime.grid.programs import data, in_grid
 
@@ -144,7 +144,7 @@ def test_by_time_all_workers_take_the_same_one(tmp_path: Path) -> None:
 def test_a_run_that_has_lost_a_group_ends_without_waiting_for_its_checkpoints(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plesio.runtime.checkpoints.said.FAILED_AWAIT_S", 0.2)
+    monkeypatch.setattr("plesio.runtime.checkpoints.part_reports.FAILED_AWAIT_S", 0.2)
 
     def loop(grid: Any) -> RunResult:
         for _ in range(3):

@@ -41,7 +41,7 @@ class ResumedCheckpoint:
         """Find what the worker with this rank goes on from; None to begin afresh.
 
         Args:
-            setting: What the user has said. Its ``resume`` is ``"auto"``: the latest that is whole, if there is any;
+            setting: The user's setting. Its ``resume`` is ``"auto"``: the latest that is whole, if there is any;
                 ``"no"``; or the folder of one.
             policy: As it was asked for.
             seed: Of the order of samples.
@@ -114,7 +114,7 @@ def find(setting: CheckpointSetting, *, policy: str, seed: int, kind: str = "pol
     """Find the checkpoint to begin with; None to begin afresh.
 
     Args:
-        setting: What the user has said.
+        setting: The user's setting.
         policy: As it was asked for.
         seed: Of the order of samples.
         kind: The user's word for the policy.

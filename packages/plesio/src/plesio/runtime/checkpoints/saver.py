@@ -13,7 +13,7 @@ from plesio.protocol.figures import Report
 from plesio.protocol.to_worker import Books
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import HashedFile, Manifest, OptimizerRecord
-from plesio.runtime.checkpoints.said import Said
+from plesio.runtime.checkpoints.part_reports import PartReport
 from plesio.runtime.checkpoints.trained_with import check_plain
 from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.worker.exchange.replica import Replica
@@ -95,16 +95,22 @@ class CheckpointSaver:
         )
 
     def _finish(
-        self, folder: Path, said: Mapping[int, Said], *, point: QuiescentPoint, share: tensors.Share, books: Books
+        self,
+        folder: Path,
+        reports: Mapping[int, PartReport],
+        *,
+        point: QuiescentPoint,
+        share: tensors.Share,
+        books: Books,
     ) -> Manifest:
         """Write what is common to all workers; returns the manifest of it."""
-        places = {name: place for told in said.values() for name, place in told.places.items()}
+        places = {name: place for report in reports.values() for name, place in report.places.items()}
         contents = share.finish(folder, places)
         if self.writer.reads_back:
             reading.check(folder)
         records = json.loads(books.text)
         # what a worker has done by here it may not have reported to the server yet
-        records["ledger"]["reports"] |= {str(rank): msgspec.to_builtins(one.report) for rank, one in said.items()}
+        records["ledger"]["reports"] |= {str(rank): msgspec.to_builtins(one.report) for rank, one in reports.items()}
         with HashedFile(folder / "books.json") as file:
             file.write(json.dumps(records).encode())
         return Manifest(

@@ -29,8 +29,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from plesio.core.errors import DataError
 from plesio.core.plain import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
+from plesio.runtime.checkpoints.part_reports import FilePlace
 from plesio.runtime.checkpoints.reading import StateDict
-from plesio.runtime.checkpoints.said import FilePlace
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Share", "check_model", "load", "load_optimizer_state", "state_of"]

@@ -26,7 +26,14 @@ from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import worker
 from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, seal
-from plesio.runtime.checkpoints.said import AWAIT_S, FAILED_AWAIT_S, Said, could_not_be_written, heard_from_all, say
+from plesio.runtime.checkpoints.part_reports import (
+    AWAIT_S,
+    FAILED_AWAIT_S,
+    PartReport,
+    await_reports,
+    could_not_be_written,
+    write_report,
+)
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.tensors import Share
 
@@ -37,7 +44,7 @@ NICENESS = 5
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""
 
-Finish = Callable[[Path, Mapping[int, Said]], Manifest]
+Finish = Callable[[Path, Mapping[int, PartReport]], Manifest]
 """Writes what is common into the folder, given all workers' reports; returns the manifest of that alone."""
 
 
@@ -146,8 +153,8 @@ class _Writing:
     """Writes the checkpoint before."""
     folder: Path | None = None
     """The checkpoint's, once it is there."""
-    has_heard: bool = False
-    """True once all others have reported their parts, or one has reported that it could not write its own."""
+    has_reports: bool = False
+    """True once this worker, which leads, has waited for the others' reports."""
     written: threading.Event = field(default_factory=threading.Event)
     """This worker's part is, or cannot be."""
     took_s: float = 0.0
@@ -181,13 +188,13 @@ class _Writing:
             if part.failure is not None:
                 raise part.failure
             name = worker.name_of(writer.rank)
-            said = Said(files={name: worker.write(folder / name, part.own)}, report=part.report)
+            report = PartReport(files={name: worker.write(folder / name, part.own)}, report=part.report)
             if writer.reads_back:
                 worker.read(folder / name)
             if part.share is not None:
                 files, places = part.share.write(folder)
-                said = replace(said, files=said.files | files, places=places)
-            say(folder, writer.rank, said)
+                report = replace(report, files=report.files | files, places=places)
+            write_report(folder, writer.rank, report)
         finally:
             self.took_s = time.monotonic() - began_s
             self.written.set()
@@ -198,25 +205,25 @@ class _Writing:
             return
         with contextlib.suppress(OSError, PlesioError, msgspec.DecodeError):
             if not leads:
-                say(self.folder, self.writer.rank, Said(error=str(error)))
-            elif not self.has_heard:
-                self._hear(part.workers[1:])
+                write_report(self.folder, self.writer.rank, PartReport(error=str(error)))
+            elif not self.has_reports:
+                self._await_reports(part.workers[1:])
         if leads:
             self.writer.folder.give_up(part.clock)
 
-    def _hear(self, ranks: Sequence[int]) -> dict[int, Said]:
+    def _await_reports(self, ranks: Sequence[int]) -> dict[int, PartReport]:
         assert self.folder is not None, "it has been begun"
-        self.has_heard = True
-        return heard_from_all(self.folder, ranks, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
+        self.has_reports = True
+        return await_reports(self.folder, ranks, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
 
     def _commit(self, part: CheckpointPart) -> None:
-        said = self._hear(part.workers)
+        reports = self._await_reports(part.workers)
         assert self.folder is not None, "it has been begun"
         assert part.finish is not None, "this worker leads"
         if self.before is not None:
             self.before.join()
-        common = part.finish(self.folder, said)
-        files = common.files | {name: one for told in said.values() for name, one in told.files.items()}
+        common = part.finish(self.folder, reports)
+        files = common.files | {name: one for report in reports.values() for name, one in report.files.items()}
         versions = {"torch": str(torch.__version__), "plesio": version("plesio")}
         whole = replace(common, files=dict(sorted(files.items())), created_unix_s=time.time(), versions=versions)
         seal(self.folder, whole)

@@ -5,7 +5,8 @@ parameter, the sum of its bits, and the learning rates. Sums of integers do not 
 parameters have equal sums on every machine. Where they differ, a second row has the parameters' sums and sums of
 squares: machines of different kinds round differently, which is a line in ``fallbacks``, and anything larger is an
 error. All workers compare the same rows, so all come to the same verdict. In the virtual world, whose collectives are
-sums among threads, nothing is compared. """
+sums among threads, nothing is compared.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Notes of workers for each other, as files in a checkpoint's folder, when their parts of it are on the disk."""
+"""Reports of workers to each other, as files in a checkpoint's folder, when their parts of it are on the disk."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,15 @@ from plesio.core.errors import DataError, PlesioError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.folder import Folder, HashedFile, WrittenFile
 
-__all__ = ["AWAIT_S", "FAILED_AWAIT_S", "FilePlace", "Said", "could_not_be_written", "heard_from_all", "say"]
+__all__ = [
+    "AWAIT_S",
+    "FAILED_AWAIT_S",
+    "FilePlace",
+    "PartReport",
+    "await_reports",
+    "could_not_be_written",
+    "write_report",
+]
 
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
@@ -27,7 +35,7 @@ class FilePlace(msgspec.Struct, frozen=True, array_like=True):
     num_bytes: int
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's report about its part of a checkpoint.
 
     Attributes:
@@ -44,7 +52,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _path(part: Path, rank: int) -> Path:
-    return part / f"said-{rank}.json"
+    return part / f"report-{rank}.json"
 
 
 def could_not_be_written(folder: Folder, error: Exception) -> str:
@@ -56,34 +64,34 @@ def could_not_be_written(folder: Folder, error: Exception) -> str:
     return f"a checkpoint could not be written to {folder.path}: {' '.join(reason.split())}"
 
 
-def say(part: Path, rank: int, said: Said) -> None:
-    """Leave a note; it is on the disk when this returns."""
-    unfinished = part / f"said-{rank}.part"
+def write_report(part: Path, rank: int, report: PartReport) -> None:
+    """Leave a report; it is on the disk when this returns."""
+    unfinished = part / f"report-{rank}.part"
     with HashedFile(unfinished) as file:
-        file.write(msgspec.json.encode(said))
+        file.write(msgspec.json.encode(report))
     unfinished.rename(_path(part, rank))
 
 
-def heard_from_all(
+def await_reports(
     part: Path, ranks: Sequence[int], *, patience_s: Callable[[], float], lost: Collection[int] = ()
-) -> dict[int, Said]:
-    """Wait for the notes of all these workers, return them, and remove them.
+) -> dict[int, PartReport]:
+    """Wait for the reports of all these workers, return them, and remove them.
 
     Args:
         part: The checkpoint's folder.
         ranks: The workers.
-        patience_s: Seconds to wait for the missing notes, counted anew whenever this number changes.
+        patience_s: Seconds to wait for the missing reports, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
 
     Raises:
-        DataError: One could not write its part, was lost, or has left no note for too long.
+        DataError: One could not write its part, was lost, or has left no report for too long.
     """
     patience, deadline_s = 0.0, 0.0
-    said: dict[int, Said] = {}
+    reports: dict[int, PartReport] = {}
     waiting = list(ranks)
     while waiting:
         there = [rank for rank in waiting if _path(part, rank).exists()]
-        said |= {rank: msgspec.json.decode(_path(part, rank).read_bytes(), type=Said) for rank in there}
+        reports |= {rank: msgspec.json.decode(_path(part, rank).read_bytes(), type=PartReport) for rank in there}
         waiting = [rank for rank in waiting if rank not in there]
         if patience != (patience := patience_s()):
             deadline_s = time.monotonic() + patience
@@ -91,11 +99,11 @@ def heard_from_all(
             break
         time.sleep(_LOOK_S)
     for rank in ranks:
-        if rank not in said and rank in lost:
+        if rank not in reports and rank in lost:
             raise DataError(f"worker {rank} was lost before it had written its part")
-        if rank not in said:
+        if rank not in reports:
             raise DataError(f"worker {rank} has not written its part")
-        if said[rank].error is not None:
-            raise DataError(f"worker {rank} could not write its part: {said[rank].error}")
+        if reports[rank].error is not None:
+            raise DataError(f"worker {rank} could not write its part: {reports[rank].error}")
         _path(part, rank).unlink()
-    return said
+    return reports
