@@ -40,7 +40,7 @@ from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
 from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import InRounds, Sharing
-from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving

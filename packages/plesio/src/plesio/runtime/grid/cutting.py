@@ -22,8 +22,8 @@ from torch.utils.flop_counter import flop_registry
 
 from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime.coordinator.ledger import World
+from plesio.runtime.worker.exchange.broadcasts import broadcast_text
 from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.takeover import tell_text
 
 __all__ = [
     "Balance",
@@ -279,7 +279,7 @@ def agreed_cut(
         return NetworkCut(())
     assert group is not None, "a grid of several stages has several workers"
     text = _found(layers, x, num_stages=num_stages, balance=balance, world=world) if group.rank == 0 else ""
-    said = json.loads(tell_text(text, group=group, source=0))
+    said = json.loads(broadcast_text(text, group=group, source=0))
     if "error" in said:
         raise TaskError(said["error"])
     return NetworkCut(tuple(said["ends"]), tuple(said["costs"]), said["unit"])

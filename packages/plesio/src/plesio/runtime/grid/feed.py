@@ -188,7 +188,7 @@ class Feed:
                 assert self._given is not None, "what was upcoming has been skipped"
                 deal.give(self._given, data=order.loader.dataset)
                 yield batch
-                if source.turned:
+                if source.redealt:
                     return
         finally:
             rest.close()

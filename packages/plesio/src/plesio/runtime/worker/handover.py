@@ -70,7 +70,7 @@ class Handover:
         """Schedulers that the session steps."""
         self._registered = Registered()
         self._session: Callable[[], dict[str, Any]] = lambda: {"metrics": [], "training_s": 0.0}
-        self._told: dict[str, Any] | None = None
+        self._received: dict[str, Any] | None = None
         if replica.scaling is not None:
             self.register("scaler", replica.scaling.scaler)
 
@@ -79,7 +79,7 @@ class Handover:
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:
-        """Tell the state of ``one``; where this worker has joined, it goes on from what that was told."""
+        """Hand over the state of ``one``; where this worker has joined, it goes on from the state that it received."""
         self._registered.add(name, one)
 
     def warn(self, warn: Callable[[str], None]) -> None:
@@ -87,7 +87,7 @@ class Handover:
         why = "a worker that joins begins it anew and trains with another learning rate"
         self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 
-    def tell(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return all of it."""
         groups = self._replica.optimizer.param_groups
         return {
@@ -96,9 +96,9 @@ class Handover:
             "registered": self._registered.states(),
         }
 
-    def take(self, told: dict[str, Any]) -> None:
+    def take(self, received: dict[str, Any]) -> None:
         """Take in the values of another worker."""
-        self._told, self._registered.before = told, told["registered"]
+        self._received, self._registered.before = received, received["registered"]
         self._replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
@@ -109,7 +109,7 @@ class Handover:
             regroup: Positions of the others.
             samples: Samples of all workers, trained on by then.
         """
-        assert self._told is not None, "nobody has told"
+        assert self._received is not None, "the leader has handed over"
         point = QuiescentPoint(
             clock=common_clock(regroup.positions),
             policy="",
@@ -118,10 +118,10 @@ class Handover:
             samples=samples,
             plan=common_plan(regroup.positions),
         )
-        return WorkerPast(point, values=self._told["session"], go_on=self._go_on)
+        return WorkerPast(point, values=self._received["session"], go_on=self._go_on)
 
     def _go_on(self) -> None:
-        assert self._told is not None, "nobody has told"
-        for group, told in zip(self._replica.optimizer.param_groups, self._told["options"], strict=True):
-            group.update(deepcopy(told))
+        assert self._received is not None, "the leader has handed over"
+        for group, options in zip(self._replica.optimizer.param_groups, self._received["options"], strict=True):
+            group.update(deepcopy(options))
         self._registered.go_on()

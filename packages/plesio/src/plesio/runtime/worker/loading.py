@@ -23,7 +23,7 @@ class BatchSource(Protocol):
     """The source of a worker's next samples."""
 
     @property
-    def turned(self) -> bool:
+    def redealt(self) -> bool:
         """True if the next samples are dealt otherwise: batches that a loader has drawn ahead must not be used."""
         ...
 
@@ -77,7 +77,7 @@ class SynchronousBatches:
         """Samples that are too few for a round."""
 
     @property
-    def turned(self) -> bool:
+    def redealt(self) -> bool:
         """True if the remaining samples have been divided anew, in another group."""
         return self._rounds.generation != self._generation
 
@@ -99,13 +99,13 @@ class SynchronousBatches:
 
     def remainder(self) -> Remainder:
         """Return the samples that were not trained on."""
-        if self.turned:
+        if self.redealt:
             self._begin()
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
 
     def wait(self) -> bool:
         """Tell whether there is more: only where the rest has been divided anew."""
-        if self.turned:
+        if self.redealt:
             self._begin()
             return True
         if self._num_short:
@@ -153,7 +153,7 @@ class LeasedBatches:
         source: The source of leases.
     """
 
-    turned = False
+    redealt = False
 
     def __init__(self, source: BlockSource) -> None:
         self._source = source
@@ -298,7 +298,7 @@ def shard(
                 size, samples = feed.sizes.popleft()
                 source.taken(size)
                 yield Given(batch, size, samples)
-                if source.turned:
+                if source.redealt:
                     break
             begun_s = now_s()
             more = source.wait()

@@ -20,8 +20,7 @@ from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
-from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.step_times import StepTimes
+from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worker.world import World
@@ -83,8 +82,8 @@ class BetweenSteps:
         """Take the checkpoint that is due, if one is, and return the next batch; None after the last one."""
         self._times.begin()
         with self._changes.ours():
-            # where the loop has turned, a new loader begins first, and draws a random number
-            if self._checkpoint is not None and (source is None or not source.turned):
+            # where samples are dealt anew, another loader begins first, and draws a random number
+            if self._checkpoint is not None and (source is None or not source.redealt):
                 self._checkpoint()
             return next(batches, None)
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from plesio.core.errors import DataError
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.plans import Block, PlanFigures, Span, cut
+from plesio.runtime.worker.exchange.broadcasts import broadcast_text
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.loading import BlockSource, LeasedBatches
 
@@ -48,19 +49,13 @@ class Rack:
         """True if this worker speaks for the rack."""
         return self.group.rank == 0
 
-    def tell(self, said: M | None, kind: type[M]) -> M | None:
+    def broadcast(self, message: M | None, kind: type[M]) -> M | None:
         """Return the leader's value, a message of this type or None, on all of the rack; all call it together.
 
         The others' values do not matter.
         """
-        values = None if said is None else encode(said)[1]
-        text = torch.tensor(list(json.dumps(values).encode()), dtype=torch.uint8)
-        length = torch.tensor([len(text)])
-        self.group.broadcast(length)
-        if not self.leads:
-            text = torch.empty(int(length), dtype=torch.uint8)
-        self.group.broadcast(text)
-        found = json.loads(bytes(text.tolist()))
+        text = json.dumps(None if message is None else encode(message)[1])
+        found = json.loads(broadcast_text(text, group=self.group, source=0))
         return None if found is None else decode(kind_of(kind), found, kind, peer="the rack's leader")
 
 
@@ -176,7 +171,7 @@ class RackBatches:
         rack: Its workers.
     """
 
-    turned = False
+    redealt = False
 
     def __init__(self, whole: LeasedBatches, *, rack: Group) -> None:
         self._whole = whole

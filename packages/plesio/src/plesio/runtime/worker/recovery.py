@@ -28,23 +28,17 @@ from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan, leader_of, sources_of
 from plesio.protocol.to_server import Regrouped
 from plesio.protocol.to_worker import Regroup, Steering
+from plesio.runtime.worker.exchange.broadcasts import broadcast_bytes, broadcast_text
 from plesio.runtime.worker.exchange.exchange import HeldSteps
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.state_copy import average_state
-from plesio.runtime.worker.exchange.takeover import (
-    Apply,
-    copied_optimizer,
-    copied_replica,
-    mean_replica,
-    tell_bytes,
-    tell_text,
-)
+from plesio.runtime.worker.exchange.takeover import Apply, copied_optimizer, copied_replica, mean_replica
 from plesio.runtime.worker.handover import Handover, packed, unpacked
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
-from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["Recovery", "Regroupable"]
@@ -159,7 +153,7 @@ class Recovery:
 
     @property
     def due(self) -> bool:
-        """True if the group is no more, as far as this worker has been told."""
+        """True if the group is no more, as far as this worker has been received."""
         return self._world.cut_off
 
     def cuts_off(self, error: BaseException) -> bool:
@@ -268,19 +262,19 @@ class Recovery:
         """Form the group, agree, and apply; the worker has been waiting ``since_s``."""
         positions, place = regroup.positions, leader_of(regroup.positions)
         group = self._world.form(regroup, device_type=self._replica.device_type)
-        said = self._agreement(regroup) if group.rank == place else ""
-        said = json.loads(tell_text(said, group=group, source=place))
+        text = self._agreement(regroup) if group.rank == place else ""
+        agreement = json.loads(broadcast_text(text, group=group, source=place))
         memory = None
         if None in positions:
-            memory = self._tell(group, leader=place)["exchange"]
-            if said["how"].startswith("mean"):
+            memory = self._hand_over(group, leader=place)["exchange"]
+            if agreement["how"].startswith("mean"):
                 memory["own"] = None  # it was of one worker's steps
-        applies = self._stage(group, how=said["how"], leader=place, weight=self._weight(regroup, group.rank))
+        applies = self._stage(group, how=agreement["how"], leader=place, weight=self._weight(regroup, group.rank))
         clock, plan = common_clock(positions), common_plan(positions)
         left = Unfinished(
-            remainder=None if said["remainder"] is None else from_values(said["remainder"], Remainder),
-            samples=said["samples"],
-            dropped=said["dropped"],
+            remainder=None if agreement["remainder"] is None else from_values(agreement["remainder"], Remainder),
+            samples=agreement["samples"],
+            dropped=agreement["dropped"],
         )
         for apply in applies:
             apply()
@@ -296,7 +290,7 @@ class Recovery:
         self._exchange.regrouped(regroup.steer, memory=memory)
         self._handover.schedules.meet(max(one.scheduled for one in positions if one is not None))
 
-    def _tell(self, group: Group, *, leader: int) -> dict[str, Any]:
+    def _hand_over(self, group: Group, *, leader: int) -> dict[str, Any]:
         """Bring to joining workers all that they need of the leader; they take it at once.
 
         Raises:
@@ -308,17 +302,17 @@ class Recovery:
         if group.rank == leader:
             self._handover.warn(self._timeline.meter.warn)
             try:
-                data = packed({**self._handover.tell(), "exchange": self._exchange.memory()})
+                data = packed({**self._handover.state(), "exchange": self._exchange.memory()})
             except ConfigError as error:
                 data = packed({"problem": str(error), "exchange": None})
-        told = unpacked(tell_bytes(data, group=group, source=leader))
-        if self._late and "problem" in told:
-            raise ConfigError(f"this worker cannot join the run: {told['problem']}")
+        received = unpacked(broadcast_bytes(data, group=group, source=leader))
+        if self._late and "problem" in received:
+            raise ConfigError(f"this worker cannot join the run: {received['problem']}")
         if self._late:
             replica()
             optimizer()
-            self._handover.take(told)
-        return told
+            self._handover.take(received)
+        return received
 
     def _done(self, regroup: Regroup) -> list[int]:
         """Count, for each rank of the former group, the rounds that a source's replica holds, as a source sees it."""

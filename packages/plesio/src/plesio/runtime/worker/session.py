@@ -41,8 +41,7 @@ from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Stateful
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.session_parts import SessionParts
-from plesio.runtime.worker.step_clock import StepClock
-from plesio.runtime.worker.step_times import StepTimes
+from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import World

@@ -5,24 +5,22 @@ store they are leased, by each worker or by a rack as one, and only the rack of 
 metric. `StagedSharing` (`plesio.runtime.worker.staged_batches`) is the third: it goes from one to the other.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
+from plesio.runtime.worker.exchange.broadcasts import broadcast_metric
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.store_client import Leases, StoreClient
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.rack_batches import Rack, RackBatches, RackBlocks, figures_for_racks
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepClock
 
-__all__ = ["ByLeases", "InRounds", "Leaser", "Leasing", "Sharing", "tell_metric"]
+__all__ = ["ByLeases", "InRounds", "Leaser", "Leasing", "Sharing"]
 
 
 class Sharing(Protocol):
@@ -47,24 +45,6 @@ class Sharing(Protocol):
         ...
 
 
-def tell_metric(found: Found, group: Group) -> Found:
-    """Broadcast rank 0's result to the group; all of it call this."""
-    several = json.dumps(found).encode() if isinstance(found, dict) else b""
-    single = float("nan") if found is None or isinstance(found, dict) else found
-    value = torch.tensor([single, len(several)], dtype=torch.float64)
-    group.broadcast(value)
-    if not value[1]:
-        return float(value[0])
-    told = (
-        torch.zeros(int(value[1]), dtype=torch.uint8)
-        if not several
-        else torch.frombuffer(bytearray(several), dtype=torch.uint8)
-    )
-    group.broadcast(told)
-    said: dict[str, float] = json.loads(told.numpy().tobytes())
-    return said
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRounds:
     """Samples in fixed rounds of all ranks.
@@ -85,7 +65,7 @@ class InRounds:
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
         """Return rank 0's metric."""
-        return find() if self.group is None else tell_metric(find(), self.group)
+        return find() if self.group is None else broadcast_metric(find(), self.group)
 
 
 class Leaser(Protocol):
@@ -121,11 +101,11 @@ class Leasing:
         if number is None or (rack is not None and not rack.leads):
             found = find()
         else:
-            with self.client.turn(number) as known:
+            with self.client.evaluating(number) as known:
                 found = find() if known is None else known
         if rack is None or (number is None and not rack.evaluates):
             return found
-        return tell_metric(found, rack.group)
+        return broadcast_metric(found, rack.group)
 
     def batches(
         self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None

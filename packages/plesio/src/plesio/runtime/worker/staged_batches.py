@@ -17,12 +17,13 @@ from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures, Remainder, Span
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Turn
+from plesio.runtime.worker.exchange.broadcasts import broadcast_metric
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.rack_batches import Rack, RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.sharing import Leaser, Leasing, tell_metric
+from plesio.runtime.worker.sharing import Leaser, Leasing
 
 __all__ = ["StagedBatches", "StagedSharing", "Stages", "standing"]
 
@@ -96,9 +97,9 @@ class StagedBatches:
         )
 
     @property
-    def turned(self) -> bool:
+    def redealt(self) -> bool:
         """True if the next samples are dealt otherwise, or not at all for now."""
-        return self._moved or self._stopped or self._current.turned
+        return self._moved or self._stopped or self._current.redealt
 
     @property
     def _stopped(self) -> bool:
@@ -204,7 +205,7 @@ class StagedSharing:
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
         """Return rank 0's metric, on all ranks of a collective; on the store see `Leasing.share_metric`."""
         if self._stages.meets:
-            return tell_metric(find(), self._group)
+            return broadcast_metric(find(), self._group)
         return self._leasing.share_metric(find, number=number, rack=self._stages.rack)
 
 

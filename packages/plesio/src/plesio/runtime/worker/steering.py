@@ -27,7 +27,7 @@ class ServerSteering:
 
     def review(self, review: Reviewed) -> None:
         """Report what this worker saw."""
-        self._client.tell(Review(event=review))
+        self._client.send(Review(event=review))
 
     def steer(self) -> Steering:
         """Wait for the answer to the last review."""
@@ -35,8 +35,8 @@ class ServerSteering:
 
     def news(self, rack: Rack | None) -> Steering | None:
         """Return the answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
-        news = self._client.heard(Steering) if rack is None or rack.leads else None
-        return news if rack is None else rack.tell(news, Steering)
+        news = self._client.received(Steering) if rack is None or rack.leads else None
+        return news if rack is None else rack.broadcast(news, Steering)
 
     def books(self) -> Books:
         """Fetch all pages of the run's books, after the order to take a checkpoint; this worker saves them."""
@@ -47,16 +47,16 @@ class ServerSteering:
 
     def enter_store(self, standing: Standing) -> None:
         """Report that this worker stands still and the store has its state; return when all have reported so."""
-        self._client.tell(standing)
+        self._client.send(standing)
         self._client.await_message(Entered, check=self._check)
 
     def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
         """Report that this worker has handed in all it had; return when the server has decided how it goes on."""
         turn = None
         if rack is None or rack.leads:
-            self._client.tell(standing)
+            self._client.send(standing)
             turn = self._client.await_message(Turn)
         if rack is not None:  # one speaks for a rack, so that all of it hear the same
-            turn = rack.tell(turn, Turn)
+            turn = rack.broadcast(turn, Turn)
         assert turn is not None
         return turn

@@ -1,4 +1,4 @@
-"""When a worker's steps begin and end: the marks that split its time, and the clock of its training.
+"""When a worker's steps begin and end: its clock, the marks that split its time, and the clock of its training.
 
 Time is split at two marks in every step: the end of the last one (computing begins) and the moment the gradient is
 complete (exchanging begins). The training clock stands still where the worker does something beside its steps.
@@ -13,9 +13,37 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["StepTimes"]
+__all__ = ["StepClock", "StepTimes"]
 
 _log = logging.getLogger(__name__)
+
+
+class StepClock:
+    """A worker's clock: the steps that it has finished, or the place in the run from which it was let go on.
+
+    All parts of a worker read it; its session moves it at the end of a step, and when it is admitted.
+
+    >>> clock = StepClock()
+    >>> clock.go_on_from(7)
+    >>> clock.finish(clock.finished + 1)
+    >>> clock.finished
+    8
+    """
+
+    __slots__ = ("finished",)
+
+    def __init__(self) -> None:
+        self.finished = 0
+        """The last step that is finished; only the clock's methods move it."""
+
+    def finish(self, clock: int) -> None:
+        """Move to step ``clock``, which is finished."""
+        assert clock == self.finished + 1, f"step {clock} follows step {self.finished}"
+        self.finished = clock
+
+    def go_on_from(self, clock: int) -> None:
+        """Go on at ``clock``: the worker is admitted, or all go on together."""
+        self.finished = clock
 
 
 class StepTimes:
@@ -78,7 +106,7 @@ class StepTimes:
         self._marked_s = self._now_s()
 
     def stepped(self, clock: int, *, samples: int, loss: float | None) -> None:
-        """Step ``clock`` is finished."""
+        """Record that step ``clock`` is finished."""
         timeline, ended_s = self._timeline, self._now_s()
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((ended_s - self._entered_s) - (timeline.exchanged_s - self._exchanged_s))

@@ -180,9 +180,9 @@ class DistributedWorld:
         self._heartbeat.begin(
             self._timeline.meter, abort=self._abort, hold=self._brake.hold, lost=self._note_lost, on_server_lost=on_lost
         )
-        self.client.tell(join)
+        self.client.send(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
-            self.client.tell(BooksPage(text=page))
+            self.client.send(BooksPage(text=page))
         started = self.client.await_message(
             Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.assure_all_come
         )
@@ -280,10 +280,10 @@ class DistributedWorld:
 
     def await_regroup(self, position: Position | None, *, agreed: bool) -> Regroup:
         """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
-        self.client.tell(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
+        self.client.send(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
         regroup = self.client.await_message(Regroup)
         for kind in (Steering, Books):
-            while self.client.heard(kind) is not None:
+            while self.client.received(kind) is not None:
                 pass  # it was meant for the group that is no more
         return regroup
 
@@ -306,7 +306,7 @@ class DistributedWorld:
 
     def regrouped(self, regrouped: Regrouped) -> None:
         """Report that the new group is there."""
-        self.client.tell(regrouped)
+        self.client.send(regrouped)
         if self._without is not None:
             self._without.regrouped(regrouped)
 
@@ -315,13 +315,13 @@ class DistributedWorld:
     ) -> None:
         """Enter evaluations in the records."""
         points = tuple(evaluations)
-        self.client.tell(Evaluations(evaluations=points, parameters_sha256=parameters_sha256, number=number))
+        self.client.send(Evaluations(evaluations=points, parameters_sha256=parameters_sha256, number=number))
         if self._without is not None:
             self._without.evaluated(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
         """Ask for a checkpoint."""
-        self.client.tell(SaveRequest())
+        self.client.send(SaveRequest())
 
     def leave(self) -> None:
         """End this worker's training; the one that evaluates waits for the others."""
@@ -335,7 +335,7 @@ class DistributedWorld:
         if self._result is not None:
             return self._result
         try:
-            self.client.tell(ResultRequest(report=self._timeline.meter.take() if tells else None))
+            self.client.send(ResultRequest(report=self._timeline.meter.take() if tells else None))
             result = self.client.await_message(Result).result
         except TransportError as error:
             return self._goes_on_without(error).so_far()
@@ -367,7 +367,7 @@ class DistributedWorld:
         try:
             if self._heartbeat is not None:
                 self._heartbeat.quiet()
-                self.client.tell(Goodbye(status=status, error=error, report=self._timeline.meter.take()))
+                self.client.send(Goodbye(status=status, error=error, report=self._timeline.meter.take()))
                 # the run ends for all at once; a failing worker does not wait for those that go on, nor for those that
                 # wait for it: Gloo wakes them when this process has ended, and they know of the error by then
                 failing_s = FAREWELL_S if self.terms.policy.has_collectives else GOODBYE_S

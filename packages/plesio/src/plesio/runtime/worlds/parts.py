@@ -35,7 +35,7 @@ from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.steering import ServerSteering
-from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.distributed import DistributedWorld
 

@@ -1,9 +1,9 @@
 """The end of a run on a collective whose server is lost: its workers put the records together by themselves.
 
 A server of such a run holds no parameters and decides nothing but who goes on after a loss. What it knows of the run
-the workers have told it, and each of them keeps what it has told (`plesio.runtime.worker.history`). So the workers go
-on, and when all have trained, each tells all others its figures, and the first of them writes the results. They hear
-of the loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way
+the workers have reported, and each of them keeps its reports (`plesio.runtime.worker.history`). So the workers go
+on, and when all have trained, each tells all others its figures, and the first of them writes the results. They notice
+the loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way
 because of it until its own training is over, and then all of them do.
 
 What only the server knew is not in the results: what a worker that was lost before had reported (its samples count all
@@ -22,8 +22,8 @@ from plesio.policies import Policy
 from plesio.protocol.figures import Report, RunInfo
 from plesio.protocol.to_server import Regrouped
 from plesio.runtime.coordinator.ledger import Ledger
+from plesio.runtime.worker.exchange.broadcasts import broadcast_text
 from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.takeover import tell_text
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 
@@ -114,21 +114,21 @@ class WithoutServer:
         own = _Figures(worker=self._worker, rack=self._rack, report=report, regrouped=regrouped)
         try:
             text = json.dumps(to_values(own))
-            texts = [tell_text(text, group=group, source=source) for source in range(group.size)]
+            texts = [broadcast_text(text, group=group, source=source) for source in range(group.size)]
             if group.rank == 0:
-                told = [from_values(json.loads(text), _Figures) for text in texts]
-                result = self._ledger(told, members=members).result(status="finished")
+                figures = [from_values(json.loads(text), _Figures) for text in texts]
+                result = self._ledger(figures, members=members).result(status="finished")
                 unwritten = self._write(result)
                 text = json.dumps({"result": result.to_json(), "unwritten": unwritten})
-            said = json.loads(tell_text(text, group=group, source=0))
+            answer = json.loads(broadcast_text(text, group=group, source=0))
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise TransportError(f"the job's server is lost, and then a worker was: no results ({reason})") from error
-        return RunResult.from_json(said["result"]), said["unwritten"]
+        return RunResult.from_json(answer["result"]), answer["unwritten"]
 
-    def _ledger(self, told: Sequence[_Figures], *, members: Sequence[int]) -> Ledger:
+    def _ledger(self, figures: Sequence[_Figures], *, members: Sequence[int]) -> Ledger:
         ledger = Ledger(policy=self._policy, info=self._info, num_workers=self._num_workers)
-        racks = {one.worker: one.rack for one in told}
+        racks = {one.worker: one.rack for one in figures}
         ledger.begin(0.0, rack_of=[racks.get(worker, 0) for worker in range(self._num_workers)])
         ledger.meet(dict.fromkeys(members, tuple(members)))
         ledger.evaluated(self._evaluations, parameters_sha256=self._parameters_sha256)
@@ -136,11 +136,11 @@ class WithoutServer:
         for worker in range(self._num_workers):
             if worker not in members:
                 ledger.lose(worker)
-        for one in told:
+        for one in figures:
             ledger.report(one.worker, one.report)
             if one.regrouped is not None:
-                said = one.regrouped
-                ledger.regrouped(members, samples=said.samples, own=said.own, dropped=said.dropped)
+                regrouped = one.regrouped
+                ledger.regrouped(members, samples=regrouped.samples, own=regrouped.own, dropped=regrouped.dropped)
         return ledger
 
     def _write(self, result: RunResult) -> str | None:

@@ -109,7 +109,7 @@ class Replica:
         self._holder: Holder | None = None
         self._cutter: Cutter | None = None
         self._list_tensors()
-        self._num_held = self._num_in_optimizer()
+        self._num_held = sum(len(group["params"]) for group in optimizer.param_groups)
         # the first and the last parameter: a model that is converted has both converted
         ends = next(iter(self.parameters)), next(reversed(self.parameters))
         self._begun_as = [(name, p.dtype, p.device.type) for name in ends for p in (self.parameters[name],)]
@@ -153,9 +153,6 @@ class Replica:
         if self._holder is not None:
             self._holder.replaced()
 
-    def _num_in_optimizer(self) -> int:
-        return sum(len(group["params"]) for group in self.optimizer.param_groups)
-
     def odd_gradients(self, *, looks: bool) -> Iterator[str]:
         """Yield lines on a step without a gradient, and, at the first, on gradients that a scaler has scaled.
 
@@ -190,10 +187,11 @@ class Replica:
                     f'"{name}" was frozen when this session began and requires a gradient now, and a session trains '
                     "what it began with; close it and join anew, or let it require a gradient from the start"
                 )
-        if self._num_in_optimizer() != self._num_held:
+        num_now = sum(len(group["params"]) for group in self.optimizer.param_groups)
+        if num_now != self._num_held:
             raise TaskError(
                 f"the optimizer held {self._num_held} parameters when this session began and holds "
-                f"{self._num_in_optimizer()} now; close the session and join anew, or give it all from the start"
+                f"{num_now} now; close the session and join anew, or give it all from the start"
             )
 
     @property

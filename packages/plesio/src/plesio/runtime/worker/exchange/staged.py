@@ -52,7 +52,7 @@ from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, standing
-from plesio.runtime.worker.step_clock import StepClock
+from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageParts", "StagedExchange"]

@@ -104,7 +104,7 @@ class StoreClient:
         self._evaluates: bool | None = None
         self._snapshots: list[Snapshot] = []
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a control message to server 0."""
         self.endpoints[0].send_control(*encode(message))
 
@@ -129,8 +129,8 @@ class StoreClient:
             PlesioError: The run cannot go on, or the server refused the request.
         """
         deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
-        while (message := self.heard(kind)) is None:
-            if (failed := self.heard(Failed)) is not None:
+        while (message := self.received(kind)) is None:
+            if (failed := self.received(Failed)) is not None:
                 raise TransportError(failed.message)
             if deadline_s is not None and self._clock.now_s() > deadline_s:
                 waited_for = kind.__name__.lower()
@@ -141,7 +141,7 @@ class StoreClient:
             self._wait(0)
         return message
 
-    def heard(self, kind: type[M]) -> M | None:
+    def received(self, kind: type[M]) -> M | None:
         """Return a control message of this type that came while something else was waited for, if there is one."""
         messages = self._controls[kind]
         if not messages:
@@ -152,7 +152,7 @@ class StoreClient:
 
     def ignore_next(self, kind: type[Message]) -> None:
         """Ignore the next control message of this type: its question is no longer asked."""
-        if self.heard(kind) is None:
+        if self.received(kind) is None:
             self._ignored[kind] += 1
 
     def _wait(self, server: int) -> None:
@@ -256,12 +256,12 @@ class StoreClient:
     def tell_finished(self) -> None:
         """Report samples that have no update of their own."""
         for plan, block, num_samples in self.take_finished():
-            self.tell(Finish(plan=plan, block=block, num_samples=num_samples))
+            self.send(Finish(plan=plan, block=block, num_samples=num_samples))
 
     def not_finite(self, *, clock: int, base_version: int) -> None:
         """Report that there is no update at this clock because it was not finite."""
         head = UpdateHead(worker=self._rank, clock=clock, base_version=base_version)
-        self.tell(NotFinite(event=head, finished=self.take_finished()))
+        self.send(NotFinite(event=head, finished=self.take_finished()))
 
     def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
         """Pull the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
@@ -310,19 +310,19 @@ class StoreClient:
             samples: Of all workers, in collectives.
             check: Called while waiting; raises when there is more to do.
         """
-        self.tell(Leave(samples=samples))
+        self.send(Leave(samples=samples))
         self._evaluates = self.await_message(MayLeave, check=check).evaluates
 
     @contextmanager
-    def turn(self, number: int) -> Iterator[Found]:
+    def evaluating(self, number: int) -> Iterator[Found]:
         """Give the result that another worker finds in this evaluation; if it is None, this one evaluates in here."""
-        self.tell(EvaluationRequest(number=number))
+        self.send(EvaluationRequest(number=number))
         known = self.await_message(KnownEvaluation).evaluation
         before, self._evaluates = self._evaluates, known is None
         try:
             yield None if known is None else known.found
         except BaseException:
-            self.tell(Evaluations(evaluations=(), parameters_sha256=None, number=number))
+            self.send(Evaluations(evaluations=(), parameters_sha256=None, number=number))
             raise
         finally:
             self._evaluates = before
@@ -371,7 +371,7 @@ class Leases:
         if idle:
             self._before_rest()
             self._client.tell_finished()  # what the loop took and made no step of
-        self._client.tell(LeaseRequest(plan=self._plan, idle=idle, figures=self._figures))
+        self._client.send(LeaseRequest(plan=self._plan, idle=idle, figures=self._figures))
         self._asked = True
 
     def receive(self) -> Block | None:
@@ -394,4 +394,4 @@ class Leases:
             self._asked = False
             self._client.ignore_next(Lease)  # not waited for: the worker may be on its way out
         self._client.tell_finished()  # their update is still this worker's to push
-        self._client.tell(Release())
+        self._client.send(Release())

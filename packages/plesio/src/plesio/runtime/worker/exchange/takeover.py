@@ -1,6 +1,6 @@
 """How workers that go on in a new group come to the same state: what is staged here is applied when all of it is there.
 
-Nothing of a replica changes before that, so a worker that is cut off once more stands where it stood.
+Nothing of a replica changes before that, so a worker that is cut off once more is where it was.
 """
 
 import json
@@ -10,29 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plesio.runtime.worker.exchange.broadcasts import broadcast_text
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Apply", "copied_optimizer", "copied_replica", "mean_replica", "tell_bytes", "tell_text"]
+__all__ = ["Apply", "copied_optimizer", "copied_replica", "mean_replica"]
 
 Apply = Callable[[], None]
 """Makes what was staged the replica's."""
-
-
-def tell_text(text: str, *, group: Group, source: int) -> str:
-    """Return the source's text on all of the group; all call it."""
-    return tell_bytes(text.encode(), group=group, source=source).decode()
-
-
-def tell_bytes(data: bytes, *, group: Group, source: int) -> bytes:
-    """Return the source's bytes on all of the group; all call it."""
-    length = torch.tensor([len(data)])
-    group.broadcast(length, source=source)
-    tensor = torch.empty(int(length), dtype=torch.uint8)
-    if group.rank == source:
-        tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    group.broadcast(tensor, source=source)
-    return tensor.numpy().tobytes()
 
 
 @torch.no_grad()
@@ -66,7 +51,7 @@ def copied_optimizer(replica: Replica, group: Group, *, source: int) -> Apply:
     """Fetch the state of the source's optimizer; learning rates and other options stay each worker's own."""
     state = replica.optimizer.state
     own = [[_row(key, value) for key, value in state.get(p, {}).items()] for p in replica.parameters.values()]
-    table: list[list[list[Any]]] = json.loads(tell_text(json.dumps(own), group=group, source=source))
+    table: list[list[list[Any]]] = json.loads(broadcast_text(json.dumps(own), group=group, source=source))
     copies: list[dict[str, Any]] = []
     for parameter, rows in zip(replica.parameters.values(), table, strict=True):
         copies.append(copy := {})
