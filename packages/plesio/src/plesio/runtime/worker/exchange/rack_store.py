@@ -19,7 +19,7 @@ import torch
 from plesio.runtime.worker.exchange.exchange import SharedState, StepProgress
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.store import Answer, StoreExchange
+from plesio.runtime.worker.exchange.store import StoreAnswer, StoreExchange
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 from plesio.runtime.worker.timeline import WorkerTimeline
 
@@ -132,7 +132,7 @@ class RackStoreExchange:
                 for parameter, part in zip(alike, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
         credit, waited_s, halted, samples = sent.tolist()
-        store.take_answer(Answer(int(credit), waited_s, bool(halted), int(samples)))
+        store.take_answer(StoreAnswer(int(credit), waited_s, bool(halted), int(samples)))
         return float(waited_s)
 
     def flush(self) -> None:

@@ -30,10 +30,10 @@ from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 from plesio.runtime.worker.exchange.stored_state import StoredState
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Answer", "StoreExchange"]
+__all__ = ["StoreAnswer", "StoreExchange"]
 
 
-class Answer(NamedTuple):
+class StoreAnswer(NamedTuple):
     """The answer to an exchange, less the parameters.
 
     Attributes:
@@ -87,7 +87,7 @@ class StoreExchange:
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
-        self.answer = Answer()
+        self.answer = StoreAnswer()
         """The answer to the last exchange."""
         self._fetched_snapshots = len(client.snapshots())
         self._steps = ServerSteps(
@@ -112,7 +112,7 @@ class StoreExchange:
         """Take note that the stage that the exchange is for goes on after all."""
         self.answer = self.answer._replace(halted=False)
 
-    def take_answer(self, answer: Answer) -> None:
+    def take_answer(self, answer: StoreAnswer) -> None:
         """Take over the answer to another worker, which exchanges for this one."""
         self.answer, self._client.samples = answer, answer.samples
 
@@ -270,7 +270,7 @@ class StoreExchange:
     def _merge(self, replies: Sequence[Reply]) -> None:
         self.stored.merge(replies)
         self._version = min(reply.version for reply in replies)
-        self.answer = Answer(
+        self.answer = StoreAnswer(
             credit=min(reply.credit for reply in replies),
             waited_s=self.answer.waited_s,
             halted=any(reply.halted for reply in replies),
