@@ -76,7 +76,7 @@ def test_a_machine_that_hears_again_begins_its_log_anew(tmp_path: Path) -> None:
     writer = LogWriter(path, policy=POLICY, on_failure=print)
     recorder = Recorder(POLICY, entries=writer, keeps_events=True)
     recorder.handle(Joined(worker=7))
-    recorder.hear_again([Joined(worker=0)], clock=12)
+    recorder.resume([Joined(worker=0)], clock=12)
     writer.close()
     log = read_log(path)
     assert (log.clock, [entry.event for entry in log.entries]) == (12, [Joined(worker=0)])

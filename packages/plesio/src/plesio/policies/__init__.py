@@ -10,16 +10,16 @@ local_sgd       train alone for H steps, then average; with a delay, behind the 
 post_local_sgd  torch's own: gradients for a while, then parameters every H steps         barrier
 hierarchical    one policy within a rack, another between racks                           the outer's
 ssp             never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
-asp             nobody waits                                                              asynchronous
+asp             no worker waits                                                           asynchronous
 switch          one policy after another, by a schedule                                   steered
 adaptive        finds period, delay and shares while training                             steered
 interruptible   another policy, whose workers can be made to stand still together         steered
 ==============  ========================================================================  ==========================
 
-`events` and `policy` are the interface to the worlds, `schedule` is what a worker decides by its clock alone,
-`steered` changes from one policy to another, `weighting` counts updates by staleness, `compression` is what an exchange
-sends of one, `torch_hook` names what torch sends instead, `spec` is the text form, and `replay` records a machine and
-checks a record.
+`events` and `policy` are the interface to the worlds, `schedule` has the decisions that a worker makes by its clock
+alone, `steered` changes from one policy to another, `weighting` counts updates by staleness, `compression` shortens
+them, `torch_hook` names torch's own compressions, `spec` is the text form, and `replay` records a machine and checks a
+record.
 """
 
 from plesio.policies.adaptive import Adaptive

@@ -73,10 +73,10 @@ class AsynchronousMachine:
     """Applies each update on arrival and keeps everyone within ``bound`` steps of the slowest.
 
     Args:
-        bound: s, the largest lead; ``math.inf`` for none.
-        update: Kind of an update; decides how the steps it covers count.
+        bound: s, the largest lead in steps; ``math.inf`` for none.
+        update: Kind of an update; it decides how the steps that it covers count.
         weighting: Weight by staleness.
-        rate: Whether the workers share the rate of a synchronous step, or each has all of it.
+        rate: ``divided`` if the workers share the rate of a synchronous step, ``undivided`` if each has all of it.
         clock: Clock at which the workers begin.
     """
 
@@ -180,7 +180,7 @@ class AsynchronousMachine:
     def _raise_floor(self) -> tuple[Action, ...]:
         """Follow the slowest live worker; return the credit that this gives the others."""
         before = self._floor
-        # With nobody left the floor stays where the last one stood: whoever comes next goes on from there.
+        # without live workers the floor stays, and the next one to join goes on from there
         self._floor = min(self._clocks.values(), default=before)
         if self._floor == before or math.isinf(self._bound):
             return ()

@@ -88,9 +88,9 @@ class Delayed(PeriodicSchedule):
 class DelayedMachine(BarrierMachine):
     """Completes the round of every step when all live workers have contributed to it; d more may be open.
 
-    Invariants, beside the barrier's: an update of the round at clock c was computed when the rounds up to c - 1 - d had
-    been applied, so its staleness is the number of versions that the d rounds before its own have made: d, less those
-    that made none (all updates refused) or were before the first.
+    Invariants, beside those of the barrier: an update of the round at clock c was computed when the rounds up to c - 1
+    - d had been applied, so its staleness is the number of versions that the d rounds before its own have made: d, less
+    those that made none (all updates refused) or were before the first.
 
     Args:
         delay: d.

@@ -44,7 +44,7 @@ class _Tagged(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower
 
 
 class LeaveReason(StrEnum):
-    """Why a worker is no longer there."""
+    """Reason for a worker's departure."""
 
     CLOSED = "closed"
     """It ended its session."""
@@ -57,7 +57,7 @@ class LeaveReason(StrEnum):
 
 
 class RefuseReason(StrEnum):
-    """Why an update does not reach the parameters."""
+    """Reason for which an update does not reach the parameters."""
 
     NOT_FINITE = "not_finite"
     """The update holds NaN or infinity."""
@@ -72,7 +72,7 @@ class Joined(_Tagged, frozen=True, kw_only=True):
 
     Attributes:
         worker: The worker.
-        num_workers: How many workers' work its updates are: that of its whole rack, where racks are what exchanges.
+        num_workers: Number of workers whose work its updates contain: those of its rack, if racks exchange.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("num_workers",)
@@ -121,27 +121,27 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         blocked_s: Seconds that each of them stood still in an exchange.
         loss: Mean over the steps that had a finite one; infinite if none had, NaN if there is none.
         learning_rate: Rate of the first parameter group.
-        momentum: The optimizer's: the largest of its parameter groups, or Adam's beta1.
-        normalises: Whether the optimizer divides by the gradients' size, as Adam does.
-        shares_moments: Whether local steps can leave what it remembers as the mean gradient would (`LocalSGD.moments`);
-            left out of logs where they cannot.
+        momentum: Momentum of the optimizer: the largest of its parameter groups, or Adam's beta1.
+        normalises: True if the optimizer divides by the gradients' size, as Adam does.
+        shares_moments: True if local steps can keep the moments of the mean gradient (`LocalSGD.moments`); left out of
+            logs if they cannot.
         num_refused: Steps whose gradient or loss was not finite.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: The gradient's squared norm, and then its sketch, for each sampled step in order.
         exchanges: For each exchange that ran behind or between the steps: the clock of the step after which the worker
             began it, and the seconds from there until it was complete.
-        progress: Share of all samples that are done; below 0 if their number is unknown. On the store
-            what it would be if all had trained on as many as this worker.
-        can_push: Whether the store's servers could step for this worker: they are there, and run its optimizer.
-        rack: Number of the rack that the worker is in; left out of logs where it is 0, as in those of before racks.
-        position: Sketch of the worker's parameters; empty, and left out of logs, where no guard asks for it.
+        progress: Share of all samples that are done; below 0 if their number is unknown. On the store it is the share
+            if all had trained on as many as this worker.
+        can_push: True if the store's servers could step for this worker: they are there, and run its optimizer.
+        rack: Number of the worker's rack; left out of logs if it is 0, as in those of before racks.
+        position: Sketch of the worker's parameters; empty, and left out of logs, if no guard asks for it.
         summed_rate: The learning rates of the first parameter group, over all steps since the last review.
         sparse_bytes: For sparse gradients: bytes of the parameters whose gradients are dense, of those whose gradients
             are sparse, and of the rows that a step has touched; empty, and left out of logs, elsewhere.
         low_rank_share: Bytes of the dense gradients in low rank (`adaptive.system.setting.Sent`), as a share
-            of those in full; left out of logs where it is 1, as in those of before low rank.
-        writes: Whether the script writes into parameters by itself, so that what they come to must count once; left out
-            of logs where it does not.
+            of those in full; left out of logs if it is 1, as in those of before low rank.
+        writes: True if the script writes into parameters by itself, so that each of their moves must count once; left
+            out of logs if it does not.
     """
 
     omits: ClassVar[tuple[str, ...]] = (
@@ -194,7 +194,7 @@ class Ready(_Tagged, frozen=True, kw_only=True):
     Attributes:
         worker: The worker.
         clock: Steps that it has finished.
-        speaker: Worker that represents it in the stage that begins, where racks share the store; None if it does
+        speaker: Worker that represents it in the stage that begins, if racks share the store; None if it represents
             itself.
     """
 
@@ -209,7 +209,7 @@ class Pause(_Tagged, frozen=True, kw_only=True):
     """All are to stand still together, as soon as they can, and to go on as they were; only under a changing policy.
 
     At that moment nothing is on its way and all replicas are equal: it is when a checkpoint is taken (`Steer.save`),
-    and when those who have come to a stage on the store are taken in.
+    and when workers that have come to a stage on the store are taken in.
 
     Attributes:
         reason: Purpose, in a sentence.
@@ -224,7 +224,7 @@ class Resumed(_Tagged, frozen=True, kw_only=True):
     """The workers of a collective go on in a new group; only under a policy that changes while it runs.
 
     Attributes:
-        clock: From which all go on. Some may have been a step behind.
+        clock: Clock from which all go on. Some may have been a step behind.
     """
 
     clock: int
@@ -281,7 +281,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
 
 
 class Refuse(_Tagged, frozen=True, kw_only=True):
-    """The update is dropped and the worker is told why."""
+    """The update is dropped, and the worker gets the reason."""
 
     worker: int
     clock: int
@@ -289,21 +289,21 @@ class Refuse(_Tagged, frozen=True, kw_only=True):
 
 
 class Steer(_Tagged, frozen=True, kw_only=True):
-    """How all workers go on after the step that ends at ``clock``: the answer to a review.
+    """The course of all workers after the step that ends at ``clock``: the answer to a review.
 
     Attributes:
         clock: Until it has finished this step, no worker does anything differently.
         before: Spec of the policy up to there.
         policy: Spec of the policy under which the workers go on.
-        shares: By rank, the share of each round's samples that a worker takes; they add up to 1. Empty is equal shares.
+        shares: Shares of each round's samples, by rank; they add up to 1. Empty for equal shares.
         next_review: Clock of the next review.
         next_clock: Clock at which its answer holds.
-        keep: The workers keep a copy of their state as it is then.
-        restore: The workers go back to the state that they kept, the older one where they kept two.
-        alarm: Training diverged, and this is what is done about it.
-        save: The workers save their state as it is then: the answer to a `Pause`.
-        reason: A sentence: why.
-        inputs: The figures that it was decided from, by name.
+        keep: True if the workers keep a copy of their state as it is then.
+        restore: True if the workers go back to the state that they kept, the older one if they kept two.
+        alarm: True if training diverged; the other attributes are the response.
+        save: True if the workers save their state as it is then: the answer to a `Pause`.
+        reason: One sentence.
+        inputs: The figures behind the course, by name.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("alarm", "save")
@@ -330,7 +330,7 @@ class Stay(_Tagged, frozen=True, kw_only=True):
     """The workers go on as they were, those that `Halt` stopped too: there is no way to a collective any more.
 
     Attributes:
-        reason: A sentence: why; empty where that is nothing to tell.
+        reason: One sentence, or empty.
     """
 
     reason: str = ""

@@ -1,4 +1,4 @@
-"""The fields of a policy: checked when it is made, written out as its spec."""
+"""Fields of a policy: the checks when it is made, and their text in its spec."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,19 @@ __all__ = ["check_policy", "require_sent_in_full", "write_spec"]
 
 
 def check_policy(policy: Any, owner: str) -> None:
-    """Return when every field is what its type takes.
+    """Check that every field has a value of its type.
 
     Raises:
-        PolicySpecError: One is not.
+        PolicySpecError: A field has not.
     """
     check_fields(policy, owner, error=PolicySpecError)
 
 
 def require_sent_in_full(owner: str, *, compress: str) -> None:
-    """Return when nothing is compressed, which the store could not read.
+    """Check that nothing is compressed, which the store could not read.
 
     Raises:
-        PolicySpecError: Something is.
+        PolicySpecError: Updates are compressed.
     """
     if compress != "none":
         raise PolicySpecError(

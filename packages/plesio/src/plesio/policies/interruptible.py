@@ -49,42 +49,42 @@ class Interruptible(PeriodicSchedule):
 
     @property
     def first(self) -> Policy:
-        """The policy's own first."""
+        """The inner policy's first static policy."""
         return self.policy.first
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """The kind of update that the policy pushes."""
+        """Kind of update that the inner policy pushes."""
         return self.policy.pushes
 
     @property
     def bound(self) -> float:
-        """The policy's."""
+        """The inner policy's largest lead."""
         return self.policy.bound
 
     @property
     def synchronous(self) -> bool:
-        """True if every exchange of the policy waits for all."""
+        """True if every exchange of the inner policy waits for all."""
         return self.policy.synchronous
 
     @property
     def goes_by_racks(self) -> bool:
-        """True if the policy goes by racks."""
+        """True if the inner policy goes by racks."""
         return self.policy.goes_by_racks
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """True if the policy needs an optimizer at the servers."""
+        """True if the inner policy needs an optimizer at the servers."""
         return self.policy.needs_server_optimizer
 
     @property
     def most_servers(self) -> int | None:
-        """The policy's."""
+        """The inner policy's limit of servers."""
         return self.policy.most_servers
 
     @property
     def first_review(self) -> tuple[int, int]:
-        """Clock at which workers first report, and the one from which the answer holds."""
+        """Clocks of the first reports and of the answer to them."""
         return self.director().next_review(0)
 
     @property
@@ -94,7 +94,7 @@ class Interruptible(PeriodicSchedule):
 
     @property
     def title(self) -> str:
-        """The policy's."""
+        """The inner policy's title."""
         return self.policy.title
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
@@ -107,17 +107,17 @@ class Interruptible(PeriodicSchedule):
 
 
 class _Regular:
-    """Has workers report every `EVERY` steps on a collective, beside the reviews that another director asks for."""
+    """Requests reports every `EVERY` steps on a collective, beside the reviews of another director."""
 
     def __init__(self, director: Director) -> None:
         self._director = director
         self._policy = director.first
         self._due = False
-        """The next review is one of the other's."""
+        """True if the next review belongs to the other director."""
 
     @property
     def first(self) -> Policy:
-        """The other's."""
+        """The other director's first policy."""
         return self._director.first
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:

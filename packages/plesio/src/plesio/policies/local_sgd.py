@@ -97,7 +97,7 @@ class LocalSGD(PeriodicSchedule):
 
     @property
     def can_be_stage(self) -> bool:
-        """On the collective."""
+        """True on the collective."""
         return self.exchange == "collective"
 
     @property

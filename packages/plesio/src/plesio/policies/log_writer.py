@@ -3,9 +3,9 @@
     events.jsonl       a header and the first entries, `PLAIN_BYTES` of them
     events.jsonl.gz    the entries after these, compressed; long runs alone have it
 
-A machine can only be replayed from its beginning, so nothing is taken out of the front when the limit is reached. From
-there on the entries that say how a run went on are written (reviews, changes, who came and went), and the answers to
-updates are left out: the line ``{"left_out": "updates"}`` says where. `plesio.policies.read_log` reads both files.
+A machine can only be replayed from its beginning, so nothing is removed from the front when the limit is reached. From
+there on the entries on the course of the run are written (reviews, changes, joins and departures), and the answers to
+updates are left out: the line ``{"left_out": "updates"}`` marks the place. `plesio.policies.read_log` reads both files.
 """
 
 import json
@@ -24,7 +24,7 @@ LIMIT_BYTES = 2**28
 """Limit for a log on the disk: at some 20 bytes an update, a log of 10 million updates is whole."""
 PLAIN_BYTES = 2**24
 BATCH = 512
-"""Entries that are encoded and written together; what a crash loses at most."""
+"""Entries that are encoded and written together; the most that a crash loses."""
 _OF_UPDATES = (Apply, Grant, Refuse)
 
 
@@ -32,10 +32,10 @@ class LogWriter:
     """Writes the entries of one machine's log as they come; a disk that fills up ends the log, not the training.
 
     Args:
-        path: The file to write; what a run before has left there is replaced. None is nowhere.
-        policy: The machine's.
-        limit_bytes: Limit of both files together; what is rare is written beyond it.
-        on_failure: Told once, in a sentence, when the log cannot be written any more.
+        path: The file to write; an earlier run's is replaced. None is nowhere.
+        policy: The machine's policy.
+        limit_bytes: Limit of both files together; rare entries are written beyond it.
+        on_failure: Called once, with a sentence, when the log cannot be written any more.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is pending."""
+        """Write the pending entries."""
         if self._file is None:
             return
         data = b"".join(map(_line, self._pending))
@@ -104,7 +104,7 @@ class LogWriter:
             self._fail(error)
 
     def close(self) -> None:
-        """Write what is pending and close the file; harmless when repeated."""
+        """Write the pending entries and close the file; harmless when repeated."""
         self.flush()
         file, self._file = self._file, None
         if file is None:

@@ -1,10 +1,10 @@
 """The interface of every policy: a frozen description that starts a fresh machine.
 
-The description (`Policy`) is what users write, compare and store; the machine (`PolicyMachine`) is what a world runs. A
-machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
+The description (`Policy`) is the value that users write, compare and store; a world runs the machine (`PolicyMachine`).
+A machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
 
-Two rules are needed by a worker on its own, without hearing of the others, so they are functions of its clock alone and
-therefore the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
+A worker follows two rules on its own, without a message from the others, so they are functions of its clock alone and
+the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class Policy(Protocol):
 
     @property
     def exchange(self) -> ExchangeKind:
-        """How workers share updates; where that changes, ``collective``, whose membership is fixed."""
+        """Kind of exchange; ``collective``, whose membership is fixed, if it changes during the run."""
         ...
 
     @property
@@ -157,7 +157,7 @@ class Policy(Protocol):
 
     @property
     def undoes_writes(self) -> str | None:
-        """Says how the policy undoes what a script writes into parameters after a step; None where it does not."""
+        """Clause on how the policy undoes a script's writes into parameters after a step; None if it does not."""
         ...
 
     @property
@@ -187,7 +187,7 @@ class Policy(Protocol):
 
     @property
     def most_servers(self) -> int | None:
-        """Servers beyond which more of them make it slower; None where one a host is right."""
+        """Number of servers beyond which more of them make it slower; None if one a host is right."""
         ...
 
     @property
@@ -202,7 +202,7 @@ class Policy(Protocol):
 
     @property
     def first_review(self) -> tuple[int, int]:
-        """Clock at which workers first report, and the one from which the answer holds; not of one that never does."""
+        """Clocks of the first reports and of the answer to them, if workers ever report."""
         ...
 
     @property
@@ -212,7 +212,7 @@ class Policy(Protocol):
 
     @property
     def guard(self) -> "GuardConfig | None":
-        """How workers watch for divergence; None where they do not."""
+        """Limits by which workers watch for divergence; None if they do not."""
         ...
 
     @property
@@ -253,16 +253,16 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How the workers go on.
+    """Static policy and actions of the next steps.
 
     Attributes:
         policy: The static policy; on the store `SSP` or `ASP`, of workers or of racks.
-        shares: By rank, of each round's samples; empty is equal shares. On the store there are none.
-        keep: The state is worth keeping.
-        restore: The workers go back to the older of the two states that they kept last.
-        alarm: Training diverged, and this is what is done about it.
-        reason: A sentence.
-        inputs: The figures behind it, by name.
+        shares: Shares of each round's samples, by rank; empty for equal shares. On the store there are none.
+        keep: True if the present state is worth keeping.
+        restore: True if the workers go back to the older of the two states that they kept last.
+        alarm: True if training diverged; the other attributes are the response.
+        reason: One sentence.
+        inputs: The figures behind the course, by name.
     """
 
     policy: Policy
@@ -275,7 +275,7 @@ class Course:
 
 
 class Director(Protocol):
-    """Says what comes next."""
+    """Decides the course of a run."""
 
     @property
     def first(self) -> Policy:
@@ -291,5 +291,5 @@ class Director(Protocol):
         ...
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """Clock of the next review and the one from which its answer holds, if the workers go on at ``since``."""
+        """Return the clocks of the next review and of its answer, if the workers go on at ``since``."""
         ...

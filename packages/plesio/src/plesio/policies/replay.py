@@ -1,4 +1,4 @@
-"""A policy's run as a log: its events, its answers, and whether it would answer the same again.
+"""A policy's run as a log: its events and answers, and a check that it would answer the same again.
 
 A machine is a function of its events, so the log of a run in one world can be checked in another process, another world
 or a later version. The file is JSON lines: a header, then one line for each event with the actions it drew.
@@ -44,7 +44,7 @@ __all__ = [
 
 LOG_SCHEMA_VERSION = 1
 LEFT_OUT = {"left_out": "updates"}
-"""The line after which updates, and what they were answered, are not in the file."""
+"""The line after which updates, and the answers to them, are not in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class EventLog:
     """The events and answers of one machine of ``policy``, started at ``clock``, in order.
 
     Attributes:
-        policy: Whose.
+        policy: The machine's policy.
         entries: All of them, or all but updates after the first ``num_whole``.
         clock: Clock at which the machine was started.
-        num_whole: So many entries follow each other without a gap; None for all.
+        num_whole: Number of first entries that follow each other without a gap; None for all.
     """
 
     policy: Policy
@@ -107,13 +107,13 @@ class KeptEntries(list[LogEntry]):
 
 
 class Recorder:
-    """A machine of ``policy`` that tells what it heard and answered; takes the place of ``policy.start(clock=clock)``.
+    """A machine of ``policy`` that records its events and answers; it replaces ``policy.start(clock=clock)``.
 
     Args:
-        policy: Whose machine.
+        policy: The machine's policy.
         clock: Clock at which it is started.
         entries: Destination of its log; None keeps it, for `log`.
-        keeps_events: Whether to keep the events, for `events`.
+        keeps_events: True to keep the events, for `events`.
 
     >>> from plesio.policies import BSP, Joined
     >>> recorder = Recorder(BSP())
@@ -122,7 +122,7 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_heard", "_last_steer", "_policy", "began", "machine")
+    __slots__ = ("_entries", "_events", "_last_steer", "_policy", "began", "machine")
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Recorder:
         self.machine: PolicyMachine = policy.start(clock=clock)
         self._entries: Entries = KeptEntries() if entries is None else entries
         self._entries.begin(clock)
-        self._heard: list[Event] | None = [] if keeps_events else None
+        self._events: list[Event] | None = [] if keeps_events else None
         self._last_steer: Steer | None = None
 
     def handle(self, event: Event) -> tuple[Action, ...]:
@@ -148,35 +148,35 @@ class Recorder:
         return actions
 
     def record(self, event: Event, actions: tuple[Action, ...]) -> None:
-        """Enter what the machine has answered where it was asked itself."""
+        """Record an answer that the machine gave without this recorder."""
         self._entries.add(LogEntry(event=event, actions=actions))
-        if self._heard is not None:
-            self._heard.append(event)
+        if self._events is not None:
+            self._events.append(event)
         for action in actions:
             if isinstance(action, Steer):
                 self._last_steer = action
 
-    def hear_again(self, events: Iterable[Event], *, clock: int) -> None:
+    def resume(self, events: Iterable[Event], *, clock: int) -> None:
         """Start the machine at ``clock``, and replay the events of a run that is resumed: it is then what it was."""
         self.began = clock
         self.machine = self._policy.start(clock=clock)
         self._entries.begin(clock)
         self._last_steer = None
-        if self._heard is not None:
-            self._heard.clear()
+        if self._events is not None:
+            self._events.clear()
         for event in events:
             self.handle(event)
 
     @property
     def last_steer(self) -> Steer | None:
-        """How all were last told to go on."""
+        """The last `Steer` to all workers."""
         return self._last_steer
 
     @property
     def events(self) -> list[Event]:
         """The events up to now, if the recorder keeps them."""
-        assert self._heard is not None, "not kept"
-        return self._heard
+        assert self._events is not None, "not kept"
+        return self._events
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the machine does not hold."""

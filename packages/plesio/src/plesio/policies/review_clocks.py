@@ -1,8 +1,8 @@
-"""When workers report, and when the answer holds.
+"""Clocks of the workers' reports, and of the answers to them.
 
 A worker reports after the step that ends at the *review's* clock, goes on, and takes the answer after the step that
-ends at the clock from which it *holds*. Both are named by the answer before, so all ranks know them without asking, and
-all change at the same clock: a collective that one of them starts, all start.
+ends at the clock from which it *holds*. The answer before names both, so all ranks have them without a message, and all
+change at the same clock: a collective that one of them starts, all start.
 
 The answer must be there when it is wanted, or workers wait. It can be given once the slowest worker has reported:
 
@@ -27,10 +27,10 @@ def next_review(since: int, *, period: int, delay: int, every: int) -> tuple[int
     """Return the clocks of the next review and of its answer, under the policy in force after ``since``.
 
     Args:
-        since: Clock from which that is in force.
+        since: Clock from which that policy is in force.
         period: Steps between two of its exchanges.
         delay: Steps from an exchange to its merge.
-        every: Steps between two reviews, at least.
+        every: Least number of steps between two reviews.
 
     >>> next_review(5, period=1, delay=0, every=16)
     (19, 21)

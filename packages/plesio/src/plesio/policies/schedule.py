@@ -1,7 +1,7 @@
-"""When a worker exchanges and merges: rules it follows on its own, as functions of its clock.
+"""Schedule of a worker's exchanges and merges: rules that it follows on its own, as functions of its clock.
 
-Because nothing else enters, every rank answers alike without a message, and a rank that starts a collective can rely on
-the others to start the same one.
+Nothing else enters, so every rank decides alike without a message, and a rank that starts a collective can rely on the
+others to start the same one.
 
     period 4, delay 2      clock  1  2  3  4  5  6  7  8  9  10
     contributes after                      x           x
@@ -35,7 +35,7 @@ class PeriodicSchedule:
 
     @property
     def exchange(self) -> ExchangeKind:
-        """How workers share updates."""
+        """Kind of exchange."""
         raise NotImplementedError
 
     @property
@@ -55,37 +55,37 @@ class PeriodicSchedule:
 
     @property
     def compression(self) -> Compression:
-        """Everything is sent."""
+        """No compression."""
         return NO_COMPRESSION
 
     @property
     def hook(self) -> TorchHook | None:
-        """None of torch's."""
+        """None: torch has no hook in the exchange."""
         return None
 
     @property
     def shards(self) -> bool:
-        """Every worker has all parameters."""
+        """False: every worker has all parameters."""
         return False
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """None are named."""
+        """Empty: no class is named."""
         return ()
 
     @property
     def inner_rate(self) -> float:
-        """Local steps take all of the learning rate."""
+        """One: local steps take the whole learning rate."""
         return 1.0
 
     @property
     def momentum(self) -> float:
-        """The momentum of outer steps: none."""
+        """Zero: outer steps have no momentum."""
         return 0.0
 
     @property
     def moments(self) -> MomentsKind:
-        """The owner of the moments: each worker's optimizer keeps its own."""
+        """``own``: each worker's optimizer keeps its own moments."""
         return "own"
 
     @property
@@ -95,7 +95,7 @@ class PeriodicSchedule:
 
     @property
     def undoes_writes(self) -> str | None:
-        """Says how the policy undoes what a script writes into parameters after a step; None where it does not."""
+        """Clause on how the policy undoes a script's writes into parameters after a step; None if it does not."""
         if self.exchange == "store":
             return "the servers step and never see it" if self.update == "gradient" else None
         if self.update == "gradient" and self.delay > 0:
@@ -108,7 +108,7 @@ class PeriodicSchedule:
 
     @property
     def inner(self) -> Policy | None:
-        """Racks have no policy of their own."""
+        """None: racks have no policy of their own."""
         return None
 
     @property
@@ -133,22 +133,22 @@ class PeriodicSchedule:
 
     @property
     def most_servers(self) -> int | None:
-        """One a host is right."""
+        """None: one server a host is right."""
         return None
 
     @property
     def can_be_stage(self) -> bool:
-        """True if other policies may come before and after it in one run."""
+        """False: no other policy may come before or after it in one run."""
         return False
 
     @property
     def first_review(self) -> tuple[int, int]:
-        """Never: no worker reports."""
+        """Clocks that never come: no worker reports."""
         return UNLIMITED, UNLIMITED
 
     @property
     def review(self) -> "ReviewConfig | None":
-        """Nothing is measured for reports."""
+        """None: no report is read."""
         return None
 
     @property
@@ -158,12 +158,12 @@ class PeriodicSchedule:
 
     @property
     def remembers(self) -> bool:
-        """Nothing that a change, or a new beginning, would not make forgotten."""
+        """False: decisions follow from the clock alone."""
         return False
 
     @property
     def title(self) -> str:
-        """Its spec."""
+        """The policy's name in results: its spec."""
         return self.spec
 
     @property

@@ -11,7 +11,7 @@ When it begins a step at clock c, its parameters hold every update of every live
 had reported clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
 
 *Sends.* A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
-period), so a slow link carries less. That has a price under momentum: the gradients of p steps are applied as one
+period), so a slow link carries less. This has a price under momentum: the gradients of p steps are applied as one
 step of p times the length, which bears less of a learning rate (docs/log.md, section 43). A worker that has stopped
 at the bound needs news from one that sends every p steps, hence p <= s + 1: beyond, all could stop with unsent steps
 and none would ever report again.

@@ -1,31 +1,31 @@
 """The machine of every policy that changes while it runs: one static policy after another, on either exchange.
 
-A `Director` says what comes next; this machine sees to it that a change happens where all workers stand still together.
+A `Director` decides the next course; this machine makes the change at a moment when all workers stand still together.
 
-    collective --Steer--> all stop at its clock --Ready of all--> store        (Admit, Grant: the inner machine's)
+    collective --Steer--> all stop at its clock --Ready of all--> store        (Admit, Grant from the inner machine)
     store --Halt--> each stops at its next exchange --Ready of all--> Steer --> collective, or another store stage
 
 On a collective all workers have the same clock, so a change is named ahead: reviews are answered by a `Steer` that
-holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a
-`Halt`, which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names
-the furthest worker's clock, and all go on from that one. So no worker waits longer than for the others' steps under
-way. If every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: else it
-would reach a slow worker before a step that a fast one has made, and that round would be a mean of some.
+holds from a later clock (`policies.review_clocks`). On the store clocks differ. There a change begins with a `Halt`,
+which no worker can miss, since it comes with the answer to its next pull; when all stand still, `Steer` names the
+furthest worker's clock, and all go on from that one. So no worker waits longer than for the others' steps under way. If
+every exchange waits for all, the `Halt` comes as a round completes, before the credit of the next: otherwise it would
+reach a slow worker before a step that a fast one has made, and that round would be a mean of some.
 
 Invariants:
 
 - While a stage on the store is at work, the static policy's own machine decides on every update; its clocks begin where
   the stage does, and its versions at 0.
 - A worker that stands still has left the inner machine (it rests), so no worker waits for it.
-- Where racks share the store, the inner machine knows of a rack only who speaks for it, which stands still for all of
-  it; all review.
+- If racks share the store, the inner machine has one member a rack, the rack's speaker, which stands still for all of
+  it; all workers review.
 - Once a worker is lost in a stage on the store, or has left it, no change to a collective is begun, and one that is
   under way is called off (`Stay`); unless the others form a new group (`LeaveReason.REPLACED`).
-- Where workers of a collective form a new group they are steered anew (`Resumed`), and a review that was open is off.
+- If workers of a collective form a new group they are steered anew (`Resumed`), and a review that was open is off.
 - A `Pause` is answered by the next `Steer` at which all stand: on a collective that of a review, on the store the end
   of the stage, which is stopped for it and begun anew. So a checkpoint is taken where a change could be made.
 - One review at a time is open. It is answered when every live worker that has samples has reported to it, once.
-- On a collective a worker has credit without end: the collectives of the stage are what holds it.
+- On a collective a worker has unlimited credit: the collectives of the stage hold it back.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ __all__ = ["LEAD", "NEVER", "ConstantDirector", "SteeredMachine"]
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
 NEVER = UNLIMITED
-"""Clock of what does not come."""
+"""Clock that never comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class SteeredMachine:
     """Runs the policies that a director names.
 
     Args:
-        director: Says what comes next.
+        director: Decides the course.
         clock: Clock at which the workers begin.
     """
 
@@ -119,25 +119,26 @@ class SteeredMachine:
         self._director = director
         self._policy = first = director.first
         self._inner: PolicyMachine | None = None
-        """The machine of the stage on the store that is at work."""
+        """Machine of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
-        """The policy in force is on the store, and not all workers have got there."""
+        """True if the policy in force is on the store, and not all workers have got there."""
         self._coming: Course | None = None
-        """The course after the stage on the store; its workers are being stopped."""
+        """Course after the stage on the store; its workers are being stopped."""
         self._halting = False
-        """They will be when the round that is open completes."""
+        """True if they will be stopped when the open round completes."""
         self._live: set[int] = set()
         self._resting: set[int] = set()
         self._short = False
-        """Not all that began are still there."""
+        """True if a worker of the beginning has left."""
         self._ready: dict[int, int] = {}
         """Clock of each worker that stands still."""
         self._speakers: dict[int, int] = {}
-        """For each worker that another represents in this stage, the other one."""
+        """Representative of each worker that another represents in this stage."""
         self._stopped = False
-        """A worker of the collective is gone: the others are stopped, and have not said from where they go on."""
+        """True if a worker of the collective is gone: the others are stopped, and have not reported a clock to go on
+        from."""
         self._pausing = False
-        """All are to stand still, and have not yet."""
+        """True if all are to stand still, and have not yet."""
         self._pause_for = ""
         self._review, self._holds = director.next_review(clock)
         self._reviews: dict[int, Reviewed] = {}

@@ -1,17 +1,17 @@
 """Policies by a schedule: one after another, each from a clock that is known before the run.
 
 Li et al. 2021, "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", begin with BSP, whose
-updates are exact while the loss falls fast, and go on with ASP, which nobody's slowness holds up; they find that the
-switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp``, ``asp`` and ``hier`` may
-follow another, any number of times, so the schedule can also end synchronously.
+updates are exact while the loss falls fast, and go on with ASP, under which no worker waits for a slow one; they find
+that the switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp``, ``asp`` and
+``hier`` may follow another, any number of times, so the schedule can also end synchronously.
 
     switch:bsp/asp@200                      BSP for 200 steps, then ASP
     switch:bsp/ssp:4@100/local_sgd:4@300    three stages
     switch:bsp/hier:bsp/ssp:4@20/bsp@40     BSP, then racks that share the store, then BSP again
 
 A stage on a collective ends after exactly the step that is named. One on the store ends when the first worker has got
-there: each worker stops at its next exchange, and all go on from the clock of the furthest one. How a change is made is
-in `plesio.policies.steered`.
+there: each worker stops at its next exchange, and all go on from the clock of the furthest one.
+`plesio.policies.steered` makes the change.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Switch(PeriodicSchedule):
 
     Args:
         policies: `BSP` and `LocalSGD` on the collective, `SSP`, `ASP` and `Hierarchical`.
-        clocks: After which step each but the first begins; rising, one less than there are policies.
+        clocks: Steps after which each policy but the first begins; rising, one less than there are policies.
 
     Raises:
         PolicySpecError: Another policy, one that follows itself, or clocks that do not rise from 2.
@@ -85,7 +85,7 @@ class Switch(PeriodicSchedule):
 
     @property
     def first(self) -> Policy:
-        """The first stage's."""
+        """Policy of the first stage."""
         return self.policies[0]
 
     @property
@@ -95,7 +95,7 @@ class Switch(PeriodicSchedule):
 
     @property
     def first_review(self) -> tuple[int, int]:
-        """Clock at which workers first report, and the one from which the answer holds."""
+        """Clocks of the first reports and of the answer to them."""
         return self.director().next_review(0)
 
     @property
@@ -138,7 +138,7 @@ class _Schedule:
 
     @property
     def first(self) -> Policy:
-        """The present stage's."""
+        """Policy of the present stage."""
         return self._policy.policies[self._stage]
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:

@@ -5,13 +5,13 @@ file, folder   concept
 =============  =====================================================================================================
 adaptive       the policy: its components and their text form
 machine        directs the run by its reviews
-controller     one decision: the smaller of what training affords and what the system wants
+controller     one decision: the smaller of the slack that training affords and that the system needs
 config         the components' parameters
-readings       how the reports of all workers become one reading; what a component is shown, and what it says
-system         the system side: settings, what each would take, the least slack that hides waiting and communicating,
-               racks, shares of the batch for slow workers
-training       the training side: how much slack training affords (gradient, noise, phase, bound), whether changes pay
-               (progress), and whether it diverges (guard, and within a step spike and rate_limit)
+readings       the reports of all workers, merged into one reading; a component's answer to it
+system         the system side: settings, their predicted times, the least slack that hides waiting and
+               communication, racks, shares of the batch for slow workers
+training       the training side: the slack that training affords (gradient, noise, phase, bound), trials of changes
+               (progress), and signs of divergence (guard, and within a step spike and rate_limit)
 =============  =====================================================================================================
 
 Imports go downward only: machine > controller > training > system > readings > config.

@@ -108,7 +108,7 @@ class Adaptive(Components, PeriodicSchedule):
 
     def director(self, *, clock: int = 0) -> Director:
         """Return a fresh controller."""
-        from plesio.policies.adaptive.machine import Reviewing  # numpy, which only those pay who train
+        from plesio.policies.adaptive.machine import Reviewing  # imports numpy, which parsing does not need
 
         return Reviewing(self)
 

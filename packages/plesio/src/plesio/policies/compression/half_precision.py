@@ -16,8 +16,8 @@ class HalfPrecision(Lossy):
 
     Args:
         form: ``fp16``, in which numbers above 65504 overflow and those below 3e-8 vanish, or ``bf16``.
-        feedback: Whether what was not sent is added to the next update; not by default.
-        guard: As in `Lossy`.
+        feedback: True if the part that was not sent is added to the next update; not by default.
+        guard: Limit of the residual, as in `Lossy`.
 
     Raises:
         PolicySpecError: A value it cannot have.

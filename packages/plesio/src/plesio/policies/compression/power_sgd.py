@@ -20,8 +20,8 @@ class PowerSgd(Lossy):
 
     Args:
         rank: R; less where a matrix has fewer rows or columns.
-        feedback: Whether what was not sent is added to the next update.
-        guard: As in `Lossy`.
+        feedback: True if the part that was not sent is added to the next update.
+        guard: Limit of the residual, as in `Lossy`.
 
     Raises:
         PolicySpecError: A value it cannot have.

@@ -24,8 +24,8 @@ class Qsgd(Lossy):
 
     Args:
         bits: Bits of a number, its sign included: 4 or 8.
-        feedback: Whether what was not sent is added to the next update; not by default.
-        guard: As in `Lossy`.
+        feedback: True if the part that was not sent is added to the next update; not by default.
+        guard: Limit of the residual, as in `Lossy`.
 
     Raises:
         PolicySpecError: A value it cannot have.

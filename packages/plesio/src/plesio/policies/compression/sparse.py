@@ -34,7 +34,7 @@ def elias_fano_low_bits(num_places: int, *, among: int) -> int:
 
 
 def place_bits(num_places: int, *, among: int) -> int:
-    """Bits that say which ``num_places`` of ``among`` numbers are meant: Elias-Fano's code, or a bitmap if shorter.
+    """Return the bits that give ``num_places`` of ``among`` numbers, by Elias-Fano's code or a bitmap if shorter.
 
     >>> place_bits(2591, among=259_008), place_bits(50, among=100)
     (22183, 100)
@@ -64,8 +64,8 @@ class TopK(_Sparse):
 
     Args:
         density: ρ, the share that is sent.
-        feedback: Whether what was not sent is added to the next update.
-        guard: As in `Lossy`.
+        feedback: True if the part that was not sent is added to the next update.
+        guard: Limit of the residual, as in `Lossy`.
 
     Raises:
         PolicySpecError: A value it cannot have.
@@ -102,8 +102,8 @@ class RandomK(_Sparse):
 
     Args:
         density: ρ, the share that is sent.
-        feedback: Whether what was not sent is added to the next update.
-        guard: As in `Lossy`.
+        feedback: True if the part that was not sent is added to the next update.
+        guard: Limit of the residual, as in `Lossy`.
 
     Raises:
         PolicySpecError: A value it cannot have.

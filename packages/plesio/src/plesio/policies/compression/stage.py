@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Shapes = int | Sequence[Sequence[int]]
-"""The shapes of the tensors that lie one after the other in a flat one, or just how many numbers it has."""
+"""Shapes of the tensors that lie one after the other in a flat one, or the number of its elements."""
 FLOAT_BYTES = 4
 FLOAT_BITS = 8 * FLOAT_BYTES
 
@@ -34,9 +34,9 @@ class Collective:
     """One collective of an exchange.
 
     Attributes:
-        operation: Which.
-        num_bytes: S, as `plesio.cost` counts it: the reduced tensor, all gathered parts together, or what one rank has
-            for all of them.
+        operation: Kind of collective.
+        num_bytes: S, as `plesio.cost` counts it: the bytes of the reduced tensor, of all gathered parts together, or of
+            one rank's messages to all others.
     """
 
     operation: Literal["all_reduce", "all_gather", "all_to_all"]
@@ -58,10 +58,10 @@ def num_elements(shapes: Shapes) -> int:
 
 
 class Compression(ABC):
-    """A stage of an exchange: what is sent of an update. Frozen; closed forms are for float32 tensors.
+    """A stage of an exchange: the part of an update that is sent. Frozen; closed forms are for float32 tensors.
 
     Attributes:
-        cuts: Whether slices of an update can be compressed one by one, with as much gain as the whole.
+        cuts: True if slices of an update can be compressed one by one, with as much gain as the whole.
     """
 
     __slots__ = ()
@@ -117,7 +117,7 @@ class Compression(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCompression(Compression):
-    """Everything is sent as it is."""
+    """Sends everything as it is."""
 
     @property
     def spec(self) -> str:
@@ -126,7 +126,7 @@ class NoCompression(Compression):
 
     @property
     def keeps_residual(self) -> bool:
-        """Nothing is left to keep."""
+        """False: there is no rest to keep."""
         return False
 
     def payload_bits(self, shapes: Shapes) -> int:
@@ -150,9 +150,9 @@ class Lossy(Compression):
     """A compression that loses something.
 
     Args:
-        feedback: Whether what was not sent is added to the next update.
-        guard: Multiple of the average ‖x‖ beyond which the residual is sent in full; None is what the contraction
-            allows (`residual_limit`).
+        feedback: True if the part that was not sent is added to the next update.
+        guard: Multiple of the average ‖x‖ beyond which the residual is sent in full; None for the limit that the
+            contraction allows (`residual_limit`).
     """
 
     feedback: bool = True

@@ -48,9 +48,9 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Step the optimizer with the mean gradient of the last ``num_micro_batches``; ``version`` is the result's.
+    """Step the optimizer with the mean gradient of the last ``num_micro_batches``; ``version`` is the new one.
 
-    Where all of them were ``skipped`` there is no gradient, and the optimizer stays as it is.
+    If all of them were ``skipped`` there is no gradient, and the optimizer stays as it is.
     """
 
     version: int

@@ -35,7 +35,7 @@ GRID_HELP = (
     "the network cut into K stages, in S groups: no pass waits for one of the whole network, and groups mix their "
     "weights, as in grid:2x4,mixing=ring"
 )
-"""One line about it."""
+"""The grid, in one line."""
 GRID_OPTIONS: Mapping[str, str] = {
     "schedule": "decoupled, or to compare with gpipe, 1f1b or 2bw",
     "delay": "micro-batches that a stage is ahead for each stage behind it: 2, or 0 for no staleness",
@@ -48,7 +48,7 @@ GRID_OPTIONS: Mapping[str, str] = {
     "bound": "updates that a group may lag behind the others: 0",
     "compress": "what is sent for a mixing: none, fp16, topk:0.01 ...",
 }
-"""One line about each option, with what it is unless it is given."""
+"""Each option in one line, with its default."""
 _ALONE = Mixing.on("all", 1)
 _MOST = 1024
 """Groups, or stages; a mixing has a weight for every two groups."""
@@ -89,14 +89,14 @@ class GridSetting:
             gradients are ``delay (K - 1 - k)`` updates stale (k from 0). 2 is a message's tick there and one back (Pham
             and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model parallelism,
             and more hides slower links.
-        micro_batches: Whose gradients' mean makes one update; always 1 if decoupled.
+        micro_batches: Micro-batches of one update, made of the mean of their gradients; always 1 if decoupled.
         weights: Weights at which a late gradient is taken. ``stash``: at the weights of the stage's own forward pass,
             so that it is the gradient of what was computed. ``recompute``: at the present weights, from the stored
             input, with the output's gradient as it comes; one more forward pass, and no copies of weights.
         shrink: Factor on a gradient at each stage that it is sent back through (Zhuang et al. 2022).
         compensation: lambda of ``g + lambda g g (w - w_then)``, the Taylor term of Zheng et al. 2017 (DC-ASGD) for what
             the weights have moved since the forward pass; 0 for none.
-        mixing: How the groups' replicas of a stage mix their weights.
+        mixing: Graph by which the groups' replicas of a stage mix their weights.
         every: Updates between two mixings.
         bound: Updates that a group may lag behind others: the result of a mixing is added so many updates later.
         compress: Compression of a mixing (CHOCO, Koloskova et al. 2019).

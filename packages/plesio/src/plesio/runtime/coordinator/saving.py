@@ -106,7 +106,7 @@ class Checkpoints:
         events = [decode_event(event) for event in books.events or ()]
         if set(workers) != _live(events):
             return False  # other workers than those that it knew: it begins anew, from this clock
-        self._recorder.hear_again(events, clock=books.began)
+        self._recorder.resume(events, clock=books.began)
         for worker in workers:
             self._members[worker].go_on_from(self._saving.clock)
         steer = self._recorder.last_steer

@@ -87,7 +87,7 @@ def gradient_figures(
     if len(pairs) > 1:
         between, mean_norm_sq = _over_workers([[pair[step].sketch for pair in pairs.values()] for step in range(2)])
         variance = between
-    else:
+    else:  # one worker is compared with itself a step later
         [(first, second)] = pairs.values()
         between, mean_norm_sq = math.nan, _inner(first.sketch, second.sketch)
         variance = within

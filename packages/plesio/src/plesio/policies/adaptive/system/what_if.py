@@ -131,6 +131,7 @@ def _in_turns(
     first = 0
     for count in np.bincount(exchanges.numbers).tolist():
         here = slice(first, first := first + count)
+        # settings of long periods have ended: those with an exchange left are the first `count` rows
         came_s = merged_s[:count] + to_start_s[here]
         end_s = np.maximum.reduce(came_s, axis=1, keepdims=True)
         end_s += transfers_s[:count]
@@ -158,7 +159,7 @@ def _run_on_store(
     num_workers, recorded = compute_s.shape
     bounds = np.array([setting.bound for setting in settings])
     periods = np.array([setting.period for setting in settings])
-    counted = max(recorded, 2 * int(bounds.max()))  # as many before: a slow worker holds up nobody at once
+    counted = max(recorded, 2 * int(bounds.max()))  # as many before: a bound takes steps to be used up
     clocks = np.arange(2 * counted)[:, None]
     awaited = np.where(clocks > bounds, -((bounds - clocks) // periods) * periods, 0)
     """By clock and setting, the clock that all workers must have reported; 0 for none."""
@@ -171,7 +172,7 @@ def _run_on_store(
     each = np.arange(len(settings))
     end_s = half_s = np.zeros((len(settings), num_workers))
     for clock in range(2 * counted):
-        if clock == counted:
+        if clock == counted:  # the first half fills the pipeline, the second one counts
             half_s = end_s
         end_s = np.maximum(end_s + own_s[clock], heard_s[awaited[clock], each]) + steps_s[clock]
         last_s = np.maximum.reduce(end_s, axis=1, keepdims=True)

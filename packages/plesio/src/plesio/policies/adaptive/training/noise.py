@@ -100,6 +100,7 @@ class NoiseMonitor:
             if spread > self._config.largest_spread * chance:
                 self._spread = max(self._spread, spread)
         advice = self._of_noise(reading) if reading.normalises else NO_OBJECTION
+        # once workers were seen to draw from different data, the limit stays
         most = self._config.spread_slack
         if not self._spread or max(advice.slack, advice.drift) <= most:
             return advice

@@ -179,6 +179,7 @@ class ProgressJudge:
         config, last = self._config, trial.points[-1]
         trial.reviews += 1
         ran = point.clock - last.clock
+        # the loss to expect, and the error of that and of the loss just seen
         part, fell = _further_fall(trial.points, ran)
         expected = last.loss - trial.keeps * fell
         noise = _scatter(trial.points)
@@ -205,6 +206,7 @@ class ProgressJudge:
         self._resting_at, self._rest_until = trial.before, self._reviews + max(self._config.rest, self._reviews)
         if not kinds:
             return
+        # kinds that training bore before are innocent, unless nothing else is left to blame
         blamed = ([kind for kind in kinds if kind not in before] or kinds)[-1]
         self._bar_kind(blamed, trial.after.slack)
         if blamed == "racks":
@@ -254,6 +256,7 @@ def _further_fall(points: tuple[_Point, ...], num_steps: int) -> tuple[float, fl
     older, newer = middle.clock - first.clock, last.clock - middle.clock
     if len(points) < 3 or first.loss <= middle.loss:
         return part, part * fell
+    # the slopes of both halves give the exponential: its decay, and its slope now
     ratio = ((middle.loss - last.loss) / newer) / ((first.loss - middle.loss) / older)
     if ratio <= 0:
         return part, 0.0

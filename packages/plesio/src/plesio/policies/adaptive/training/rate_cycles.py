@@ -76,6 +76,7 @@ class RateCycles:
         elif rate > self._config.rise * self._lowest:
             self._begin_cycle(growth, gap=self._since_rise if is_critical else 1)
         self._falls.append(-growth)
+        # the lowest rate since the last peak, above which the next cycle begins; while it rises, the rate itself
         self._lowest = rate if self._rises else min(self._lowest, rate)
         self._peak = max(self._peak, rate)
         self._budget += rate * num_steps
@@ -107,10 +108,12 @@ class RateCycles:
 
         The middle, because the phase is decided for that review.
         """
+        # by extrapolation from rate r at slope s to zero: a line covers r²/2s, a parabola whose fall slows down 2r²/3s
         left = math.inf
         oldest, newest = self._falls[0], self._falls[-1]
         if len(self._falls) == self._falls.maxlen and min(self._falls) > 0:
             left = self._last * self._last / newest * (2 / 3 if newest < _SLOWS_DOWN * oldest else 1 / 2)
+        # by progress: the present rate for the steps that are still to come at the pace so far
         progress = reading.progress
         if progress is not None and 0 <= progress <= 1:
             first_steps, first_progress = self._first_progress = self._first_progress or (self._num_steps, progress)

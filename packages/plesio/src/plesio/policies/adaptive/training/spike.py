@@ -78,10 +78,12 @@ class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shif
         """
         if math.isnan(value):
             return 1.0
+        # the median of five includes extraordinary values: a lasting shift must show
         self._last = [*self._last[1 - _FEW :], value]
         middle = sorted(self._last)[len(self._last) // 2]
         strange = suspect or value > self._most or middle > self._most_middle
         if strange and self._usual > 0:
+            # kept out of the window, but it raises what is remembered: no limit may last for ever
             self._blocks = [(_GROWTH * most, _GROWTH * middle, _GROWTH * usual) for most, middle, usual in self._blocks]
             self._renew()
             return min(1.0, _PART * self._usual / value)

@@ -65,6 +65,7 @@ class TrainingStart:
         name = known[0]
         fall = self._falls[name]
         inputs = {"highest": fall.highest, "recent": fall.recent}
+        # without a loss, a gradient of little signal shows a model that was trained before
         if name == "gradient":
             signal_share = statistics.fmean(self._signals)
             if signal_share < config.noise_share:
@@ -74,11 +75,13 @@ class TrainingStart:
             if name == "gradient" and not is_late:
                 return None  # it often rises at first
             return self._pause(f"the {name} does not fall", inputs, for_good=is_late and not is_straight)
+        # there is a fall: it is over when its newer half holds little of it, for the gradient as well
         shares = {key: self._falls[key].newer_share for key in known if key in (name, "gradient")}
         inputs |= {f"{key}_newer_share": share for key, share in shares.items()}
         limits = {"loss": config.settled_loss, "gradient": config.settled_gradient, "metric": config.settled_loss}
         if all(share < limits[key] for key, share in shares.items()):
             return self._pause(f"the {name} has most of its fall behind it", inputs, for_good=True)
+        # back to critical after a pause: once, and not on few values
         if self._has_paused:
             if len(fall.values) < USUAL_READINGS:
                 return None
