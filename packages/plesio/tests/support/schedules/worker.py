@@ -2,7 +2,7 @@
 
 Its script is a generator that yields what it waits for; the schedule decides when it goes on, and when what it said
 arrives. It does what `plesio.runtime.worker` does: the store's part is that of ``exchange.store``, ``store_client`` and
-``loading``, the collective's that of ``brake`` and ``recovery``, changes that of ``exchange.staged``.
+``loading``, the collective's that of ``stop_point`` and ``recovery``, changes that of ``exchange.staged``.
 """
 
 from collections import defaultdict, deque

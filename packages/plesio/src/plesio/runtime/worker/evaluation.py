@@ -69,7 +69,7 @@ class Evaluator:
         self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica.parameters, state))
 
     def _samples(self, samples: int | None) -> int:
-        return samples if samples is not None else self.world.result(tells=False).samples
+        return samples if samples is not None else self.world.result(reports=False).samples
 
     def _measure(self, metric: Metric, goal: Goals, shared: SharedState) -> Evaluation:
         with self.replica.loaded(shared.state), evaluation_mode(self.replica.model):

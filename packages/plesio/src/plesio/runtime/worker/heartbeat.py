@@ -123,7 +123,7 @@ class HeartbeatSender:
         Args:
             meter: Whose figures go with each beat.
             abort: Called from the thread when the run cannot go on, and when workers must form a new group.
-            hold: Called from the thread when others wait to join; see `plesio.runtime.worker.brake`.
+            hold: Called from the thread when others wait to join; see `plesio.runtime.worker.stop_point`.
             lost: Called from the thread with the workers that are lost.
             on_server_lost: Called once, from the thread, if the server is gone; None if the run cannot go on then.
 

@@ -69,7 +69,7 @@ class Pulse(Protocol):
         """Begin for a run.
 
         Args:
-            meter: Whose figures are told.
+            meter: Its figures are reported.
             abort: Called if the run cannot go on, and if workers must form a new group.
             hold: Called if others wait to join, with the generation of the new group; returns the step that is begun.
             lost: Called with the workers that are lost.

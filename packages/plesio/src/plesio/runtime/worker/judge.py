@@ -67,8 +67,8 @@ class Judge:
     def _goals(self, names: list[str], goal: Goals) -> dict[str, Goal]:
         """Return the goal of each metric; the run is judged by the first."""
         given: dict[str, Any] = dict(goal) if isinstance(goal, Mapping) else {} if goal is None else {names[0]: goal}
-        for name, said in given.items():
-            if said not in get_args(Goal):
+        for name, aim in given.items():
+            if aim not in get_args(Goal):
                 raise ConfigError(
                     f'session.evaluate(goal={goal!r}): write "max" or "min", or one of them for each name'
                 )

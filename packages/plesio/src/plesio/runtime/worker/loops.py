@@ -147,7 +147,7 @@ class Loops:
         """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
         self._subsets: set[int] = set()
-        """Identities of subsets that this worker has told of."""
+        """Identities of subsets that this worker has reported."""
         self.global_samples: int | None = past.samples
         """Samples that all workers have trained on, if this one has been told."""
 
@@ -237,7 +237,7 @@ class Loops:
                 raise ConfigError("session.shard counts the samples of its batches: leave samples= out of session.step")
             if not isinstance(own, int) or isinstance(own, bool) or own < 1:
                 raise ConfigError(f"session.step(samples={own!r}) is no number of samples; write those of this step")
-            self._own += own * self._rounds.num_workers  # nobody tells this worker of the others' own batches
+            self._own += own * self._rounds.num_workers  # this worker has no report of the others' own batches
             self.global_samples = self._own
             return own
         if self._source is not None and size:

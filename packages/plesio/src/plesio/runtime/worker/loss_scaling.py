@@ -63,9 +63,9 @@ class LossScaler:
         """True if this step has no finite gradient, as far as is known."""
         return self._finite is False
 
-    def on_change(self, tell: Callable[[int, float], None]) -> None:
-        """Have ``tell`` called with the clock of the step whenever the scale has become another, and with it."""
-        self._on_change = tell
+    def on_change(self, call: Callable[[int, float], None]) -> None:
+        """Have ``call`` called with the clock of the step whenever the scale has become another, and with it."""
+        self._on_change = call
 
     @contextmanager
     def step(self, clock: int) -> Iterator[None]:

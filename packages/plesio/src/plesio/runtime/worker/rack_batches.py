@@ -1,4 +1,4 @@
-"""The samples of a rack that leases as one: its leader asks the coordinator and tells the others; each takes its part.
+"""The samples of a rack that leases as one: its leader asks the coordinator and broadcasts; each takes its part.
 
 A block's batches are the rack's: each is divided over its workers, which so make equally many steps. A quicker rack
 asks earlier and gets more blocks, as a quicker worker does. Nothing crosses racks but the leader's questions and the
@@ -140,9 +140,9 @@ class RackBlocks:
         clock, self._clock = self._clock, _NOTHING
         halted, self._halted = self._halted, False
         fields = [_NOTHING] * 5 if block is None else [block.id, block.epoch, block.start, block.stop, block.batch_size]
-        told = torch.tensor([clock, int(halted), *fields])
-        self._rack.broadcast(told)
-        clock, halted, number, epoch, start, stop, batch_size = told.tolist()
+        sent = torch.tensor([clock, int(halted), *fields])
+        self._rack.broadcast(sent)
+        clock, halted, number, epoch, start, stop, batch_size = sent.tolist()
         if clock != _NOTHING:
             self._on_admitted(clock)
         if halted:

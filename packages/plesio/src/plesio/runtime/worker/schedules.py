@@ -200,11 +200,11 @@ class Schedules:
         self._scheduled.append(scheduled)
         return f"schedule {len(self._scheduled)}", scheduled
 
-    def note_rates(self, num_evaluations: int, *, tell: Callable[[Alike, int, list[float]], None]) -> None:
-        """Tell the rates that training goes on with after so many evaluations, where an optimizer has a scheduler.
+    def note_rates(self, num_evaluations: int, *, report: Callable[[Alike, int, list[float]], None]) -> None:
+        """Report the rates that training goes on with after so many evaluations, where an optimizer has a scheduler.
 
-        Schedules by steps are ahead of each other under a relaxed policy. So nothing is told where two steps in a row
-        have other rates, or the session steps a schedule.
+        Schedules by steps are ahead of each other under a relaxed policy. So nothing is reported where two steps in a
+        row have other rates, or the session steps a schedule.
         """
         if num_evaluations != self._evaluations:
             self._rates, self._evaluations = [], num_evaluations
@@ -212,7 +212,7 @@ class Schedules:
             return
         self._rates.append([float(group["lr"]) for one in self._optimizers for group in one.param_groups])
         if len(self._rates) == _STEADY and self._rates[0] == self._rates[-1]:
-            tell("rates", num_evaluations, self._rates[0])
+            report("rates", num_evaluations, self._rates[0])
 
     def catch_up(self) -> None:
         """Step all of them to where the clock is."""

@@ -196,7 +196,7 @@ class Session:
         times, clock = self._times, self._steps.finished + 1
         times.computed(clock, ready_s=self._exchange.ready_s, rounds=self._world.rounds)
         if has_scheduler(self._replica.stepper.optimizers):
-            self._schedules.note_rates(self._past.num_evaluations, tell=self._timeline.meter.has_alike)
+            self._schedules.note_rates(self._past.num_evaluations, report=self._timeline.meter.has_alike)
             self._loops.look_at_schedulers()
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
@@ -407,11 +407,11 @@ class Session:
         self._watch.close()
         self._exchange.close()
         self._timeline.trace.close()
-        said, in_rack = None if error is None else f"{type(error).__name__}: {error}", self._sharing.in_rack
+        text, in_rack = None if error is None else f"{type(error).__name__}: {error}", self._sharing.in_rack
         if isinstance(error, KeyboardInterrupt):
             self._world.close(status="interrupted", error="interrupted", in_rack=in_rack)
         else:
-            self._world.close(status="finished" if error is None else "failed", error=said, in_rack=in_rack)
+            self._world.close(status="finished" if error is None else "failed", error=text, in_rack=in_rack)
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,7 @@ class ServerSteering:
         return self._client.await_message(Steering, check=self._check)
 
     def news(self, rack: Rack | None) -> Steering | None:
-        """Return the answer to the last review, if it has come; not waited for. A rack's leader tells the rack."""
+        """Return the answer to the last review, if it has come; not waited for. A rack's leader broadcasts it."""
         news = self._client.received(Steering) if rack is None or rack.leads else None
         return news if rack is None else rack.broadcast(news, Steering)
 
@@ -56,7 +56,7 @@ class ServerSteering:
         if rack is None or rack.leads:
             self._client.send(standing)
             turn = self._client.await_message(Turn)
-        if rack is not None:  # one speaks for a rack, so that all of it hear the same
+        if rack is not None:  # one reports for a rack, so that all of it have the same
             turn = rack.broadcast(turn, Turn)
         assert turn is not None
         return turn

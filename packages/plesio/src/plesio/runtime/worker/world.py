@@ -65,8 +65,8 @@ class World(Protocol):
         """End this worker's part; where it evaluates, wait until all have."""
         ...
 
-    def result(self, *, tells: bool = True) -> RunResult:
-        """Return the run's figures as far as this process has them, after reporting its own if it ``tells`` them."""
+    def result(self, *, reports: bool = True) -> RunResult:
+        """Return the run's figures as far as this process has them, after reporting its own if it ``reports`` them."""
         ...
 
     def close(

@@ -67,19 +67,19 @@ class AloneWorld:
         asked, self._asked_to_save = self._asked_to_save, False
         return asked
 
-    def books(self) -> LedgerState:
+    def ledger_state(self) -> LedgerState:
         """Return the records, for a checkpoint."""
         self._ledger.report(0, self._meter.so_far())
         return self._ledger.state()
 
-    def go_on_from(self, books: LedgerState) -> None:
+    def go_on_from(self, state: LedgerState) -> None:
         """Resume the run from these records."""
-        self._ledger.go_on_from(books)
+        self._ledger.go_on_from(state)
 
     def leave(self) -> None:
         """Do nothing: there is no other to wait for."""
 
-    def result(self, *, tells: bool = True) -> RunResult:
+    def result(self, *, reports: bool = True) -> RunResult:
         """Return the figures so far, or those of the whole run."""
         if self._result is not None:
             return self._result

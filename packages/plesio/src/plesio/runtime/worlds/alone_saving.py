@@ -100,5 +100,5 @@ class AloneSaving:
         )
 
     def _books(self) -> Books:
-        text = json.dumps({"ledger": msgspec.to_builtins(self._world.books())})
+        text = json.dumps({"ledger": msgspec.to_builtins(self._world.ledger_state())})
         return Books(text=text, left=0, elapsed_s=self._now_s() - self._began_s)

@@ -26,13 +26,13 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Books, Regroup, Result, RunEnded, Start, Steering, Stop
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
-from plesio.runtime.worker.brake import Brake
 from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.stop_point import StopPoint
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 
@@ -117,7 +117,7 @@ class DistributedWorld:
         self._result: RunResult | None = None
         self._generation = 0
         """Generation of the group that this worker is in."""
-        self._brake = Brake(clock=0 if checkpoints is None else checkpoints.saving.clock)
+        self._stop_point = StopPoint(clock=0 if checkpoints is None else checkpoints.saving.clock)
         self._group: Group | None = None
         self._members: Sequence[int] = range(self.num_workers)
         self._without: WithoutServer | None = None
@@ -178,7 +178,11 @@ class DistributedWorld:
         self._heartbeat = self._job.heartbeat()
         on_lost = None if self._without is None else self._server_is_lost
         self._heartbeat.begin(
-            self._timeline.meter, abort=self._abort, hold=self._brake.hold, lost=self._note_lost, on_server_lost=on_lost
+            self._timeline.meter,
+            abort=self._abort,
+            hold=self._stop_point.hold,
+            lost=self._note_lost,
+            on_server_lost=on_lost,
         )
         self.client.send(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
@@ -274,9 +278,9 @@ class DistributedWorld:
         Raises:
             CutOffError: The workers' group is no more.
         """
-        while (said := self._brake.begin(clock + 1, generation=self._generation)) == "holds":
-            self._brake.stop(self.client.await_message(Stop, check=self.check_group))
-        return said == "stops"
+        while (found := self._stop_point.begin(clock + 1, generation=self._generation)) == "holds":
+            self._stop_point.stop(self.client.await_message(Stop, check=self.check_group))
+        return found == "stops"
 
     def await_regroup(self, position: Position | None, *, agreed: bool) -> Regroup:
         """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
@@ -330,12 +334,12 @@ class DistributedWorld:
         except TransportError as error:
             self._goes_on_without(error)  # in a collective all have trained as far
 
-    def result(self, *, tells: bool = True) -> RunResult:
+    def result(self, *, reports: bool = True) -> RunResult:
         """Return the figures that the server has; after `close` those of the whole run."""
         if self._result is not None:
             return self._result
         try:
-            self.client.send(ResultRequest(report=self._timeline.meter.take() if tells else None))
+            self.client.send(ResultRequest(report=self._timeline.meter.take() if reports else None))
             result = self.client.await_message(Result).result
         except TransportError as error:
             return self._goes_on_without(error).so_far()

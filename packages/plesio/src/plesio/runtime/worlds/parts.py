@@ -138,7 +138,7 @@ class Parts:
         exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
         point = None if self.checkpoints is None else self.checkpoints.point
         late = self.place.late
-        if point is None and not late:  # else all have read the same parameters, or have them told
+        if point is None and not late:  # else all have read the same parameters, or receive them
             exchanges.make_equal()
         in_rounds = self._in_rounds(group)
         if not policy.adapts:

@@ -82,11 +82,11 @@ class FsdpExchange(SynchronousExchange):
         parts = [p.grad.to_local() for p in self._replica.parameters.values() if isinstance(p.grad, DTensor)]
         own = torch.tensor([float(not all_finite(parts)), float(self._collectives.checksum)], dtype=torch.float64)
         looked_s = self._timeline.now_s() - begun_s
-        told = torch.stack(self._group.all_gather(own.to(self._replica.device_type)).wait()).tolist()
+        gathered = torch.stack(self._group.all_gather(own.to(self._replica.device_type)).wait()).tolist()
         self._timeline.blocked(begun_s + looked_s, self._timeline.now_s(), clock=progress.clock)
-        self._collectives.compare([checksum for _, checksum in told])
+        self._collectives.compare([checksum for _, checksum in gathered])
         self._collectives.agreed()
-        finite = not any(broken for broken, _ in told)
+        finite = not any(broken for broken, _ in gathered)
         if self._replica.scaling is not None:
             self._replica.scaling.common(finite)
         if not finite:

@@ -4,7 +4,7 @@
 (measured, docs/log.md). Here the parts go straight to whom they belong, an all-to-all, and each rank adds up its own
 in the order of the ranks: ``(n-1)/n`` of the gradient, as a ring would send. The sum is the same on every run.
 
-**Which ones.** Collectives are told apart by their order alone. If one worker's step goes through other blocks than
+**Which ones.** Collectives are distinguished by their order alone. If one worker's step goes through other blocks than
 another's, parts of different blocks meet. Where these are equally large nobody would notice; where they are not, Gloo
 ends the process, or waits for ever. So in the first step all say before each collective which one it is. Later each
 rank keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
@@ -67,9 +67,9 @@ class FsdpCollectives:
         self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
         if self._asks:
             own = torch.tensor([self.checksum], device=device)
-            told = torch.empty(among.size(), dtype=own.dtype, device=device)
-            _all_gather(told, own, group=among)
-            self.compare(told.tolist())
+            gathered = torch.empty(among.size(), dtype=own.dtype, device=device)
+            _all_gather(gathered, own, group=among)
+            self.compare(gathered.tolist())
         yield
         if device.type == "cpu":
             self.blocked_s += self._now_s() - begun_s

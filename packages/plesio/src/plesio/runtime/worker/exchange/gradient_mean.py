@@ -9,8 +9,8 @@ the next d steps instead.
 
 **Memory.** Between two steps d flat gradients are held, of d steps, beside what the codec keeps (a residual for each).
 
-**Compression under delay.** A reducer makes one mean at a time, so there are d of them, which take turns: what one
-keeps back of step c it adds to step c + d. Summed up they have sent all gradients but for their residuals, like one.
+**Compression under delay.** A reducer makes one mean at a time, so there are d of them, one step each in rotation: what
+one keeps back of step c it adds to step c + d. Summed up they have sent all gradients less their residuals, like one.
 
 **Sparse gradients** are sent in full, whatever the compression: the rows that a batch has touched. How many each rank
 has must be known before they are sent, so at every step all ranks wait for that, a few bytes; the rows themselves go
@@ -83,11 +83,11 @@ class GradientMeanExchange(SynchronousExchange):
         self._judges_together = policy.delay == 0
         self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
         self._flat = FlatGradients(replica)
-        self._turns = [
+        self._rotation = [
             [CompressedReducer(group, policy.compression, shapes=shapes, seed=seed) for shapes in self._flat.shapes]
             for _ in range(max(1, policy.delay))
         ]
-        reducers = [reducer for turn in self._turns for reducer in turn]
+        reducers = [reducer for one in self._rotation for reducer in one]
         self._records = CompressionRecords(reducers, timeline=timeline)
         self._keeps_residual = policy.compression.keeps_residual
         self._kept_back = False
@@ -136,10 +136,10 @@ class GradientMeanExchange(SynchronousExchange):
             self._begin(own, progress, weight=weight)
 
     def _begin(self, own: list[Tensor], progress: StepProgress, *, weight: float) -> None:
-        turn = self._turns[progress.clock % len(self._turns)]
+        reducers = self._rotation[progress.clock % len(self._rotation)]
         means = [
             reducer.begin(flat, progress.clock, weight=weight / self._group.size)
-            for reducer, flat in zip(turn, own, strict=True)
+            for reducer, flat in zip(reducers, own, strict=True)
         ]
         rows = self._flat.take_sparse()
         sparse = SparseMean(rows, group=self._group, weight=weight / self._group.size) if rows else None
@@ -194,8 +194,8 @@ class GradientMeanExchange(SynchronousExchange):
         """Send in full what was kept back, and return its mean."""
         nothing = self._flat.zeros()
         sent = [
-            [reducer.begin(flat, clock, in_full=True).wait() for reducer, flat in zip(turn, nothing, strict=True)]
-            for turn in self._turns
+            [reducer.begin(flat, clock, in_full=True).wait() for reducer, flat in zip(reducers, nothing, strict=True)]
+            for reducers in self._rotation
         ]
         self._kept_back = False
         self._records.settled(clock)

@@ -95,7 +95,7 @@ class StoreExchange:
             fetch=self.stored.fetch_optimizer,
             policy=policy,
             warn=timeline.meter.warn,
-            refuses=gauge is None,  # else the policy goes elsewhere, once it has heard of it
+            refuses=gauge is None,  # else the policy goes elsewhere, once it has noticed
         )
         self._ended = False
 

@@ -77,7 +77,7 @@ class VirtualClock:
 
 
 class _Pulse:
-    """Hears what a worker must know at once; in a simulation nobody needs to be told that it lives."""
+    """Receives what a worker must know at once; in a simulation no sign of life is needed."""
 
     def __init__(self, deployment: Deployment, turn: ThreadTurn, *, rank: int, host: int) -> None:
         self._deployment = deployment
@@ -93,7 +93,7 @@ class _Pulse:
         self.doubtful = self.overslept = False
         """Never: nobody is silent here and lives."""
         self.line = ControlLine(
-            heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._hear
+            heartbeat_identity(rank).encode(), host=host, server=deployment.server(0), on_arrival=self._receive
         )
 
     def begin(
@@ -131,7 +131,7 @@ class _Pulse:
         if self._meter is not None:
             self.line.send(*encode(Heartbeat(report=self._meter.take())))
 
-    def _hear(self, incoming: Control | Bulk) -> None:
+    def _receive(self, incoming: Control | Bulk) -> None:
         if not isinstance(incoming, Control):
             return
         match decode(incoming.kind, incoming.body, Alive | Lost | Regrouping | Hold | Expelled, peer="server 0"):

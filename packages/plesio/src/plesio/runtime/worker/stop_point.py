@@ -12,11 +12,11 @@ from typing import Literal
 
 from plesio.protocol.to_worker import Stop
 
-__all__ = ["Brake"]
+__all__ = ["StopPoint"]
 
 
-class Brake:
-    """The brake of one worker in one run.
+class StopPoint:
+    """The stop point of one worker in one run.
 
     Args:
         clock: Steps that are finished when the run begins: the next one is begun.
