@@ -44,8 +44,9 @@ from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
-from plesio.runtime.worlds.distributed import DistributedWorld, RunTerms
+from plesio.runtime.worlds.distributed import DistributedWorld
 from plesio.runtime.worlds.parts import OnTransition, Parts
+from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import can_do_without_server
 
 __all__ = ["join"]

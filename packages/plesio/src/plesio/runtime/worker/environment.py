@@ -85,12 +85,14 @@ class WorkerPlace:
         rank = _number(environ, "RANK")
         if num_workers == 1 and rank == 0:
             return None
+        # a launcher's agent has the store of a job that others may join, and newcomers' ranks follow the first ones
         agent_hosts_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         if rank >= num_workers and not agent_hosts_store:
             raise ConfigError(
                 f"RANK={rank} with WORLD_SIZE={num_workers}: ranks are 0 to {num_workers - 1}; "
                 "a worker joins a running job by plesio run --join"
             )
+        # one host, unless the launcher says otherwise
         local_rank = _number(environ, "LOCAL_RANK", default=rank)
         local_workers = _number(environ, "LOCAL_WORLD_SIZE", default=num_workers, least=1)
         if local_rank >= local_workers and rank < num_workers:

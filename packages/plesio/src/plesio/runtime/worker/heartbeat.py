@@ -65,8 +65,8 @@ class HeartbeatSender:
         """When the beat was sent that is to be answered."""
         self._sure_s = time.monotonic()
         """Until a lease after this moment the worker takes part."""
-        self._turn_s = self._sure_s
-        """When the thread's loop began its present turn."""
+        self._round_s = self._sure_s
+        """When the thread's loop began its present round."""
         self._woke_s = -math.inf
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
@@ -92,16 +92,16 @@ class HeartbeatSender:
     @property
     def overslept(self) -> bool:
         """True if this process has slept for a lease, and nothing has proved since that it still takes part."""
-        return self._sure_s < self._woke_s or time.monotonic() > self._turn_s + self._sleep_s
+        return self._sure_s < self._woke_s or time.monotonic() > self._round_s + self._sleep_s
 
     @property
     def _sleep_s(self) -> float:
-        """A turn that takes so long is a sleep: a lease, or the least one if the server may have a shorter by now."""
+        """Seconds from which a round of the loop is a sleep: a lease, or the least one if it may be shorter by now."""
         return MIN_LEASE_S if self._lease_s == FIRST_LEASE_S else self._lease_s
 
     def goes_on(self) -> bool:
         """Tell whether the job goes on for this worker; the thread asks while it looks for the server's backup."""
-        self._turn()
+        self._next_round()
         return not self._stop.is_set()
 
     @property
@@ -164,12 +164,14 @@ class HeartbeatSender:
         next_beat_s = 0.0
         try:
             while not self._stop.is_set():
-                meter, now_s = self._meter, self._turn()
+                meter, now_s = self._meter, self._next_round()
+                # a worker that woke from a long sleep gives the server a lease, and a little more, to answer
                 if meter is not None and self.overslept and now_s > self._woke_s + self._lease_s + WOKEN_S:
                     self._fail(WorkerLostError.unanswered(self._rank))
                 if meter is not None and now_s >= next_beat_s:
                     self._client.send(*encode(Beat(report=meter.take())))
                     next_beat_s = now_s + interval_s
+                    # an answer proves that the worker took part when the oldest unanswered beat was sent
                     self._asked_s = now_s if self._asked_s is None else self._asked_s
                 for control in self._client.poll(POLL_S):
                     match decode(control.kind, control.body, _News, peer="server 0"):
@@ -193,19 +195,19 @@ class HeartbeatSender:
         except TransportError as error:
             self._lose_server(error)
 
-    def _turn(self) -> float:
-        """Begin a turn of the loop, and notice if the last one was a sleep; returns the time."""
+    def _next_round(self) -> float:
+        """Begin a round of the loop, and notice if the last one was a sleep; returns the time."""
         now_s = time.monotonic()
-        if now_s > self._turn_s + self._sleep_s:
+        if now_s > self._round_s + self._sleep_s:
             self._woke_s = now_s
-        self._turn_s = now_s
+        self._round_s = now_s
         return now_s
 
     def _lose_server(self, error: TransportError) -> None:
         if self._stop.is_set():
             return
-        self._turn()
-        self._turn_s = math.inf  # the thread ends
+        self._next_round()
+        self._round_s = math.inf  # the thread ends
         if self.overslept:
             self._fail(WorkerLostError.unanswered(self._rank))
             return

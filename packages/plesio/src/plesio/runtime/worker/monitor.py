@@ -318,6 +318,7 @@ class StepMonitor:
     ) -> Reviewed:
         """Return the review, and begin the next one."""
         seen = self._seen
+        # a refused step has no finite loss; infinity says that all were refused, NaN that the script gives none
         losses = [loss for loss in seen.losses if math.isfinite(loss)]
         review = Reviewed(
             worker=self._traits.worker,
@@ -343,6 +344,7 @@ class StepMonitor:
             sparse_bytes=tuple(map(statistics.fmean, zip(*seen.sparse_bytes, strict=True))),
             low_rank_share=1.0 if writes else self._traits.low_rank_share,
         )
+        # what is usual (norms, spikes) outlives the review, and so does the count of clipped steps for the user
         self.forget()
         seen.num_clipped_before, seen.num_refused = seen.num_clipped, 0
         seen.losses, seen.gradients, seen.exchanges, seen.sparse_bytes = [], [], [], []

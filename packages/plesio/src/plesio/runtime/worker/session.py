@@ -83,6 +83,7 @@ class Session:
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing)
+        # a handover has schedules of its own, because it may have set them before there is a session
         own = Schedules(replica.stepper.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules
         self._schedules.clock.num_workers = self._past.num_workers or world.num_workers
@@ -103,7 +104,7 @@ class Session:
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(self._so_far)
-        replica.changes.begin()
+        replica.changes.begin()  # writes up to here were the session's
 
     def _so_far(self) -> dict[str, Any]:
         stream, num_workers = self._loops.stream_position(), self._schedules.clock.num_workers

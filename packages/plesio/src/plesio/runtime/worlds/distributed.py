@@ -2,16 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Literal
 
 import torch.distributed as dist
 
 from plesio.core.errors import DataError, PlesioError, TransportError, WorkerLostError
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies import Policy
-from plesio.protocol.figures import RunInfo
 from plesio.protocol.positions import Position
 from plesio.protocol.to_server import (
     BooksPage,
@@ -34,9 +31,10 @@ from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.stop_point import StopPoint
 from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 
-__all__ = ["DistributedWorld", "RunTerms"]
+__all__ = ["DistributedWorld"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,27 +46,6 @@ NOTICE_S = 2.0
 """How long the two connections to a server that is lost may take to notice it, one after the other."""
 DOUBT_S = 0.01
 """How often a worker that may have been counted lost looks whether it has been."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTerms:
-    """The terms on which a worker joins a run.
-
-    Attributes:
-        policy: The consistency policy.
-        info: Names for the results.
-        folder: Where traces and results go; None for nowhere.
-        snapshot_every: Samples between two snapshots.
-        elastic: Whether workers of a collective go on without one that is lost.
-        log_bytes: What the policy's log may take on the disk.
-    """
-
-    policy: Policy
-    info: RunInfo
-    folder: Path | None
-    snapshot_every: int | None
-    elastic: bool
-    log_bytes: int
 
 
 class DistributedWorld:
@@ -124,13 +101,7 @@ class DistributedWorld:
         """The way to go on if the server is lost; None if the run ends then."""
         if can_do_without_server(terms.policy):
             self._without = WithoutServer(
-                policy=terms.policy.title,
-                info=terms.info,
-                num_workers=self.num_workers,
-                worker=self.rank,
-                rack=job.rack,
-                meter=timeline.meter,
-                folder=terms.folder,
+                terms, num_workers=self.num_workers, worker=self.rank, rack=job.rack, meter=timeline.meter
             )
 
     @property
@@ -175,6 +146,7 @@ class DistributedWorld:
             elastic=terms.elastic,
             log_bytes=terms.log_bytes,
         )
+        # before it joins: from then on the server counts a silent worker lost
         self._heartbeat = self._job.heartbeat()
         on_lost = None if self._without is None else self._server_is_lost
         self._heartbeat.begin(

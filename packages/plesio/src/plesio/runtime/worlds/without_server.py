@@ -13,19 +13,19 @@ the same), what the server itself has sent, and the policy's event log.
 import json
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 from plesio.core.errors import DataError, TransportError
 from plesio.core.records import Record, from_values, to_values
 from plesio.core.results import Evaluation, RunResult, write_results
 from plesio.policies import Policy
-from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.figures import Report
 from plesio.protocol.to_server import Regrouped
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.worker.exchange.broadcasts import broadcast_text
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worlds.run_terms import RunTerms
 
 __all__ = ["WithoutServer", "can_do_without_server"]
 
@@ -55,25 +55,19 @@ class WithoutServer:
     """One worker's part in it.
 
     Args:
-        policy: The policy's title.
-        info: Names for the result.
+        terms: The run's terms.
         num_workers: Workers that the run began with.
         worker: This one's number.
         rack: Where it is.
         meter: Its records.
-        folder: Where results go; None for nowhere.
     """
 
-    def __init__(
-        self, *, policy: str, info: RunInfo, num_workers: int, worker: int, rack: int, meter: Meter, folder: Path | None
-    ) -> None:
-        self._policy = policy
-        self._info = info
+    def __init__(self, terms: RunTerms, *, num_workers: int, worker: int, rack: int, meter: Meter) -> None:
+        self._terms = terms
         self._num_workers = num_workers
         self._worker = worker
         self._rack = rack
         self._meter = meter
-        self._folder = folder
         self._evaluations: list[Evaluation] = []
         self._parameters_sha256: str | None = None
         self._regrouped: Regrouped | None = None
@@ -127,7 +121,7 @@ class WithoutServer:
         return RunResult.from_json(answer["result"]), answer["unwritten"]
 
     def _ledger(self, figures: Sequence[_Figures], *, members: Sequence[int]) -> Ledger:
-        ledger = Ledger(policy=self._policy, info=self._info, num_workers=self._num_workers)
+        ledger = Ledger(policy=self._terms.policy.title, info=self._terms.info, num_workers=self._num_workers)
         racks = {one.worker: one.rack for one in figures}
         ledger.begin(0.0, rack_of=[racks.get(worker, 0) for worker in range(self._num_workers)])
         ledger.meet(dict.fromkeys(members, tuple(members)))
@@ -145,11 +139,12 @@ class WithoutServer:
 
     def _write(self, result: RunResult) -> str | None:
         """Write the results; returns why they could not be."""
-        if self._folder is None:
+        folder = self._terms.folder
+        if folder is None:
             return None
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_results(self._folder / "results.json", [result])
+            folder.mkdir(parents=True, exist_ok=True)
+            write_results(folder / "results.json", [result])
         except (OSError, DataError) as error:
-            return f"the run's figures could not be written to {self._folder}: {error}"
+            return f"the run's figures could not be written to {folder}: {error}"
         return None

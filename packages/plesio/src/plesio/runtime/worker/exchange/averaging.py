@@ -97,6 +97,7 @@ class AveragingExchange:
         self._moments = None if deltas is None else deltas.moments
         self._records: CompressionRecords | None = None
         self._means: list[ReplicaMean] = []
+        # buffers are averaged as they are; with deltas, the exchange must know when the script sets the replica anew
         if deltas is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors.exchanged()])
         else:

@@ -140,12 +140,13 @@ class StagedExchange:
         self.sharing = StagedSharing(self, leasing=parts.leasing, rounds=parts.rounds, group=parts.group)
         """Deals samples as the policy in force needs them."""
         self._clock = parts.steps.finished
+        # first the samples and the memory of the run that goes on: the first exchange is built from them
         if resumed is not None:
             resumed.begin_rounds(parts.rounds)
             parts.exchanges.passed(resumed.samples)
             self._remember(resumed.own)
         self._stage = _Stage(first, self._clock)
-        if not late:
+        if not late:  # else `regrouped` begins, in the group that this worker joins
             self._begin(first, turn=None)
         if resumed is not None and resumed.keep and self.meets:
             self._kept.append(StateCopy(replica))
@@ -271,6 +272,7 @@ class StagedExchange:
             _log.info(
                 "%s in place of %s%s", steer.policy, ended.policy.spec, ", from the last good state" if restored else ""
             )
+        # replicas become equal, and the ended stage lets go of the model
         if ended.store is not None:
             ended.store.take_back()
         self.settle()
@@ -281,8 +283,9 @@ class StagedExchange:
         if restored:
             self._reporter.returned()
             self._kept[0].restore()
-            while len(self._kept) > 1:
+            while len(self._kept) > 1:  # the later copies are of what has been undone
                 self._kept.pop()
+        # on the way to a new group that follows; `regrouped` does the same there
         if turn is None or not turn.regroup:
             if restored or own_states_meet(ended.policy, policy):
                 self._average_state(steer.clock, parameters=restored)

@@ -1,0 +1,30 @@
+"""The terms on which a worker joins a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plesio.policies import Policy
+from plesio.protocol.figures import RunInfo
+
+__all__ = ["RunTerms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """The terms on which a worker joins a run.
+
+    Attributes:
+        policy: The consistency policy.
+        info: Names for the results.
+        folder: Where traces and results go; None for nowhere.
+        snapshot_every: Samples between two snapshots.
+        elastic: Whether workers of a collective go on without one that is lost.
+        log_bytes: What the policy's log may take on the disk.
+    """
+
+    policy: Policy
+    info: RunInfo
+    folder: Path | None
+    snapshot_every: int | None
+    elastic: bool
+    log_bytes: int
