@@ -58,7 +58,7 @@ def monitor_of(config: Adaptive) -> StepMonitor:
     """Make a worker's monitor, with nothing behind it."""
     clock = MonotonicClock()
     timeline = WorkerTimeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
-    rounds = RoundRecords(0, 4, say=print)
+    rounds = RoundRecords(0, 4, warn=print)
     return StepMonitor(
         WorkerTraits(0), config=config.review, guard=config.guard, timeline=timeline, rounds=rounds, total_samples=None
     )

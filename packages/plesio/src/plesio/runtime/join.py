@@ -322,7 +322,6 @@ class _Run:
                     timeline=timeline,
                     place=place,
                     steps=steps,
-                    seed=self.options.info.seed,
                     snapshots=SnapshotTaker(self.options.snapshot_every, keeps=rank == 0),
                     found=None if choice is None else choice.found,
                     total_samples=total_samples,

@@ -209,7 +209,7 @@ def test_a_policy_that_changes_is_steered_anew_and_the_log_knows(tmp_path: Path)
 
 def test_what_of_rounds_is_in_no_replica_is_left_with_the_rest() -> None:
     """Four ranks have trained on three rounds of 8; all hold the first, ranks 0 and 1 their own parts of the others."""
-    rounds = RoundRecords(0, 4, say=pytest.fail)
+    rounds = RoundRecords(0, 4, warn=pytest.fail)
     source = SynchronousBatches(Remainder(num_samples=40, num_fresh=40), batch_size=2, plan=0, rounds=rounds)
     batches = source.batches()
     for clock in (1, 2, 3):

@@ -90,7 +90,7 @@ def make_timeline() -> WorkerTimeline:
 
 
 def monitor_of(guard: GuardConfig | None, timeline: WorkerTimeline | None = None) -> StepMonitor:
-    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, say=pytest.fail)
+    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, warn=pytest.fail)
     return StepMonitor(
         WorkerTraits(0), config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None
     )
@@ -298,7 +298,7 @@ def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> Non
         config=ReviewConfig(),
         guard=None,
         timeline=make_timeline(),
-        rounds=RoundRecords(0, 4, say=pytest.fail),
+        rounds=RoundRecords(0, 4, warn=pytest.fail),
         total_samples=200,
     )
     monitor.step(StepProgress(1, 4, 40, None, 0.0))

@@ -31,7 +31,7 @@ def test_no_other_division_has_a_shorter_round(total: int):
 
 
 def test_shares_hold_from_the_first_round_that_nobody_can_have_drawn():
-    book = RoundRecords(0, 2, say=pytest.fail)
+    book = RoundRecords(0, 2, warn=pytest.fail)
     book.draw_ahead(2)
     assert book.draw([4, 4]) == [4, 4]
     book.taken(4)
@@ -41,7 +41,7 @@ def test_shares_hold_from_the_first_round_that_nobody_can_have_drawn():
 
 
 def test_a_step_counts_what_it_is_made_of():
-    book = RoundRecords(1, 2, say=pytest.fail)
+    book = RoundRecords(1, 2, warn=pytest.fail)
     book.change([0.75, 0.25])
     for _ in range(2):
         book.draw([4, 4])
@@ -55,14 +55,14 @@ def test_a_step_counts_what_it_is_made_of():
 
 
 def test_equal_shares_weigh_nothing_even_in_a_short_round():
-    book = RoundRecords(0, 2, say=pytest.fail)
+    book = RoundRecords(0, 2, warn=pytest.fail)
     book.draw([3, 2])
     book.taken(3)
     assert book.weight == 1.0
 
 
 def test_what_was_drawn_and_left_is_not_counted():
-    book = RoundRecords(0, 2, say=pytest.fail)
+    book = RoundRecords(0, 2, warn=pytest.fail)
     book.draw([4, 4])
     book.draw([4, 4])
     book.taken(4)

@@ -63,7 +63,7 @@ class Deal(RoundRecords):
     """
 
     def __init__(self, group: int, groups: Sequence[int], *, horizon: int, say: Callable[[str], None]) -> None:
-        super().__init__(groups.index(group), len(groups), say=say)
+        super().__init__(groups.index(group), len(groups), warn=say)
         self.groups = tuple(groups)
         self._horizon = horizon
         self._ahead_of_training: deque[Round] = deque()

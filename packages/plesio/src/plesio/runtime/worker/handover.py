@@ -88,7 +88,7 @@ class Handover:
         self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 
     def state(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return the values that a joining worker goes on from."""
         groups = self._replica.optimizer.param_groups
         return {
             "session": self._session(),

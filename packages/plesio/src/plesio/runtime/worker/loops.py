@@ -301,7 +301,7 @@ class Loops:
         if self._past.is_over(plan):
             return
         self._stream = stream = Stream(
-            loader, seed=self._seed, epoch=plan, rounds=self._rounds, past=self._past.stream(plan), say=self._warn
+            loader, seed=self._seed, epoch=plan, rounds=self._rounds, past=self._past.stream(plan), warn=self._warn
         )
         batches = stream.batches()
         self._schedules.clock.begin(None)

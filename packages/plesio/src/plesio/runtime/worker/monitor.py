@@ -269,7 +269,7 @@ class StepMonitor:
             self._clipped(progress.clock)
         if progress.global_samples is not None:
             seen.num_trained = progress.global_samples
-        else:  # on the store: as if all trained as many; of what the workers say of it, the mean is right
+        else:  # on the store: as if all trained as many; of the workers' reports the mean is right
             seen.num_trained += progress.samples * self._rounds.num_workers
         if self._total_samples is not None:
             seen.progress = min(1.0, seen.num_trained / self._total_samples)

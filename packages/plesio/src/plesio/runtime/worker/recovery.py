@@ -243,16 +243,21 @@ class Recovery:
         if since_s < now_s:
             self._timeline.wait(since_s, now_s, clock=self._steps.finished)
 
+    def _held(self) -> tuple[int, int]:
+        """Return the clocks up to which the replica holds the steps of all workers, and those of this one."""
+        held, clock = self._exchange.held_steps(), self._steps.finished
+        return (clock, clock) if held is None else (held.settled, held.counted)
+
     def _position(self, *, plan: int, samples: int) -> Position | None:
         if self._late:
             return None
-        held, rounds, clock = self._exchange.held_steps(), self._rounds, self._steps.finished
-        settled, counted = (clock, clock) if held is None else (held.settled, held.counted)
+        settled, counted = self._held()
+        rounds = self._rounds
         return Position(
             base=rounds.generation,
             settled=rounds.at(settled).rounds,
             trained=rounds.at(counted).rounds,
-            clock=max(clock, counted),
+            clock=max(self._steps.finished, counted),
             plan=plan,
             samples=samples,
             scheduled=self._handover.schedules.clock.reached,
@@ -340,8 +345,7 @@ class Recovery:
     def _agreement(self, regroup: Regroup) -> str:
         """Write the leader's agreement: how all come to one state, and the samples that are left."""
         positions = regroup.positions
-        held, clock = self._exchange.held_steps(), self._steps.finished
-        settled, counted = (clock, clock) if held is None else (held.settled, held.counted)
+        settled, counted = self._held()
         left = self._rounds.left(common_plan(positions), clock=counted, settled=settled, rounds_of=self._done(regroup))
         sources = sources_of(positions)
         units = self._exchange.units()

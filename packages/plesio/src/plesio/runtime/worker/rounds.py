@@ -92,13 +92,13 @@ class RoundRecords:
     Args:
         rank: This worker's.
         num_workers: Ranks that share the samples.
-        say: Takes a line, on every rank alike, on samples that are left out.
+        warn: Takes a line, on every rank alike, on samples that are left out.
     """
 
-    def __init__(self, rank: int, num_workers: int, *, say: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, num_workers: int, *, warn: Callable[[str], None]) -> None:
         self.rank = rank
         self.num_workers = num_workers
-        self._say = say
+        self._warn = warn
         self._ahead = 0
         """Rounds that a loader may draw before the training gets to them."""
         self.global_samples = 0
@@ -169,7 +169,7 @@ class RoundRecords:
     def left_out(self, plan: int, num_samples: int) -> None:
         """Report the last samples of a plan, which make no round: they are fewer than the workers by now."""
         few = f"fewer than the {self.num_workers} workers of a round"
-        self._say(f"{num_samples} samples of loop {plan} were left out: {few}")
+        self._warn(f"{num_samples} samples of loop {plan} were left out: {few}")
 
     def mark(self, clock: int, *, settled: int) -> None:
         """Mark this worker's trained samples at the end of step ``clock``; all replicas hold all up to ``settled``."""

@@ -62,7 +62,7 @@ class Stream:
         epoch: Which loop.
         rounds: This rank's, with the workers that share the stream.
         past: What `position` gave where the run that is resumed or joined was in this loop.
-        say: Takes a line on samples that are left out, or read again.
+        warn: Takes a line on samples that are left out, or read again.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Stream:
         epoch: int,
         rounds: RoundRecords,
         past: dict[str, Any] | None,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._loader = loader
         self._rounds = rounds
         self._past = past
-        self._say = say
+        self._warn = warn
         self._own_numbers = _Numbers((seed, epoch))
         self._read = self._trained = 0
 
@@ -91,7 +91,7 @@ class Stream:
                 batch = self._next(iterator)
                 if batch is _END:
                     if place:
-                        self._say(
+                        self._warn(
                             f"the last {place} of a stream's batches were left out: fewer than {num_workers} workers"
                         )
                     return
@@ -117,7 +117,7 @@ class Stream:
         with self._own_numbers.used():
             iterator = iter(self._loader)
         if again:
-            self._say(f"{again} batches of the stream were read again and left out: it has no state to go on from")
+            self._warn(f"{again} batches of the stream were read again and left out: it has no state to go on from")
         for _ in range(again):
             self._next(iterator)
         self._read = self._trained = past["batches"]

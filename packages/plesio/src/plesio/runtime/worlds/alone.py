@@ -37,7 +37,7 @@ class AloneWorld:
         self._ledger.ran_on(environment())
         meter.hand_on(lambda report: self._ledger.report(0, report))
         self._result: RunResult | None = None
-        self.rounds = RoundRecords(0, 1, say=meter.totals.fallbacks.append)
+        self.rounds = RoundRecords(0, 1, warn=meter.totals.fallbacks.append)
         self._asked_to_save = False
 
     @property

@@ -72,7 +72,7 @@ class DistributedWorld:
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
-        self.rounds = RoundRecords(self.rank, self.num_workers, say=timeline.meter.totals.fallbacks.append)
+        self.rounds = RoundRecords(self.rank, self.num_workers, warn=timeline.meter.totals.fallbacks.append)
         self.elapsed_s = 0.0
         """How long the run had been going on when this worker was admitted."""
         self.terms = terms

@@ -55,7 +55,6 @@ class Parts:
         timeline: Where its time goes.
         place: Where it is.
         steps: Its clock.
-        seed: Of the order of samples.
         snapshots: Kept on rank 0.
         found: What a probe found out about hosts.
         total_samples: Of the whole training, where that is known.
@@ -71,7 +70,6 @@ class Parts:
     timeline: WorkerTimeline
     place: WorkerPlace
     steps: StepClock
-    seed: int
     snapshots: SnapshotTaker
     found: HostRacks | None
     total_samples: int | None
@@ -135,7 +133,7 @@ class Parts:
         group, policy = self._group(), self.policy
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
-        exchanges = self._exchanges(group, gauge=monitor, seed=self.seed, watch=self._watch(group))
+        exchanges = self._exchanges(group, gauge=monitor, seed=self.world.info.seed, watch=self._watch(group))
         point = None if self.checkpoints is None else self.checkpoints.point
         late = self.place.late
         if point is None and not late:  # else all have read the same parameters, or receive them
@@ -239,8 +237,8 @@ class Parts:
         """Return a watch on the racks that a probe found, if it found any."""
         if self.found is None or self.found.between is None:
             return None
-        say = self.timeline.meter.totals.fallbacks.append
-        return RackWatch(self.found, group=group, workers_per_host=self.place.local_workers, say=say)
+        warn = self.timeline.meter.totals.fallbacks.append
+        return RackWatch(self.found, group=group, workers_per_host=self.place.local_workers, warn=warn)
 
     def _exchanges(
         self, group: LiveGroup, *, gauge: Gauge | None, seed: int, watch: RackWatch | None

@@ -46,7 +46,7 @@ def said(
 ) -> list[str]:
     sentences: list[str] = []
     group = _Others(*others)
-    watch = RackWatch(FOUND, group=group, workers_per_host=hosts, say=sentences.append)  # type: ignore[arg-type]
+    watch = RackWatch(FOUND, group=group, workers_per_host=hosts, warn=sentences.append)  # type: ignore[arg-type]
     for each_s in summed_s:
         watch.saw(summed_s=each_s, spread_s=spread_s, num_bytes=NUM_BYTES, num_rails=2, sizes=[2, 2])
     return sentences
@@ -89,7 +89,7 @@ def test_workers_of_a_host_share_its_way():
 
 def test_what_takes_no_time_makes_no_difference():
     sentences: list[str] = []
-    watch = RackWatch(FOUND, group=_Others(), workers_per_host=1, say=sentences.append)  # type: ignore[arg-type]
+    watch = RackWatch(FOUND, group=_Others(), workers_per_host=1, warn=sentences.append)  # type: ignore[arg-type]
     for _ in range(WINDOW):
         watch.saw(summed_s=0.05, spread_s=0.05, num_bytes=1000, num_rails=2, sizes=[2, 2])
     assert sentences == []

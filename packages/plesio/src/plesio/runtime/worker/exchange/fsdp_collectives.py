@@ -6,7 +6,7 @@ in the order of the ranks: ``(n-1)/n`` of the gradient, as a ring would send. Th
 
 **Which ones.** Collectives are distinguished by their order alone. If one worker's step goes through other blocks than
 another's, parts of different blocks meet. Where these are equally large nobody would notice; where they are not, Gloo
-ends the process, or waits for ever. So in the first step all say before each collective which one it is. Later each
+ends the process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each
 rank keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
 """
 

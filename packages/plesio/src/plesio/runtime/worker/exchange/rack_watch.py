@@ -35,15 +35,15 @@ class RackWatch:
         found: What the probe found, with two racks or more.
         group: All ranks.
         workers_per_host: Which share a host's way to other racks.
-        say: Called on every rank, with a sentence, at most once within racks and once between them.
+        warn: Called on every rank, with a sentence, at most once within racks and once between them.
     """
 
-    def __init__(self, found: HostRacks, *, group: Group, workers_per_host: int, say: Callable[[str], None]) -> None:
+    def __init__(self, found: HostRacks, *, group: Group, workers_per_host: int, warn: Callable[[str], None]) -> None:
         assert found.between is not None, "one rack has nothing between"
         self._within, self._between = found.within, found.between
         self._group = group
         self._workers_per_host = workers_per_host
-        self._say = say
+        self._warn = warn
         self._num_seen = 0
         self._least: dict[Where, float] = {"between": math.inf, "within": math.inf}
         """Shortest exchanges of this window and rank: seconds over the predicted ones."""
@@ -89,7 +89,7 @@ class RackWatch:
             longer, shorter = ratio > OFF_BY, where == "between" and ratio < 1 / OFF_BY
             if math.isfinite(ratio) and (longer or shorter) and where not in self._said:
                 self._said.add(where)
-                self._say(_sentence(where, ratio))
+                self._warn(_sentence(where, ratio))
             self._least[where] = math.inf
 
 

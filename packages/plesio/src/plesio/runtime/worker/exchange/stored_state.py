@@ -151,7 +151,7 @@ class StoredState:
     def pack(
         self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
     ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
-        """Copy the slices of ``tensors`` to where they are sent from; say which are there (None: all).
+        """Copy the slices of ``tensors`` to where they are sent from; return which are there (None: all).
 
         For each server flat tensors may follow that it also gets.
         """

@@ -30,7 +30,7 @@ class _Coat:
 
 
 class Wrapping:
-    """Make it before `fully_shard` is called, and say when it has been.
+    """Takes what `fully_shard` adds to a model off, and on again; made before that is called.
 
     Args:
         model: Whose modules these are.
