@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator
 __all__ = ["TcpTraffic"]
 
 _BYTES_ACKED = struct.Struct("=Q")
+_DRAIN_BYTES = 1 << 20
 _BYTES_ACKED_AT = 120
 """Offset of ``tcpi_bytes_acked`` in Linux's ``struct tcp_info`` (since 4.1)."""
 
@@ -57,6 +58,8 @@ class TcpTraffic:
                 ends = _ends(connection)
                 if ends == self._ends.get(descriptor) and (towards is None or ends[1] in towards):
                     connection.shutdown(socket.SHUT_RDWR)
+                    while connection.recv(_DRAIN_BYTES, socket.MSG_DONTWAIT):
+                        pass  # what Gloo read now it would answer in vain, and forget; see `exchange.group`
 
     def clear(self) -> None:
         """Forget the connections, which are closed."""

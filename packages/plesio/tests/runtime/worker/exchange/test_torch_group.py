@@ -1,13 +1,20 @@
 """A group that is called off raises from every operation that begins afterwards: nothing else would wake its caller."""
 
 import contextlib
+import os
+import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
-from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
+from plesio.runtime.transport.tcp_traffic import TcpTraffic
+from plesio.runtime.worker.exchange import group as group_module
+from plesio.runtime.worker.exchange.group import FORGOTTEN_S, CutOffError, TorchGroup
 from plesio.testing import LocalJob
 
 OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
@@ -17,6 +24,18 @@ OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
     "all_to_all": lambda group: group.all_to_all(torch.zeros(1, 1)).wait(),
     "split": lambda group: group.split([[0]]),
 }
+PAIRED: dict[str, Callable[[TorchGroup], object]] = OPERATIONS | {
+    "all_to_all": lambda group: group.all_to_all(torch.zeros(2, 1)).wait(),
+    "split": lambda group: group.split([[0, 1]]),
+    "assured": lambda group: group.assured(begun(group).get_future()).wait(),
+}
+
+
+def begun(group: TorchGroup, tensor: torch.Tensor | None = None) -> dist.Work:
+    tensor = torch.zeros(1) if tensor is None else tensor
+    work = dist.all_reduce(tensor, group=group.process_group, async_op=True)
+    assert work is not None
+    return work
 
 
 def begins(operation: Callable[[TorchGroup], object], group: TorchGroup) -> bool:
@@ -54,3 +73,76 @@ def test_what_begins_when_the_group_is_called_off_raises_and_a_part_that_was_bei
     with LocalJob(1) as job:
         [ending] = job.run(Path(__file__), "call_off", timeout_s=60).values()
     assert ending.value == (list(OPERATIONS), [], False), ending.trace
+
+
+def late() -> list[str]:
+    """Do every operation with a rank that comes to it much later than a forgotten one is waited for."""
+    group_module.FORGOTTEN_S = 0.05
+    group = pair("late")
+    done = []
+    for name, operation in PAIRED.items():
+        if group.rank == 1:
+            time.sleep(0.4)
+        operation(group)
+        done.append(name)
+    dist.destroy_process_group()
+    return done
+
+
+def test_a_rank_that_comes_late_is_waited_for():
+    with LocalJob(2) as job:
+        endings = job.run(Path(__file__), "late", timeout_s=60)
+    assert [ending.value for ending in endings.values()] == [list(PAIRED)] * 2, endings[0].trace
+
+
+def pair(name: str) -> TorchGroup:
+    """Return the group of this job's two workers."""
+    torch.set_num_threads(1)
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=2)
+    assert dist.group.WORLD is not None
+    dist.barrier()
+    return TorchGroup(dist.group.WORLD)
+
+
+def aborts(*, rounds: int, by_future: bool) -> int:
+    """End groups of two ranks at drawn moments in small collectives; returns how many of them Gloo has forgotten."""
+    world = pair("aborts")
+    store, rank = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False), world.rank
+    rng, groups, forgotten = random.Random(7), [], 0
+    for number in range(rounds):
+        traffic = TcpTraffic()
+        group = TorchGroup(world.process_group, connecting=traffic.recording).split([[0, 1]])
+        assert group is not None
+        groups.append(group)
+        store.set(f"ready/{number}/{rank}", str(time.time()))
+        at_s = max(float(store.get(f"ready/{number}/{other}")) for other in range(2)) + 0.005 + 0.01 * rng.random()
+        tensor = torch.ones(rng.choice([10, 1000, 30_000]))
+        ending = threading.Timer(at_s - time.time(), end, (group, traffic))
+        ending.start()
+        with contextlib.suppress(RuntimeError):
+            while True:
+                if by_future:
+                    group.assured(begun(group, tensor).get_future()).wait()
+                else:
+                    group.all_reduce(tensor).wait()
+        ending.join()
+        forgotten += time.time() > at_s + FORGOTTEN_S
+        dist.barrier()
+    dist.destroy_process_group()
+    return forgotten
+
+
+def end(group: TorchGroup, traffic: TcpTraffic) -> None:
+    group.abort()
+    traffic.shut()
+
+
+@pytest.mark.parametrize("by_future", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_collective_that_gloo_forgets_as_its_group_is_ended_is_waited_for_no_longer(by_future: bool):
+    """Without a limit one in some ten of these waits half an hour, until Gloo's own limit."""
+    with LocalJob(2) as job:
+        endings = job.run(Path(__file__), "aborts", timeout_s=120, rounds=40, by_future=by_future)
+    assert [ending.trace for ending in endings.values()] == ["", ""]
+    assert all(0 <= ending.value < 20 for ending in endings.values()), "most of them are woken"

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
@@ -77,7 +78,7 @@ class DdpExchange(ReducingExchange):
         self._buckets = GradientBuckets(replica)
         self._torch_group = group
         self._comm_hook = comm_hook
-        self._failures = _Failures() if elastic else None
+        self._failures = _Failures(group) if elastic else None
         self._ddp = self._build(find_unused=False)
         self._used: set[int] | None = set()
         """The parameters (ids) that the forward passes before this backward pass have used; None after a step."""
@@ -93,7 +94,7 @@ class DdpExchange(ReducingExchange):
 
     def _build(self, *, find_unused: bool) -> DistributedDataParallel:
         device = next(iter(self._replica.parameters.values())).device
-        ddp = DistributedDataParallel(
+        ddp = _Ddp(
             self._replica.model,
             device_ids=None if device.type == "cpu" else [device],
             process_group=self._torch_group.process_group,
@@ -101,6 +102,7 @@ class DdpExchange(ReducingExchange):
             init_sync=False,
             find_unused_parameters=find_unused,
         )
+        ddp.group = self._torch_group
         hook = self._comm_hook
         if self._failures is not None:
             hook = self._failures.noted(hook)
@@ -249,11 +251,36 @@ class DdpExchange(ReducingExchange):
         del self._ddp, self._buckets
 
 
+class _Ddp(DistributedDataParallel):
+    """DDP whose buffers are sent by the group, whose waits end when it is aborted."""
+
+    group: TorchGroup
+
+    def _distributed_broadcast_coalesced(
+        self, tensors: list[torch.Tensor], _buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        for alike in _alike(tensors):
+            flat: torch.Tensor = _flatten_dense_tensors(alike)  # type: ignore[no-untyped-call]
+            self.group.broadcast(flat, source=authoritative_rank)
+            parts = _unflatten_dense_tensors(flat, alike)  # type: ignore[no-untyped-call]
+            for tensor, sent in zip(alike, parts, strict=True):
+                tensor.copy_(sent)
+
+
+def _alike(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Group tensors by their type, in an order that all ranks have."""
+    groups: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
+
+
 class _Failures:
     """Errors that reductions have raised, on whichever thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: TorchGroup) -> None:
         self.first: RuntimeError | None = None
+        self._group = group
 
     def note(self, error: RuntimeError) -> None:
         """Keep the first one."""
@@ -280,12 +307,11 @@ class _Failures:
             if self.first is None:
                 try:
                     if hook is not None:
-                        return hook(group, bucket).then(take)
+                        return self._group.assured(hook(group, bucket)).then(take)
                     gradient.mul_(1 / group.size())  # as DDP's own reduction, to the bit
                     work = dist.all_reduce(gradient, group=group, async_op=True)
                     assert work is not None, "this process is a member of the group"
-                    reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(take)
-                    return reduced
+                    return self._group.assured(work.get_future()).then(take)
                 except RuntimeError as error:  # the group is broken already
                     self.note(error)
             over: torch.futures.Future[torch.Tensor] = torch.futures.Future()
