@@ -35,7 +35,7 @@ from plesio.runtime.meeting import (
     meeting_store,
     process_group,
 )
-from plesio.runtime.transport import ClientEndpoint, JobKeys
+from plesio.runtime.transport import ClientEndpoint, JobKeys, TcpTraffic
 from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
@@ -45,7 +45,6 @@ from plesio.runtime.transport.job_secret import (
     secret_of_user,
     signed,
 )
-from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, NAME_KEY, WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks

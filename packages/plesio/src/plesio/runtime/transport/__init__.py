@@ -36,6 +36,7 @@ from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.security import JobKeys, Names
 from plesio.runtime.transport.server import ServerEndpoint
 from plesio.runtime.transport.sockets import LinkBytes, Traffic
+from plesio.runtime.transport.tcp_traffic import TcpTraffic
 from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Refusal",
     "Sending",
     "ServerEndpoint",
+    "TcpTraffic",
     "Traffic",
     "wait_readable",
 ]

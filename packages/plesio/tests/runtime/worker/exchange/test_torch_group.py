@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from plesio.runtime.transport.tcp_traffic import TcpTraffic
-from plesio.runtime.worker.exchange import group as group_module
+import plesio.runtime.worker.exchange.group as group_module
+from plesio.runtime.transport import TcpTraffic
 from plesio.runtime.worker.exchange.group import FORGOTTEN_S, CutOffError, TorchGroup
 from plesio.testing import LocalJob
 
