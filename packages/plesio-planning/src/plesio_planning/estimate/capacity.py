@@ -58,9 +58,7 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
             model,
             machine,
             global_batch=global_batch,
-            precision=layout.precision,
-            software=layout.software,
-            fixed=fixed,
+            fixed={**fixed, "precision": layout.precision, "software": layout.software},
         )
         found = min(working_layouts(model, layouts, machine, global_batch=global_batch), key=_step_s, default=None)
         if found is not None and (best is None or _step_s(best) > _WORTH_NEW_DEGREES * _step_s(found)):

@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any
 
 from plesio.core.errors import ConfigError
-from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Software
 from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.search import Search, search_layouts
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
@@ -55,12 +53,9 @@ def find_frontier(
     *,
     global_batch: int,
     tokens: float,
-    precision: str = "bf16",
-    software: Software = SOFTWARE["current"],
     may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
     conditions: Conditions | None = None,
-    constants: Constants = CONSTANTS,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
 ) -> Frontier:
     """Find the fastest layout of each machine, and the time and cost of the run with it.
@@ -70,12 +65,9 @@ def find_frontier(
         machines: Machines to run on; the first is the one that must do.
         global_batch: Sequences (or images) of a step, the same everywhere.
         tokens: Tokens of all steps (or images).
-        precision: Everywhere.
-        software: Everywhere.
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead.
         fixed: Attributes of `plesio_planning.estimate.layout.Layout` that are not searched, with their values.
         conditions: Failures, storage, prices; None is the defaults.
-        constants: How close devices come to their data sheets.
         on_progress: Called now and then with a machine's name, the layouts tried on it, and all of them.
 
     Raises:
@@ -88,11 +80,8 @@ def find_frontier(
                 model,
                 machine,
                 global_batch=global_batch,
-                precision=precision,
-                software=software,
                 may_be_lean=may_be_lean,
                 fixed=fixed,
-                constants=constants,
                 on_progress=partial(on_progress, machine.name),
             )
             training = estimate_training(
@@ -102,7 +91,6 @@ def find_frontier(
                 global_batch=global_batch,
                 tokens=tokens,
                 conditions=conditions,
-                constants=constants,
             )
         except ConfigError as error:
             # the user's own machine must do; others are only comparisons

@@ -168,7 +168,7 @@ class Transformer:
         return queries + keys_and_values + hidden * output
 
     @cached_property
-    def expert_weights(self) -> int:
+    def _expert_weights(self) -> int:
         """Weights of one feed-forward network, of one expert if there are several."""
         return self._ffn_weights(self.ffn_size)
 
@@ -203,7 +203,7 @@ class Transformer:
     @cached_property
     def expert_parameters(self) -> int:
         """Parameters of one feed-forward network."""
-        return self.expert_weights + (self.ffn_size + self.hidden_size if self.biases else 0)
+        return self._expert_weights + (self.ffn_size + self.hidden_size if self.biases else 0)
 
     @property
     def embedding_parameters(self) -> int:
@@ -251,20 +251,20 @@ class Transformer:
     @cached_property
     def layer_flops(self) -> float:
         """Forward FLOPs of a sequence in a layer, on average over the layers."""
-        networks = self.experts_per_token * self.expert_weights + self._ffn_weights(self.shared_ffn_size)
+        networks = self.experts_per_token * self._expert_weights + self._ffn_weights(self.shared_ffn_size)
         dense = self.num_dense_layers / self.num_layers
         weights = self.attention_weights + (1 - dense) * networks + dense * self._ffn_weights(self.dense_ffn_size)
         return 2.0 * self.sequence_length * weights + self.core_attention_flops
 
     @property
-    def head_flops(self) -> float:
+    def _head_flops(self) -> float:
         """Forward FLOPs of a sequence in the output matrix."""
         return 2.0 * self.sequence_length * self.hidden_size * self.vocabulary_size
 
     @cached_property
     def forward_flops(self) -> float:
         """Forward FLOPs of a sequence."""
-        return self.num_layers * self.layer_flops + self.head_flops
+        return self.num_layers * self.layer_flops + self._head_flops
 
     @property
     def model_flops(self) -> float:

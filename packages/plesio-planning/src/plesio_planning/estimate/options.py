@@ -1,16 +1,21 @@
 """The fields of a model, a layout, a program and its conditions that an estimate can be asked with."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from plesio.core.inputs import Input, Written, fields_of
+from plesio_planning.estimate.exploration import ClusterLinks, Exploration
 from plesio_planning.estimate.layout import Layout, Software
 from plesio_planning.estimate.model import Transformer
 from plesio_planning.estimate.training import Conditions
 
 __all__ = ["FIELDS", "of_class"]
 
+_EXPLORATION = {
+    **{field.name: Written() for field in fields(Exploration)},
+    "accelerators": Written(metavar="NAME,..."),
+}
 _LAYOUT = {
     "tp": Written(),
     "pp": Written(),
@@ -64,6 +69,9 @@ _CONDITIONS = {
 }
 
 FIELDS: tuple[Input, ...] = (
+    *fields_of(ClusterLinks, {field.name: Written() for field in fields(ClusterLinks)}),
+    # a switch of these is off where it is left out, and has no third value
+    *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
     *fields_of(Layout, _LAYOUT),
     *fields_of(Transformer, _MODEL, instead="the model's"),
     *fields_of(Software, _SOFTWARE, instead="the software's"),

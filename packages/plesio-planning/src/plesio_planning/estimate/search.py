@@ -18,7 +18,6 @@ from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.activations import Recomputation
-from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, lean
 from plesio_planning.estimate.memory import Memory, estimate_memory
@@ -106,8 +105,6 @@ def layouts_of(
     machine: Machine,
     *,
     global_batch: int,
-    precision: str = "bf16",
-    software: Software = SOFTWARE["current"],
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Layout]:
     """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
@@ -116,11 +113,10 @@ def layouts_of(
         model: Model to train.
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step.
-        precision: Precision of all of them.
-        software: Software of all of them.
-        fixed: Attributes of `Layout` that are not searched, with their values.
+        fixed: Attributes of `Layout` that are not searched, with their values; precision and software never are.
     """
     fixed = fixed or {}
+    software = fixed.get("software", SOFTWARE["current"])
 
     def some(name: str, values: Iterator[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
         return (fixed[name],) if name in fixed else tuple(values)
@@ -164,7 +160,7 @@ def layouts_of(
                 sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
-                precision=precision,
+                precision=fixed.get("precision", "bf16"),
                 software=software,
             )
 
@@ -195,11 +191,8 @@ def search_layouts(
     machine: Machine,
     *,
     global_batch: int,
-    precision: str = "bf16",
-    software: Software = SOFTWARE["current"],
     may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
-    constants: Constants = CONSTANTS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Search:
     """Try all layouts of the space.
@@ -214,48 +207,37 @@ def search_layouts(
         model: Model to train.
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
-        precision: Precision of all of them.
-        software: Software of all of them.
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
             (`plesio_planning.estimate.layout.lean`).
-        fixed: Attributes of `Layout` that are not searched, with their values.
-        constants: How close devices come to their data sheets.
+        fixed: Attributes of `Layout` that are not searched, with their values; precision and software never are.
         on_progress: Called now and then with the layouts tried, and all of them.
 
     Raises:
         ConfigError: None works. One line that says what would.
     """
     # refuses a precision that the accelerator lacks
-    machine.accelerator.peak(precision)
+    fixed = fixed or {}
+    machine.accelerator.peak(fixed.get("precision", "bf16"))
     if global_batch < 1:
         raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
-    space = tuple(
-        layouts_of(model, machine, global_batch=global_batch, precision=precision, software=software, fixed=fixed)
-    )
-    outcomes = _Outcomes(fixed=frozenset(fixed or ()), may_be_lean=may_be_lean)
+    space = tuple(layouts_of(model, machine, global_batch=global_batch, fixed=fixed))
+    degrees = {name: value for name, value in fixed.items() if name not in ("precision", "software")}
+    outcomes = _Outcomes(fixed=frozenset(degrees), may_be_lean=may_be_lean)
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
-        outcomes.add(model, layout, machine, global_batch=global_batch, constants=constants)
+        outcomes.add(model, layout, machine, global_batch=global_batch)
     on_progress(len(space), len(space))
     if not outcomes.candidates:
         # memory was the only obstacle: say how many devices would do
         if outcomes.num_too_large:
-            larger = _larger_machine(
-                model,
-                machine,
-                global_batch=global_batch,
-                precision=precision,
-                software=software,
-                may_be_lean=may_be_lean,
-                fixed=fixed,
-            )
+            larger = _larger_machine(model, machine, global_batch=global_batch, may_be_lean=may_be_lean, fixed=fixed)
             raise ArgumentError(
                 f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
                 f"{larger}{or_shorter_sequences(model)}"
             )
         # otherwise the fixed degrees are to blame
-        kept = ", ".join(f"`{name} = {value}`" for name, value in (fixed or {}).items())
+        kept = ", ".join(f"`{name} = {value}`" for name, value in degrees.items())
         raise outcomes.refusal or ArgumentError(
             f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
         )
@@ -278,9 +260,7 @@ class _Outcomes:
     num_too_large: int = 0
     refusal: ConfigError | None = None
 
-    def add(
-        self, model: Model, layout: Layout, machine: Machine, *, global_batch: int, constants: Constants = CONSTANTS
-    ) -> None:
+    def add(self, model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> None:
         try:
             memory = estimate_memory(model, layout, machine, global_batch=global_batch)
             if self.may_be_lean and not memory.fits:
@@ -294,7 +274,7 @@ class _Outcomes:
         if not _fits(memory):
             self.num_too_large += 1
             return
-        step = estimate_step(model, layout, machine, global_batch=global_batch, constants=constants)
+        step = estimate_step(model, layout, machine, global_batch=global_batch)
         self.candidates.append(FoundLayout(layout=layout, step=step, memory=memory))
 
     def in_order(self) -> tuple[FoundLayout, ...]:
@@ -330,18 +310,14 @@ def _larger_machine(
     machine: Machine,
     *,
     global_batch: int,
-    precision: str,
-    software: Software,
     may_be_lean: bool,
-    fixed: Mapping[str, Any] | None,
+    fixed: Mapping[str, Any],
 ) -> str:
     """Write half a sentence: the next machine, each twice the one before, on which something fits."""
-    smallest = {"micro_batch": 1, "recomputation": "full", **(fixed or {})}
+    smallest = {"micro_batch": 1, "recomputation": "full", **fixed}
     for _ in range(_DOUBLINGS):
         machine = replace(machine, num_devices=2 * machine.num_devices)
-        for layout in layouts_of(
-            model, machine, global_batch=global_batch, precision=precision, software=software, fixed=smallest
-        ):
+        for layout in layouts_of(model, machine, global_batch=global_batch, fixed=smallest):
             least = lean(layout) if may_be_lean else layout
             try:
                 memory = estimate_memory(model, least, machine, global_batch=global_batch)
