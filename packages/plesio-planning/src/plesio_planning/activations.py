@@ -23,7 +23,6 @@ from plesio.core.errors import ArgumentError, ConfigError
 __all__ = [
     "Recomputation",
     "boundary_bytes",
-    "first_stage_activation_bytes",
     "layer_activation_bytes",
     "recomputed_share",
 ]
@@ -74,55 +73,6 @@ def layer_activation_bytes(
     of_softmax, whole = (5, 10) if dropout else (2, 8)
     attention = of_softmax * num_heads * sequence / hidden if recomputation == "none" else 0.0
     return sbh * (whole * on_each + (24 + attention) / tensor_parallel)
-
-
-def first_stage_activation_bytes(
-    layer_bytes: float,
-    *,
-    num_layers: int,
-    hidden: int,
-    sequence: int,
-    batch: int = 1,
-    num_stages: int = 1,
-    num_chunks: int = 1,
-    tensor_parallel: int = 1,
-    vocabulary: int = 0,
-) -> float:
-    """Return bytes that a device of the first stage keeps at most under 1F1B (Korthikanti et al. 2022, section 4.3).
-
-    It holds p micro-batches (if there are so many) of ``L/p`` layers, thus L layers' activations whatever p is, and
-    ``1 + (p-1)/(pv)`` times as many if stages have v chunks each (interleaving); ``sbhp/t`` for the dropout of the
-    embedding; and where the first stage is the last, too, ``4sbh/t (1 + V/h)`` for the last norm, the output projection
-    and the logits in FP32.
-
-    >>> layer = layer_activation_bytes(hidden=12288, num_heads=96, sequence=2048, tensor_parallel=8)
-    >>> most = first_stage_activation_bytes(
-    ...     layer, num_layers=96, hidden=12288, sequence=2048, num_stages=8, num_chunks=3, tensor_parallel=8
-    ... )
-    >>> round(most / 2**30, 1)
-    66.9
-
-    Args:
-        layer_bytes: Bytes of a layer, from `layer_activation_bytes`.
-        num_layers: L, of the whole model.
-        hidden: h.
-        sequence: s.
-        batch: b, sequences of a micro-batch.
-        num_stages: p.
-        num_chunks: v, of each stage.
-        tensor_parallel: t.
-        vocabulary: V; 0 leaves the output layer out.
-
-    Raises:
-        ConfigError: A number below 1.
-    """
-    _check(num_layers=num_layers, hidden=hidden, sequence=sequence, batch=batch, tensor_parallel=tensor_parallel)
-    _check(num_stages=num_stages, num_chunks=num_chunks)
-    in_flight = 1.0 if num_chunks == 1 else 1 + (num_stages - 1) / (num_stages * num_chunks)
-    sbh = sequence * batch * hidden
-    embedding = sbh * num_stages / tensor_parallel
-    output = 4 * sbh / tensor_parallel * (1 + vocabulary / hidden) if num_stages == 1 and vocabulary else 0.0
-    return layer_bytes * num_layers * in_flight + embedding + output
 
 
 def boundary_bytes(

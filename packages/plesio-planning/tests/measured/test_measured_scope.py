@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio.core.inputs import inputs_of
 from plesio.core.predictions import Prediction
-from plesio_planning.measured import has_measurement, measure_study
+from plesio_planning.measured import has_measurement, measure_study, measured_inputs
 from plesio_planning.studies import STUDIES, find_study
 from plesio_planning.studies.measured import Measured, Scope
 
@@ -31,7 +30,7 @@ def test_what_one_machine_cannot_do_is_refused():
 @pytest.mark.parametrize("study", NAMES)
 def test_every_study_has_a_measurement_with_inputs_of_its_own(study: str):
     module, known = module_of(study), {one.name: one for one in find_study(study).inputs()}
-    own = {one.name: one for one in inputs_of(module.measure)}
+    own = {one.name: one for one in measured_inputs(study)}
     assert own.keys() <= known.keys()
     assert set(module.FOUND) <= known.keys()
     assert not own.keys() & set(module.FOUND)
@@ -139,6 +138,6 @@ def test_the_page_has_the_inputs_of_each_measurement():
     page = (Path(__file__).parents[4] / "docs" / "planning" / "studies" / "README.md").read_text(encoding="utf-8")
     for study in map(find_study, NAMES):
         module, options = module_of(study.name), {one.name: one.option for one in study.inputs()}
-        taken = " ".join(f"`{options[one.name]}`" for one in inputs_of(module.measure))
+        taken = " ".join(f"`{options[one.name]}`" for one in measured_inputs(study.name))
         found = " ".join(f"`{options[name]}`" for name in module.FOUND) or "–"
         assert f"| {taken} | {found} |\n" in page, study.name

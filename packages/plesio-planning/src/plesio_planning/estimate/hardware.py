@@ -1,19 +1,23 @@
 """Accelerators, and machines made of them.
 
-Peaks are a data sheet's, dense and without sparsity. Prices are round numbers for an accelerator and hour on demand, an
-assumption to be replaced by one's own. Links inside a host are bus bandwidths that nccl-tests measured
-(`plesio.cost.named_clusters`), or, where nobody did, that share of the data sheet's which they measured on the H100;
-those between hosts are a data sheet's, of one host with all its adapters.
+``accelerators.toml`` lists the accelerators. Peaks are a data sheet's, dense and without sparsity. Prices are round
+numbers for an accelerator and hour on demand, an assumption to be replaced by one's own. Links inside a host are bus
+bandwidths that nccl-tests measured (`plesio.cost.named_clusters`), or, where nobody did, that share of the data sheet's
+which they measured on the H100; those between hosts are a data sheet's, of one host with all its adapters.
 
 A *host* is what one fast network joins: a board of eight, a rack of 72 GB200, or a slice of TPUs, whose torus takes
 thousands. Devices of racks and of slices have adapters of their own, so a smaller host has fewer.
 """
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Literal
 
 from plesio.core.errors import ConfigError, nearest
+from plesio.core.units import parse_bytes
 from plesio.cost.cluster import NAMED_CLUSTERS
 from plesio.cost.link import Link
 
@@ -89,185 +93,32 @@ class Accelerator:
         return self.flops_per_s[precision]
 
 
-_GIB = 2**30
-_A100_PEAKS = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}
-_HOPPER_PEAKS = {"fp32": 67e12, "tf32": 494.7e12, "fp16": 989.4e12, "bf16": 989.4e12, "fp8": 1978.9e12}
-_BLACKWELL_PEAKS = {"fp32": 80e12, "tf32": 1125e12, "fp16": 2250e12, "bf16": 2250e12, "fp8": 4500e12}
-_HDR = Link(latency_s=10e-6, bytes_per_s=200e9)  # DGX A100 data sheet: eight adapters of 200 Gbit/s
-_NDR = NAMED_CLUSTERS["16x8h100"].nic
-_EDR = Link(latency_s=10e-6, bytes_per_s=50e9)  # DGX-1 data sheet: four adapters of 100 Gbit/s
-_DCN = Link(latency_s=20e-6, bytes_per_s=6.25e9)  # a TPU's share of its host's adapters
-_B200_NVLINK = Link(latency_s=5.61e-6, bytes_per_s=723e9, shared=False)  # nccl-tests, all-reduce of 1 GiB
 _NVLINK_SHARE = NAMED_CLUSTERS["16x8h100"].local.bytes_per_s / 450e9
 """Measured share of the data sheet's 450 GB/s each way on the H100; it is assumed where nothing was measured."""
 
 
-def _local(bytes_per_s: float) -> Link:
-    """Make a link inside a host by its data sheet, each way."""
-    return Link(latency_s=5.61e-6, bytes_per_s=_NVLINK_SHARE * bytes_per_s, shared=False)
+def _link(written: str | dict[str, Any], kind: Literal["local", "nic"]) -> Link:
+    """Make a link, of a named cluster or of the numbers that are written."""
+    if isinstance(written, str):
+        found: Link = getattr(NAMED_CLUSTERS[written], kind)
+        return found
+    numbers = dict(written)
+    if "data_sheet_bytes_per_s" in numbers:
+        numbers["bytes_per_s"] = _NVLINK_SHARE * numbers.pop("data_sheet_bytes_per_s")
+    return Link(**numbers)
 
 
-ACCELERATORS: Mapping[str, Accelerator] = {
-    accelerator.name: accelerator
-    for accelerator in (
-        Accelerator(
-            name="v100",  # NVIDIA V100 data sheet, SXM2 32 GB
-            architecture="volta",
-            flops_per_s={"fp32": 15.7e12, "fp16": 125e12},
-            memory_bytes=32 * _GIB,
-            memory_bytes_per_s=900e9,
-            power_w=300,
-            price_per_h=1.0,  # assumption
-            local=NAMED_CLUSTERS["8xv100"].local,
-            nic=_EDR,
-        ),
-        Accelerator(
-            name="a100-40gb",  # NVIDIA A100 data sheet, SXM
-            architecture="ampere",
-            flops_per_s=_A100_PEAKS,
-            memory_bytes=40 * _GIB,
-            memory_bytes_per_s=1555e9,
-            power_w=400,
-            price_per_h=1.5,  # assumption
-            local=NAMED_CLUSTERS["8xa100"].local,
-            nic=_HDR,
-        ),
-        Accelerator(
-            name="a100",  # NVIDIA A100 data sheet, SXM 80 GB
-            architecture="ampere",
-            flops_per_s=_A100_PEAKS,
-            memory_bytes=80 * _GIB,
-            memory_bytes_per_s=2039e9,
-            power_w=400,
-            price_per_h=2.0,  # assumption
-            local=NAMED_CLUSTERS["8xa100"].local,
-            nic=_HDR,
-        ),
-        Accelerator(
-            name="h100",  # NVIDIA H100 data sheet, SXM5 80 GB
-            architecture="hopper",
-            flops_per_s=_HOPPER_PEAKS,
-            memory_bytes=80 * _GIB,
-            memory_bytes_per_s=3350e9,
-            power_w=700,
-            price_per_h=3.0,  # assumption
-            local=NAMED_CLUSTERS["16x8h100"].local,
-            nic=_NDR,
-        ),
-        Accelerator(
-            name="h200",  # NVIDIA H200 data sheet, SXM 141 GB
-            architecture="hopper",
-            flops_per_s=_HOPPER_PEAKS,
-            memory_bytes=141 * 10**9,
-            memory_bytes_per_s=4800e9,
-            power_w=700,
-            price_per_h=3.5,  # assumption
-            local=NAMED_CLUSTERS["8xh200"].local,
-            nic=_NDR,
-        ),
-        Accelerator(
-            name="b200",  # NVIDIA DGX B200 data sheet, an eighth of it
-            architecture="blackwell",
-            flops_per_s=_BLACKWELL_PEAKS,
-            memory_bytes=180 * 10**9,
-            memory_bytes_per_s=8000e9,
-            power_w=1000,
-            price_per_h=5.0,  # assumption
-            local=_B200_NVLINK,
-            nic=_NDR,  # DGX B200 data sheet: eight adapters of 400 Gbit/s
-        ),
-        Accelerator(
-            name="h800",  # an H100 with half the NVLink: 160 GB/s reached, eight adapters (DeepSeek-V3, section 3.1)
-            architecture="hopper",
-            flops_per_s=_HOPPER_PEAKS,
-            memory_bytes=80 * _GIB,
-            memory_bytes_per_s=3350e9,
-            power_w=700,
-            price_per_h=2.0,  # DeepSeek-V3, table 1
-            local=Link(latency_s=5.61e-6, bytes_per_s=160e9, shared=False),
-            nic=_NDR,
-        ),
-        Accelerator(
-            name="h20",  # NVIDIA H20 data sheet: 148 TFLOP/s in BF16, 96 GB, 4.0 TB/s, NVLink of 900 GB/s both ways
-            architecture="hopper",
-            flops_per_s={"fp32": 44e12, "tf32": 74e12, "fp16": 148e12, "bf16": 148e12, "fp8": 296e12},
-            memory_bytes=96 * 10**9,
-            memory_bytes_per_s=4000e9,
-            power_w=400,
-            price_per_h=1.5,  # assumption
-            local=NAMED_CLUSTERS["16x8h100"].local,
-            nic=_NDR,  # assumption: as H100
-        ),
-        Accelerator(
-            name="gb200",  # NVIDIA GB200 NVL72 data sheet, a 72nd of it: 360 PFLOP/s sparse in BF16, 13.4 TB of HBM3e
-            architecture="blackwell",
-            flops_per_s={"fp32": 80e12, "tf32": 1250e12, "fp16": 2500e12, "bf16": 2500e12, "fp8": 5000e12},
-            memory_bytes=186 * 10**9,
-            memory_bytes_per_s=8000e9,
-            power_w=1200,
-            price_per_h=6.0,  # assumption
-            local=_B200_NVLINK,  # assumption: as a board of eight B200, whose NVLink is the same
-            nic=Link(latency_s=10e-6, bytes_per_s=50e9),  # DGX GB200: an adapter of 400 Gbit/s a device
-            devices_per_host=72,
-            own_adapters=True,
-        ),
-        Accelerator(
-            name="mi300x",  # AMD Instinct MI300X data sheet; Infinity Fabric: seven links of 64 GB/s each way
-            architecture="cdna3",
-            flops_per_s={"fp32": 163.4e12, "tf32": 653.7e12, "fp16": 1307.4e12, "bf16": 1307.4e12, "fp8": 2614.9e12},
-            memory_bytes=192 * 10**9,
-            memory_bytes_per_s=5300e9,
-            power_w=750,
-            price_per_h=2.5,  # assumption
-            local=_local(7 * 64e9),
-            nic=_NDR,  # AMD Instinct MI300X platform: eight adapters of 400 Gbit/s
-        ),
-        # Torus of TPUs: a ring along one of its axes, both ways; adapters to other slices
-        # (Austin et al. 2025, "How to Scale Your Model", the table of TPU specs)
-        Accelerator(
-            name="tpu-v4",  # Jouppi et al. 2023, table 4: 275 TFLOP/s, 32 GiB at 1200 GB/s, slices of up to 4096
-            architecture="tpu",
-            flops_per_s={"bf16": 275e12},
-            memory_bytes=32 * _GIB,
-            memory_bytes_per_s=1200e9,
-            power_w=192,
-            price_per_h=3.2,  # Google Cloud, on demand, 2025
-            local=Link(latency_s=1e-6, bytes_per_s=2 * 45e9, shared=False),
-            nic=_DCN,
-            devices_per_host=4096,
-            own_adapters=True,
-            exchanges_apart=True,
-        ),
-        Accelerator(
-            name="tpu-v5p",  # Google Cloud TPU v5p: 459 TFLOP/s, 95 GB at 2765 GB/s, slices of up to 8960
-            architecture="tpu",
-            flops_per_s={"bf16": 459e12},
-            memory_bytes=95 * 10**9,
-            memory_bytes_per_s=2765e9,
-            power_w=500,  # assumption: Google publishes none
-            price_per_h=4.2,  # Google Cloud, on demand, 2025
-            local=Link(latency_s=1e-6, bytes_per_s=2 * 90e9, shared=False),
-            nic=_DCN,
-            devices_per_host=8960,
-            own_adapters=True,
-            exchanges_apart=True,
-        ),
-        Accelerator(
-            name="tpu-v6e",  # Google Cloud TPU v6e: 918 TFLOP/s, 32 GB at 1638 GB/s, slices of up to 256
-            architecture="tpu",
-            flops_per_s={"bf16": 918e12},
-            memory_bytes=32 * 10**9,
-            memory_bytes_per_s=1638e9,
-            power_w=300,  # assumption: Google publishes none
-            price_per_h=2.7,  # Google Cloud, on demand, 2025
-            local=Link(latency_s=1e-6, bytes_per_s=2 * 90e9, shared=False),
-            nic=replace(_DCN, bytes_per_s=12.5e9),
-            devices_per_host=256,
-            own_adapters=True,
-            exchanges_apart=True,
-        ),
-    )
-}
+def _read_accelerators() -> dict[str, Accelerator]:
+    text = resources.files("plesio_planning.estimate").joinpath("accelerators.toml").read_text("utf-8")
+    found = {}
+    for name, written in tomllib.loads(text).items():
+        local, nic = _link(written.pop("local"), "local"), _link(written.pop("nic"), "nic")
+        memory_bytes = int(parse_bytes(written.pop("memory")))
+        found[name] = Accelerator(name=name, memory_bytes=memory_bytes, local=local, nic=nic, **written)
+    return found
+
+
+ACCELERATORS: Mapping[str, Accelerator] = _read_accelerators()
 """Accelerators by name."""
 
 _SYNONYMS = {

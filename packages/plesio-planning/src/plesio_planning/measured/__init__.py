@@ -3,8 +3,8 @@
 A measurement is a module with the name of its study and a function ``measure``, whose keyword arguments are those of
 the study's inputs that it has, with the values that this machine can do beside their types. ``FOUND`` names the inputs
 that it measures instead. Its first argument is a `plesio_planning.measured.twin.Twin`, by which it also reports its
-progress, because it may take a minute; nothing else should run meanwhile. Other positional arguments have defaults:
-sizes and repeats that no study has an input for.
+progress, because it may take a minute; nothing else should run meanwhile. The study explains its inputs. Other
+positional arguments have defaults: sizes and repeats that no study has an input for.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plesio.core.inputs import Input
     from plesio_planning.studies.measured import Measured
 
-__all__ = ["has_measurement", "measure_study"]
+__all__ = ["has_measurement", "measure_study", "measured_inputs"]
 
 
 def has_measurement(study: str) -> bool:
@@ -29,6 +29,15 @@ def has_measurement(study: str) -> bool:
     (True, False)
     """
     return find_spec(f"plesio_planning.measured.{study.replace('-', '_')}") is not None
+
+
+def measured_inputs(study: str) -> "tuple[Input, ...]":
+    """Return the inputs of a study that its measurement has too; they mean the same, and may be less large."""
+    from plesio.core.inputs import inputs_of
+    from plesio_planning.studies import find_study
+
+    module = import_module(f"plesio_planning.measured.{study.replace('-', '_')}")
+    return inputs_of(module.measure, as_in=find_study(study).function)
 
 
 def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_step: Callable[[str], None]) -> "Measured":
@@ -45,7 +54,6 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
         ConfigError: There is no such study, it has no such input, or nothing to measure.
         PlesioError: It cannot be measured here.
     """
-    from plesio.core.inputs import inputs_of
     from plesio_planning.measured.twin import Twin
     from plesio_planning.studies import find_study
     from plesio_planning.studies.measured import Scope
@@ -58,7 +66,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
     if not has_measurement(study):
         raise ConfigError(f"the study {study} has no measurement on one machine; leave it out")
     module = import_module(f"plesio_planning.measured.{study.replace('-', '_')}")
-    own = {one.name: one for one in inputs_of(module.measure)}
+    own = {one.name: one for one in measured_inputs(study)}
     # inputs of the study that the measurement cannot set, unless it finds them itself
     left_out = {
         one.option: f"asked for: {one.format(asked[name])}" if name in asked else ""

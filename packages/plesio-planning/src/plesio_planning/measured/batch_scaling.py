@@ -76,14 +76,6 @@ def measure(
 ) -> Measured:
     """Measure four batch sizes; takes about a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        factors: Step lengths that are tried, over that of the rule.
-        most_steps: Steps after which a training is given up.
-        batches: Sizes, rounded up to even numbers.
-        target: The loss to reach, over the first.
-        seed: Seed of the first parameters and of the batches.
-
     Raises:
         PlesioError: A size does not get to the target.
     """

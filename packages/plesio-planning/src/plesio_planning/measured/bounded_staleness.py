@@ -48,17 +48,7 @@ def measure(
     condition_number: Annotated[float, Within(1, 100)] = 1.0,
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
 ) -> Measured:
-    """Measure two, four and six workers that take turns; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        shares: Steps over the limit, rising, on both sides of 1.
-        num_steps: Steps of each worker.
-        stalenesses: Staleness in updates; one worker more than that.
-        condition_number: Condition number of the quadratic; with more than 1 slow coordinates hide for a while that
-            fast ones diverge.
-        num_dimensions: Its dimensions.
-    """
+    """Measure two, four and six workers that take turns; takes about a minute."""
     options = {
         "num_dimensions": num_dimensions,
         "condition_number": condition_number,

@@ -51,15 +51,7 @@ def measure(
     checkpoint_interval_s: Annotated[float | None, Within(0.02, 10)] = None,
     work_s: Annotated[float, Within(1, 30)] = 4.0,
 ) -> Measured:
-    """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        checkpoint_s: Seconds to write a state of the runs that fail, about.
-        cluster_mtbf_s: Their mean time between failures.
-        checkpoint_interval_s: One more interval between their states.
-        work_s: Seconds that they take without failures, about.
-    """
+    """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute."""
     states = measure_states(on_step=twin.say)
     runs = measure_intervals(
         on_step=twin.say,

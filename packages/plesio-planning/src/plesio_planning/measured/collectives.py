@@ -47,18 +47,7 @@ def measure(
     message_bytes: Annotated[float | None, Within(1000, 2e7)] = None,
     bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
 ) -> Measured:
-    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        fitted_bytes: Sizes of the ring that latency and bandwidth are fitted to; three or more, or those that suit the
-            links.
-        other_bytes: Sizes that are predicted; likewise.
-        repeats: Repetitions of each size.
-        num_ranks: Ranks.
-        message_bytes: One more size that is predicted.
-        bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
-    """
+    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
     rate = twin.bandwidth(bytes_per_s)
     fitted_bytes = fitted_bytes or (FITTED_BYTES if rate else LOOPBACK_FITTED_BYTES)
     other_bytes = other_bytes or (OTHER_BYTES if rate else LOOPBACK_OTHER_BYTES)

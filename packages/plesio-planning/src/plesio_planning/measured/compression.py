@@ -47,11 +47,6 @@ def measure(
 ) -> Measured:
     """Measure at seven steps of a training; takes a few seconds.
 
-    Args:
-        twin: Keeps what is measured.
-        steps: Steps of the training, whose gradients are compressed.
-        schemes: Compressions as policies have them; a step length or a feedback after them changes nothing here.
-
     Raises:
         ConfigError: A compression that policies do not have.
     """

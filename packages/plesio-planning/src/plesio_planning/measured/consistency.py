@@ -63,19 +63,7 @@ def measure(
     heterogeneity: Annotated[float, Within(0, 1)] = 0.1,
     target: Annotated[float, Within(1e-8, 0.1)] = 1e-4,
 ) -> Measured:
-    """Measure BSP, local SGD, SSP and no bound with four processes; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        cv: Coefficient of variation of the steps.
-        slowdown: Slow-down of one worker, for good.
-        compute_s: Mean seconds of a step.
-        num_workers: Processes.
-        bounds: Bounds of SSP.
-        periods: Local steps.
-        heterogeneity: Standard deviation of the workers' optima.
-        target: Loss above the optimum that is wanted.
-    """
+    """Measure BSP, local SGD, SSP and no bound with four processes; takes about a minute."""
     situation = ConsistencyInputs(
         num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
     )

@@ -49,16 +49,6 @@ def measure(
 ) -> Measured:
     """Measure two to six workers with links of 25 MB/s; takes about half a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
-        repeats: Repetitions of each number of workers.
-        num_workers: The most workers; fewer are measured, too.
-        gradient_bytes: Bytes that a step reduces.
-        forward_s: With the next, what a step computes.
-        backward_s: With the last.
-        bytes_per_s: Bandwidth that links are set to.
-
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """

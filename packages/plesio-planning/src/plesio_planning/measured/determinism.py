@@ -50,15 +50,7 @@ def measure(
     num_elements: Annotated[int, Within(1000, 10_000_000)] = NUM_ELEMENTS,
     num_steps: Annotated[int, Within(10, 1000)] = STEPS,
 ) -> Measured:
-    """Measure two to four ranks on loopback; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        repeats: Repetitions of a sum.
-        num_tensors: The most ranks; all numbers from two on are measured.
-        num_elements: Elements of the tensors whose sums are timed.
-        num_steps: Steps of a training, with and without deterministic algorithms.
-    """
+    """Measure two to four ranks on loopback; takes about half a minute."""
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((num_tensors, 100_000)).astype(np.float32)
     repeatable = True

@@ -63,16 +63,6 @@ def measure(
 ) -> Measured:
     """Measure two hosts of three ranks with links of 25 MB/s; takes about half a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        fitted_bytes: Sizes that latencies and bandwidths are fitted to; three or more.
-        shares: Sizes over the largest, rising to 1.
-        repeats: Repetitions of each size.
-        num_hosts: Hosts.
-        ranks_per_host: Ranks of each.
-        message_bytes: The largest size; smaller ones are measured, too.
-        bytes_per_s: Bandwidth that links of hosts are set to.
-
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """

@@ -100,21 +100,7 @@ def measure(
     largest_move: Annotated[int, Within(1, 100)] = 2,
     num_steps: Annotated[int, Within(10, 500)] = NUM_STEPS,
 ) -> Measured:
-    """Measure four processes whose speeds are spread evenly from 0.7 to 1.3; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        low: Slowest speed.
-        high: Fastest speed; the others are between the two, as far apart as can be.
-        num_workers: Processes.
-        batch_size: Samples of a worker's step with equal shares.
-        sample_s: Seconds of one sample on a worker of speed 1.
-        cap: Most samples of a worker; at least its equal share.
-        jitter: Standard deviation of the logarithm of what nobody can plan for.
-        rebalance_every: Steps between two changes of the shares.
-        largest_move: Samples that a worker's share may change by at one of them.
-        num_steps: Steps of each way to share.
-    """
+    """Measure four processes whose speeds are spread evenly from 0.7 to 1.3; takes about half a minute."""
     cluster = RankSpeeds(
         speeds=tuple(np.linspace(low, high, num_workers).tolist()),
         batch=batch_size * num_workers,

@@ -48,19 +48,6 @@ def measure(
 ) -> Measured:
     """Measure two processes at six numbers of local steps; takes about a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        most_steps: Steps of each worker; they are cut to a multiple of twice all K.
-        seeds: One run for each K and seed.
-        periods: Local steps, three numbers or more.
-        num_workers: Processes.
-        num_dimensions: Dimensions of the quadratics.
-        condition_number: Condition number of their mean.
-        hessian_spread: How far workers' eigenvalues are from the mean, a share.
-        heterogeneity: Standard deviation of the workers' optima.
-        noise: Standard deviation of a gradient's noise.
-        floor_step: Step length.
-
     Raises:
         ConfigError: Numbers of local steps that are not three, or that hardly ever end together.
     """

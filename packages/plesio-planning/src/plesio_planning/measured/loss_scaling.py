@@ -46,15 +46,7 @@ def measure(
     growth_interval: Annotated[int, Within(5, 100)] = INTERVAL,
     num_steps: Annotated[int, Within(100, 2000)] = RUN_STEPS,
 ) -> Measured:
-    """Measure on gradients of a training, and run a dynamic scale; takes about ten seconds.
-
-    Args:
-        twin: Keeps what is measured.
-        steps: Steps of a training, 1 or later, whose casts are predicted.
-        initial_scale: First value of the dynamic scale.
-        growth_interval: Steps without an infinity after which it is doubled.
-        num_steps: Steps of the training with it.
-    """
+    """Measure on gradients of a training, and run a dynamic scale; takes about ten seconds."""
     twin.say(f"gradients of digits up to step {max(steps)}")
     # a scale is chosen before its step, so the fit must not see it
     before = [step - 1 for step in steps]

@@ -57,20 +57,7 @@ def measure(
     placement: Literal["in-order", "spread"] = "in-order",
     bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
 ) -> Measured:
-    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        fitted_tokens: Tokens of messages that latency and bandwidth are fitted to; three or more.
-        repeats: Repetitions of each.
-        num_experts: Experts, a multiple of the four ranks.
-        tokens_per_device: The most tokens of a rank; half as many are measured, too.
-        experts_per_token: Experts of a token.
-        skew: The largest skew; none, and a third and two thirds of it are measured, too.
-        capacity_factor: Capacity of an expert beside none.
-        placement: Which experts are on which rank.
-        bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
-    """
+    """Measure four ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
     routing = {"num_experts": num_experts, "experts_per_token": experts_per_token, "placement": placement}
     rate, most = twin.bandwidth(bytes_per_s), max(fitted_tokens)
     with ranks_over_links(NUM_RANKS, bytes_per_s=rate) as ranks:

@@ -68,16 +68,6 @@ def measure(
 ) -> Measured:
     """Measure 24 layers of 0.25 MiB over a link of 25 MB/s; takes about half a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        caps_mib: Limits of a bucket; those that hold all layers are left out, and one that does is added.
-        fitted_bytes: Sizes that latency and bandwidth are fitted to; three or more.
-        repeats: Repetitions of each size of a bucket.
-        num_layers: Layers, each of 0.25 MiB.
-        backward_s: Time of their backward pass.
-        num_workers: Ranks.
-        bytes_per_s: Bandwidth that links are set to.
-
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """

@@ -55,18 +55,6 @@ def measure(
 ) -> Measured:
     """Measure four workers and up to four servers with links of 10 MB/s; takes about half a minute.
 
-    Args:
-        twin: Keeps what is measured.
-        size_parts: Numbers that the gradient is divided by, for each size that is measured.
-        fitted_bytes: Bytes that one worker pushes where latency and bandwidth are fitted; three sizes or more.
-        repeats: Repetitions of each exchange.
-        num_updates: Updates of each asynchronous worker.
-        num_workers: Workers; two are measured, too.
-        num_servers: The most servers; one, and half as many, are measured, too.
-        gradient_bytes: Bytes of a gradient; a quarter of it is measured, too.
-        bytes_per_s: Bandwidth that links are set to.
-        compute_s: Time that an asynchronous worker computes for an update.
-
     Raises:
         ConfigError: This machine has no network namespaces for us.
     """

@@ -65,18 +65,7 @@ def measure(
     num_micro_batches: Annotated[int, Within(2, 32)] = MICRO_BATCHES[-1],
     forward_s: Annotated[float, Within(2e-3, 0.1)] = FORWARD_S,
 ) -> Measured:
-    """Measure two stages that compute and four that wait; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        micro_batches: Numbers of micro-batches below the most, for GPipe and 1F1B.
-        schedules: Schedules of waiting stages.
-        repeats: Repetitions of each pipeline.
-        calibrations: Repetitions of each operation by itself.
-        pp: Stages that wait; beside them two compute.
-        num_micro_batches: The most micro-batches; fewer are measured, too.
-        forward_s: Forward pass of a stage that waits; its backward pass takes twice as long.
-    """
+    """Measure two stages that compute and four that wait; takes about a minute."""
     numbers = sorted({num_micro_batches, *(number for number in micro_batches if number < num_micro_batches)})
     lines: dict[str, Line] = {}
     simple: tuple[Schedule, ...] = ("gpipe", "1f1b")

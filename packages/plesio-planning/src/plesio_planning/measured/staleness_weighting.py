@@ -50,16 +50,7 @@ def measure(
     condition_number: Annotated[float, Within(1, 100)] = 10.0,
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
 ) -> Measured:
-    """Measure four weightings with four processes; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        num_steps: Steps of each worker, on average.
-        seeds: One run for each weighting and seed.
-        weightings: Weightings beside none and inverse, as policies have them.
-        condition_number: Condition number of the quadratic.
-        num_dimensions: Its dimensions.
-    """
+    """Measure four weightings with four processes; takes about half a minute."""
     chosen = tuple(dict.fromkeys((*WEIGHTINGS[:2], *weightings)))
     options = {
         "condition_number": condition_number,

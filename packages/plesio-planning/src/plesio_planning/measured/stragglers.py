@@ -30,16 +30,7 @@ def measure(
     cv: Annotated[float, Within(0.05, 1)] = 0.5,
     num_steps: Annotated[int, Within(20, 1000)] = NUM_STEPS,
 ) -> Measured:
-    """Measure two, four and eight processes whose steps vary by half; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        num_workers: The most processes; half as many and a quarter are measured, too.
-        distribution: Distribution of the steps.
-        compute_s: Mean step.
-        cv: Coefficient of variation of the steps.
-        num_steps: Steps of each worker.
-    """
+    """Measure two, four and eight processes whose steps vary by half; takes about a minute."""
     times = (LogNormalTimes if distribution == "lognormal" else GammaTimes)(mean_s=compute_s, cv=cv)
 
     def step_s(count: int, step_time: dict[str, Any]) -> float:

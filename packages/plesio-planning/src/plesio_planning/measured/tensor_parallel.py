@@ -55,17 +55,7 @@ def measure(
     sequence_length: Annotated[int, Within(64, 1024)] = TOKENS,
     local_bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
 ) -> Measured:
-    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        parts: Numbers that the most rows are divided by, for each that is measured.
-        fitted_bytes: All-reduces that latency and bandwidth are fitted to; three or more.
-        repeats: Repetitions of each.
-        hidden_size: Width of the MLP, rounded up to an even number.
-        sequence_length: The most rows of its input; an eighth, a quarter and half as many are measured, too.
-        local_bytes_per_s: Bandwidth that links are set to; on loopback it is what it is.
-    """
+    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
     hidden, rate = hidden_size + hidden_size % NUM_RANKS, twin.bandwidth(local_bytes_per_s)
     shape = {"hidden": hidden, "tokens": [sequence_length // part for part in parts], "repeats": repeats}
     with ranks_over_links(NUM_RANKS, bytes_per_s=rate) as ranks:

@@ -57,16 +57,7 @@ def measure(
     tokens: Annotated[float, Within(5e3, 1e6)] = TOKENS,
     device_mtbf_s: Annotated[float, Within(0.3, 20)] = MTBF_S,
 ) -> Measured:
-    """Measure four sizes on one device and on two, and runs that fail again and again; takes about a minute.
-
-    Args:
-        twin: Keeps what is measured.
-        widths: Widths of the models, two or more.
-        failing_s: Work of a training that fails, about.
-        intervals: Intervals between its states, over the best.
-        tokens: D, of each training that does not fail.
-        device_mtbf_s: Mean time between failures of the device of those that do.
-    """
+    """Measure four sizes on one device and on two, and runs that fail again and again; takes about a minute."""
     num_steps = max(3, round(tokens / (BATCH * CONTEXT)))
     tokens = float(num_steps * BATCH * CONTEXT)
     with Ranks(2) as ranks:

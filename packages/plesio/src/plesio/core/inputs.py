@@ -280,13 +280,18 @@ def _check_effect(one: Input, *, given: Mapping[str, Any], known: Mapping[str, I
 
 
 @functools.cache
-def inputs_of(function: Callable[..., Any]) -> tuple[Input, ...]:
+def inputs_of(function: Callable[..., Any], *, as_in: Callable[..., Any] | None = None) -> tuple[Input, ...]:
     """Return the inputs of a function, in the order of its parameters.
 
     >>> [(one.name, one.kind, one.default) for one in inputs_of(_example)][1]
     ('gradient_bytes', 'size', 700000000.0)
+
+    Args:
+        function: The function.
+        as_in: Another function, which explains the inputs of these names; None for the function itself.
     """
-    hints, explained = typing.get_type_hints(function, include_extras=True), _explanations(function, "Args")
+    hints = typing.get_type_hints(function, include_extras=True)
+    explained = _explanations(as_in or function, "Args")
     found: list[Input] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
