@@ -161,11 +161,12 @@ def test_what_does_not_fit_says_the_fastest_that_would(name: str, layout: Layout
     assert check_memory(model, advised, parse_machine(machine), global_batch=16384).fits
     step = estimate_step(model, advised, parse_machine(machine), global_batch=16384)
     fixed = {"ep": layout.ep, "cp": 1, "vpp": 1} | ({} if layout.micro_batch > 1 else {"micro_batch": 1})
-    fixed |= {"precision": layout.precision, "software": layout.software}
     best = search_layouts(
         model,
         parse_machine(machine),
         global_batch=16384,
+        precision=layout.precision,
+        software=layout.software,
         fixed=fixed,
     ).best
     assert step.total_s <= 1.1 * best.step.total_s

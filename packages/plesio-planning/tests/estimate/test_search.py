@@ -131,9 +131,7 @@ def test_selective_recomputation_is_searched_where_attention_is_not_fused():
 def test_experts_are_shared_and_images_need_only_replicas():
     mixture = search_layouts(find_model("mixtral-8x7b"), parse_machine("32xh100"), global_batch=64, fixed={"zero": 1})
     assert mixture.best.layout.ep > 1
-    images = search_layouts(
-        find_model("resnet50"), parse_machine("8xv100"), global_batch=256, fixed={"precision": "fp16"}
-    )
+    images = search_layouts(find_model("resnet50"), parse_machine("8xv100"), global_batch=256, precision="fp16")
     assert images.best.layout.num_devices == images.best.layout.dp == 8
 
 
@@ -167,7 +165,7 @@ def test_a_model_that_fits_nowhere_names_a_machine_that_would_do():
 
 def test_a_precision_that_the_device_lacks_is_refused():
     with pytest.raises(ConfigError, match='did you mean "fp16"'):
-        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, fixed={"precision": "bf16"})
+        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, precision="bf16")
 
 
 def test_nothing_on_the_front_is_beaten():

@@ -191,6 +191,8 @@ def search_layouts(
     machine: Machine,
     *,
     global_batch: int,
+    precision: str = "bf16",
+    software: Software = SOFTWARE["current"],
     may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -207,17 +209,19 @@ def search_layouts(
         model: Model to train.
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
+        precision: Precision of all of them, unless it is among ``fixed``.
+        software: Software of all of them, unless it is among ``fixed``.
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
             (`plesio_planning.estimate.layout.lean`).
-        fixed: Attributes of `Layout` that are not searched, with their values; precision and software never are.
+        fixed: Attributes of `Layout` that are not searched, with their values.
         on_progress: Called now and then with the layouts tried, and all of them.
 
     Raises:
         ConfigError: None works. One line that says what would.
     """
     # refuses a precision that the accelerator lacks
-    fixed = fixed or {}
-    machine.accelerator.peak(fixed.get("precision", "bf16"))
+    fixed = {"precision": precision, "software": software, **(fixed or {})}
+    machine.accelerator.peak(fixed["precision"])
     if global_batch < 1:
         raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
     space = tuple(layouts_of(model, machine, global_batch=global_batch, fixed=fixed))
