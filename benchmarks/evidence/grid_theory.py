@@ -6,7 +6,7 @@
     python benchmarks/evidence/grid_theory.py limits
     python benchmarks/evidence/grid_theory.py consensus
 
-The task is `plesio_planning.measured.quadratic_grid`, whose L is 1 and whose σ² is 1 for every stage.
+The task is `quadratic_grid`, whose L is 1 and whose σ² is 1 for every stage.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from quadratic_grid import ChainRun, QuadraticChain, delays_of, shrinking_rate, train_chain
 
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.mixing import Mixing
 from plesio.policies.compression import parse_compression
 from plesio.policies.grid import GridSetting
 from plesio.report.charts import draw_picture
-from plesio_planning.measured.quadratic_grid import ChainRun, QuadraticChain, delays_of, shrinking_rate, train_chain
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.dynamics import stability_limit_of_delays
 from plesio_planning.theory.grid import consensus_rate, grid

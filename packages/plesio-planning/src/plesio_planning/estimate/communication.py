@@ -20,9 +20,6 @@ class DeviceGroup:
     """Devices that exchange with each other.
 
     Attributes:
-        size: How many.
-        num_hosts: Hosts that they are on.
-        per_host: How many of them are on one host.
         local_latency_s: Seconds of a message inside.
         link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
     """

@@ -67,10 +67,7 @@ class LeftOutGroup:
 
     Attributes:
         name: Its name.
-        num_steps: Its steps.
         bias: Mean of the errors with their signs.
-        mean_error: Mean error.
-        worst_error: Worst error.
         baseline_error: Mean error of a constant utilisation.
         num_covered: Steps within the interval that the other groups' errors give.
     """

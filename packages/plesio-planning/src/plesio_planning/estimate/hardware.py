@@ -138,9 +138,6 @@ class Machine:
     """Hosts alike, full of accelerators alike.
 
     Attributes:
-        accelerator: Each of them.
-        num_devices: All of them.
-        devices_per_host: Devices of one host.
         local: Link between the devices of a host.
         nic: Link of a host to the others, all adapters together, which its devices share.
     """

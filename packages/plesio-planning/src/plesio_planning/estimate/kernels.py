@@ -45,7 +45,6 @@ class Kernels:
         elements_bytes_per_s: The same, of operations on elements, whose traffic is counted as if they were fused.
         exposed_traffic: Share of a product's traffic that its arithmetic does not hide.
         kernel_s: Seconds that an operation takes before it does anything.
-        element_bytes: Bytes of an element.
         cast_bytes: Bytes read and written to cast an element of a product's input.
     """
 

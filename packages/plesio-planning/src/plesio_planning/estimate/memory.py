@@ -30,7 +30,6 @@ class Memory:
 
     Attributes:
         parameters_bytes: Weights that matrices are multiplied with.
-        gradients_bytes: Gradients.
         optimizer_bytes: Adam's moments and master weights.
         activations_bytes: Bytes that the backward pass needs.
         buffers_bytes: Logits, parameters gathered for a while, and the CUDA context.

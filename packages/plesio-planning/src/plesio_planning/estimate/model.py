@@ -304,7 +304,6 @@ class Convolutional:
     """A network for images, of which the sums are enough: it is trained data parallel.
 
     Attributes:
-        name: Its name.
         num_parameters: Trained.
         forward_flops: FLOPs of an image; twice its multiplications.
         activation_values: Numbers of an image that the backward pass needs.

@@ -79,8 +79,6 @@ class PublishedStep:
     Attributes:
         source: A key of `SOURCES`.
         model: Model that was trained.
-        layout: How.
-        machine: Machine to run on.
         global_batch: Sequences of a step.
         step_s: Seconds, reported or from the reported FLOP/s.
     """

@@ -65,7 +65,6 @@ class Search:
     Attributes:
         candidates: Layouts that work, the fastest first, and among equally fast ones that of the least memory; at least
             one.
-        num_tried: All of them.
         num_not_divisible: Layouts whose degrees do not divide what they share, or that no program offers.
         num_too_large: The ones that a device's memory cannot hold.
     """

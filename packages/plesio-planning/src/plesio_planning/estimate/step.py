@@ -49,12 +49,10 @@ class Step:
         send_s: Sends between stages.
         bubble_s: Waiting for the pipeline to fill and to drain.
         gradient_s: Data-parallel exchanges that nothing hides, and what the others cost the computing.
-        optimizer_s: The optimizer.
         model_flops: FLOPs of the step, of all devices.
         hardware_flops: FLOPs with those computed anew.
         peak_flops_per_s: Peak of all devices together.
         num_samples: Sequences (or images).
-        num_tokens: Tokens of them.
     """
 
     matrix_s: float

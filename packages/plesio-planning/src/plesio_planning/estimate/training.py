@@ -121,16 +121,11 @@ class Training:
     """A run, from its inputs to its cost.
 
     Attributes:
-        model: Model to train.
-        layout: How.
-        machine: Machine to run on.
         conditions: Conditions under which it is used.
         constants: How close devices come to their data sheets.
         tokens: Tokens to be trained with; images of a convolutional network.
-        step: One step.
         memory: Memory of the device that needs the most.
         goodput: The run with its failures.
-        num_steps: All steps.
         checkpoint_bytes: A state.
     """
 

@@ -46,7 +46,6 @@ class RankSpeeds:
     """The ranks and their work.
 
     Attributes:
-        speeds: Speed of each rank.
         batch: Samples of all of them together.
         sample_s: Time of a sample on a rank of speed 1.
         cap: Most samples of a rank.

@@ -36,7 +36,6 @@ class DevicePoint:
     """The run on another number of devices.
 
     Attributes:
-        mfu: Model FLOPs utilisation there.
         goodput: The run with its failures.
     """
 
@@ -105,9 +104,7 @@ class GivenPace(TrainingWork):
 
     Attributes:
         parameters: N.
-        flops: All of them.
         mfu: Model FLOPs utilisation, on any number of devices.
-        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 
@@ -191,7 +188,6 @@ class LaidOut(TrainingWork):
         pp: Pipeline stages.
         global_batch: Sequences of a step.
         tokens: Tokens of all steps.
-        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 

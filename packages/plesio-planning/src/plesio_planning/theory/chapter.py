@@ -23,7 +23,6 @@ class ChapterEntry:
     """A proof, a theorem or a rule of the text.
 
     Attributes:
-        place: Its number there.
         claim: The claim, in our words.
         stand: Place of the claim here.
         reason: Why, or what does it, in one line.
