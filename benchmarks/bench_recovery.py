@@ -8,12 +8,10 @@ without ``elastic``, in blocks that alternate. What the fifth takes to start and
 """
 
 import argparse
-import itertools
 import json
 import os
 import signal
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
@@ -60,7 +58,8 @@ def train(*, policy: str, steps: int, at: int, kills: bool, step_s: float, folde
 
 def stall_s(policy: str, *, kills: bool, steps: int, step_s: float, folder: Path) -> float:
     """Return the longest that another worker of a run went without finishing a step, less its median step."""
-    folder.mkdir(parents=True)
+    from stalls import longest_stall_s  # not in the workers, which do not find it
+
     options = {"policy": policy, "steps": steps, "at": steps // 3, "kills": kills, "step_s": step_s}
     with LocalJob(NUM_WORKERS) as job:
         for rank in range(NUM_WORKERS):
@@ -73,14 +72,10 @@ def stall_s(policy: str, *, kills: bool, steps: int, step_s: float, folder: Path
     killed_s = float((folder / "happened").read_text())
     if not kills:
         assert endings[NEWCOMER].error is None, endings[NEWCOMER].trace
-    stalls = []
-    for rank in (rank for rank in range(NUM_WORKERS) if rank != VICTIM or not kills):
+    others = [rank for rank in range(NUM_WORKERS) if rank != VICTIM or not kills]
+    for rank in others:
         assert endings[rank].error is None, endings[rank].trace
-        ended_s = json.loads((folder / f"ended-{rank}").read_text())
-        gaps = [(later, later - earlier) for earlier, later in itertools.pairwise(ended_s)]
-        usual_s = statistics.median(gap for _, gap in gaps)
-        stalls.append(max(gap for later, gap in gaps if killed_s < later < killed_s + 30) - usual_s)
-    return max(stalls)
+    return longest_stall_s(folder, ranks=others, since_s=killed_s)
 
 
 def blocks(*, num_blocks: int, steps: int, step_s: float) -> dict[str, list[float]]:
@@ -111,6 +106,7 @@ def blocks(*, num_blocks: int, steps: int, step_s: float) -> dict[str, list[floa
 def main() -> None:
     """Do what the command line names."""
     from record import print_verdict, save  # not in the workers, which do not find it
+    from stalls import measure_stalls
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="bsp,local_sgd:8,adaptive,ssp:4,asp")
@@ -120,15 +116,12 @@ def main() -> None:
     arguments = parser.parse_args()
     repeat, steps, num_blocks = (1, 60, 2) if arguments.quick else (arguments.repeat, 150, 12)
     steps = 400 if arguments.join else steps  # until it is there
-    found: dict[str, list[float]] = {}
-    print("| policy | stall, median | least | most |\n|:--|--:|--:|--:|")
-    with tempfile.TemporaryDirectory() as root:
-        for policy in arguments.policies.split(","):
-            folders = [Path(root, policy, str(number)) for number in range(repeat)]
-            kills = not arguments.join
-            runs = [stall_s(policy, kills=kills, steps=steps, step_s=0.01, folder=folder) for folder in folders]
-            found[policy] = runs
-            print(f"| `{policy}` | {statistics.median(runs):.3f} s | {min(runs):.3f} s | {max(runs):.3f} s |")
+    kills = not arguments.join
+    found = measure_stalls(
+        arguments.policies.split(","),
+        lambda policy, folder: stall_s(policy, kills=kills, steps=steps, step_s=0.01, folder=folder),
+        repeat=repeat,
+    )
     held = [runs for policy, runs in found.items() if policy.startswith(HELD_TO_IT)]
     met = all(statistics.median(runs) <= MOST_STALL_S for runs in held)
     settings = {"workers": NUM_WORKERS, "repeat": repeat, "steps": steps}

@@ -8,10 +8,8 @@ its median step.
 """
 
 import argparse
-import itertools
 import json
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
@@ -80,24 +78,21 @@ def train(*, policy: str, steps: int, kill_at: int, step_s: float, folder: str) 
 
 def stall_s(policy: str, *, steps: int, step_s: float, folder: Path) -> float:
     """Return the longest that a worker of a run went without finishing a step, less its median step."""
-    folder.mkdir(parents=True)
+    from stalls import longest_stall_s  # not in the workers, which do not find it
+
     options = {"policy": policy, "steps": steps, "kill_at": steps // 3, "step_s": step_s, "folder": str(folder)}
     with LocalJob(NUM_WORKERS) as job:
         endings = job.run(Path(__file__), "train", timeout_s=120, **options)
     killed_s = float((folder / "killed").read_text())
-    stalls = []
-    for rank in range(NUM_WORKERS):
-        assert endings[rank].error is None, endings[rank].trace
-        ended_s = json.loads((folder / f"ended-{rank}").read_text())
-        gaps = [(later, later - earlier) for earlier, later in itertools.pairwise(ended_s)]
-        usual_s = statistics.median(gap for _, gap in gaps)
-        stalls.append(max(gap for later, gap in gaps if later > killed_s) - usual_s)
-    return max(stalls)
+    for ending in endings.values():
+        assert ending.error is None, ending.trace
+    return longest_stall_s(folder, ranks=range(NUM_WORKERS), since_s=killed_s)
 
 
 def main() -> None:
     """Do what the command line names."""
     from record import print_verdict, save  # not in the workers, which do not find it
+    from stalls import measure_stalls
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="bsp,adaptive,ssp:4,asp")
@@ -113,13 +108,12 @@ def main() -> None:
     for size in WIDTHS:
         one, two = (statistics.median(times[f"{size} {replicas}"]) for replicas in (1, 2))
         print(f"| {size} | {one * 1e3:.2f} ms | {two * 1e3:.2f} ms | {two / one:.2f} |")
-    found: dict[str, list[float]] = {}
-    print("\n| policy | stall, median | least | most |\n|:--|--:|--:|--:|")
-    with tempfile.TemporaryDirectory() as root:
-        for policy in arguments.policies.split(","):
-            runs = [stall_s(policy, steps=150, step_s=0.01, folder=Path(root, policy, str(n))) for n in range(repeat)]
-            found[policy] = runs
-            print(f"| `{policy}` | {statistics.median(runs):.3f} s | {min(runs):.3f} s | {max(runs):.3f} s |")
+    print()
+    found = measure_stalls(
+        arguments.policies.split(","),
+        lambda policy, folder: stall_s(policy, steps=150, step_s=0.01, folder=folder),
+        repeat=repeat,
+    )
     met = all(statistics.median(runs) <= MOST_STALL_S for runs in found.values())
     print_verdict(f"a stall of at most {MOST_STALL_S:g} s", met=met)
     settings = {"workers": NUM_WORKERS, "repeat": repeat, "blocks": num_blocks, "steps": steps, "widths": WIDTHS}

@@ -12,17 +12,12 @@ Prints tables and writes benchmarks/results/hierarchical.json. Runs are kept in 
 """
 
 import argparse
-import math
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
-from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -30,6 +25,10 @@ from plesio.cost.placement import all_reduce_on, broadcast_on
 from plesio.runtime.worker.exchange.racks import Racks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "evidence"))
+from figures import difference
+
+from kept_runs import keep_runs
 from record import Spread, print_table, print_verdict, save
 
 HERE = Path(__file__).parent
@@ -39,46 +38,18 @@ MOST_BYTES, MOST_POINTS = 0.27, 0.3
 SIZES = {"digits, 154 kB": 154e3, "100 MB": 100e6}
 
 
-class Quiet:
-    """Prints a dot a run."""
-
-    def run_kept(self, label: RunLabel) -> None:
-        """Never."""
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Nothing yet."""
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Nothing yet."""
-
-    def run_finished(self, result: RunResult) -> None:
-        """Print a dot."""
-        print(".", end="", flush=True)
-
-    def run_failed(self, result: RunResult) -> None:
-        """Why."""
-        print(f"{result.policy}, seed {result.seed}: {result.error}")
-
-
 def train(*, seeds: Sequence[int]) -> dict[str, list[RunResult]]:
     """Finished runs by policy, in the order of their seeds."""
     recipe = load_recipe(HERE / "hierarchical.toml", seeds=seeds)
-    KEPT.mkdir(parents=True, exist_ok=True)
-    kept = run_comparison(recipe, out=KEPT, resume=True, progress=Quiet(), world="virtual")
-    runs = [run for run in kept if run.seed in seeds and run.policy in recipe.run.policies]
-    print()
-    assert all(run.status == "finished" for run in runs), "said above"
-    return {spec: [run for run in runs if run.policy == spec] for spec in recipe.run.policies}
+    runs = keep_runs(recipe, out=KEPT)
+    assert all(run.status == "finished" for each in runs.values() for run in each), "printed above"
+    return runs
 
 
 def figures(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> dict[str, Any]:
     """Return the figures of a policy, seed by seed against BSP's."""
     accuracies, strict = ([100 * (run.final_metric or 0.0) for run in each] for each in (runs, bsp))
-    differences = [one - other for one, other in zip(accuracies, strict, strict=True)]
-    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    half_width = (
-        float(stats.t.ppf(0.975, len(differences) - 1)) * spread / math.sqrt(len(differences)) if spread else 0.0
-    )
+    change = difference(accuracies, strict)
     return {
         "virtual_s": Spread([run.wall_s for run in runs]),
         "time": Spread([run.wall_s / other.wall_s for run, other in zip(runs, bsp, strict=True)]),
@@ -89,9 +60,9 @@ def figures(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> dict[str, An
         "accuracy": accuracies,
         "mean": statistics.fmean(accuracies),
         "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
-        "difference": statistics.fmean(differences),
-        "half_width": half_width,
-        "p": float(stats.ttest_rel(accuracies, strict).pvalue) if spread else 1.0,
+        "difference": change.mean,
+        "half_width": change.half_width,
+        "p": change.p,
     }
 
 

@@ -16,13 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from families.problem import Rows
 from paper_models import NUM_WORKERS, SETS, STEP_S, Model, draw
 from plain import points_of
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from plesio.core.files import write_whole
 from plesio.core.results import RunResult
@@ -77,17 +76,6 @@ class Trial:
     cpu_s: float
 
 
-class _Rows(Dataset[Any]):
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tensors
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def __getitems__(self, indices: list[int]) -> list[Tensor]:
-        return [tensor[torch.as_tensor(indices)] for tensor in self._tensors]
-
-
 def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEPS) -> Trial:
     """Train under a policy in the virtual world, for so many steps of every worker were they equally fast."""
     problem = model.problem()
@@ -112,7 +100,7 @@ def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEP
         )
         with session:
             loader = DataLoader(
-                _Rows(problem.train), batch_size=BATCH_SIZE, shuffle=True, collate_fn=lambda batch: batch
+                Rows(problem.train), batch_size=BATCH_SIZE, shuffle=True, collate_fn=lambda batch: batch
             )
             for batch in session.shard(loader, samples=num_samples):
                 loss = problem.loss(network, batch)

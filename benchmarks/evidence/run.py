@@ -3,15 +3,11 @@
     python benchmarks/evidence/run.py main                          # adaptive against bsp: bytes, quality, spread
     python benchmarks/evidence/run.py main --only digits --seeds 10
     python benchmarks/evidence/run.py main --only stdlib_lm --seeds 2 --policy bsp,compress=powersgd:4
-    python benchmarks/evidence/run.py rates                         # the two tasks at the rates about the best
     python benchmarks/evidence/run.py scenarios --seeds 3           # against statics that are swept, in 12 scenarios
     python benchmarks/evidence/run.py scenarios --only digits       # of one task, or digits-slow-equal alone
     python benchmarks/evidence/run.py check                         # that timing a trained policy is training it
     python benchmarks/evidence/run.py straggler
     python benchmarks/evidence/run.py ablation
-    python benchmarks/evidence/run.py changes                       # what changing the policy costs, under Adam
-    python benchmarks/evidence/run.py moments                       # what local steps do to what Adam remembers
-    python benchmarks/evidence/run.py few                           # the same with four workers on slow links
     python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
     python benchmarks/evidence/run.py processes --seeds 3           # four real processes on shaped links; idle machine
 
@@ -19,11 +15,10 @@ Runs are kept in runs/evidence/; what is there is not done again, so a table can
 """
 
 import argparse
-import functools
 import json
 import math
 import os
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,10 +28,11 @@ from scenarios import NAMES, Scenario, check_timed, run_scenarios, show_scenario
 from sensitivity import run_sensitivity
 from settings import SEEDS, TASKS, make
 
-from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "runs" / "evidence"
@@ -55,60 +51,7 @@ ABLATION = {
     "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off",
 }
 """By what is on; the system side always is."""
-RATES = {"stdlib_lm": (5.7e-3, 8e-3, 1.13e-2), "digits": (0.28, 0.4, 0.57)}
-CHANGES = (
-    "bsp",
-    "switch:local_sgd:4,delay=2/bsp@5",
-    "ssp:15",
-    "switch:ssp:15/bsp@120",
-    "switch:bsp/ssp:15@37",
-)
-"""At a fiftieth, a half and a seventh of the run."""
-MOMENTS = (
-    "bsp",
-    *(f"local_sgd:4{moments}" for moments in ("", ",moments=mean")),
-    *(f"switch:bsp/local_sgd:{period}{moments}@61" for period in (2, 4, 8) for moments in ("", ",moments=mean")),
-    *(f"switch:bsp/local_sgd:{steps},moments=mean@104/bsp@208" for steps in ("2", "1,delay=1", "4,delay=2")),
-)
-"""From the start, after a quarter of the run, and in the middle of it: the last with delays."""
-TRANSITIONS = {"changes": CHANGES, "moments": MOMENTS}
-ROUNDED = "bsp,compress=qsgd:8"
-FEW = (
-    "bsp",
-    ROUNDED,
-    f"switch:{ROUNDED}/local_sgd:4,moments=mean,compress=qsgd:8@40/{ROUNDED}@872",
-    f"switch:{ROUNDED}/local_sgd:8,moments=mean,compress=qsgd:8@256/{ROUNDED}@872",
-    "adaptive",
-)
-"""Local steps from a twenty-fifth and from a quarter of the run on."""
 Runs = Mapping[str, Sequence[RunResult]]
-
-
-class Lines:
-    """Prints a line for each run."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def run_kept(self, label: RunLabel) -> None:
-        """Nothing is said of it."""
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Begin the run's line."""
-        print(f"{self._name}: {label.policy}, seed {label.seed}", end="", flush=True)
-        self._began_s = time.perf_counter()
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Nothing is said before the end."""
-
-    def run_finished(self, result: RunResult) -> None:
-        """End the line."""
-        metric = "none that is finite" if result.final_metric is None else f"{result.final_metric:.4g}"
-        print(f": {time.perf_counter() - self._began_s:.0f} s, {result.metric_name} {metric}", flush=True)
-
-    def run_failed(self, result: RunResult) -> None:
-        """End the line with the error."""
-        print(f": {result.status}, {result.error}")
 
 
 def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
@@ -121,10 +64,7 @@ def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
         DataError: The runs that are there are of another version of the recipe.
     """
     out = OUT / name
-    out.mkdir(parents=True, exist_ok=True)
-    runs = run_comparison(recipe, out=out, resume=True, progress=Lines(name), world="virtual")
-    by_key = {(run.policy, run.seed): run for run in runs}
-    wanted = {policy: [by_key[policy, seed] for seed in recipe.run.seeds] for policy in recipe.run.policies}
+    wanted = keep_runs(recipe, out=out)
     for policy, each in wanted.items():
         for run in each:
             # a static that diverges is a result; adaptive and bsp have to end
@@ -145,22 +85,6 @@ def main_table(*, num_seeds: int, only: str | None, policy: str) -> dict[str, Co
         runs = do(f"{task}-slow-equal", recipe)
         rows |= {f"{task}, {policy}": compare(each, runs["bsp"]) for policy, each in runs.items()}
     show("", rows)
-    return rows
-
-
-def rates_table() -> dict[str, Comparison]:
-    """BSP at rates half an octave apart, on seeds that defaults may use."""
-    rows = {}
-    for task, rates in RATES.items():
-        found = {}
-        for rate in rates:
-            recipe = make(task, network="fast", stragglers="equal", policies=["bsp"], seeds=(100, 101))
-            options = {**recipe.task.options, "learning_rate": rate}
-            tried = recipe.model_copy(update={"task": recipe.task.model_copy(update={"options": options})})
-            found[rate] = do(f"{task}-rate-{rate:g}", tried)["bsp"]
-        usual = found[TASKS[task]["task"]["options"]["learning_rate"]]
-        rows |= {f"{task}, {rate:g}": compare(each, usual) for rate, each in found.items()}
-    show("bsp at other rates, against the one of the evidence", rows)
     return rows
 
 
@@ -204,25 +128,6 @@ def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
     names = {spec: name for name, spec in ABLATION.items()}
     rows = {names.get(policy, policy): compare(each, runs["bsp"]) for policy, each in runs.items()}
     show("ablation: digits, slow links, transient stragglers", rows)
-    return rows
-
-
-def changes_table(name: str, policies: Sequence[str]) -> dict[str, Comparison]:
-    """Compare the cost of policy changes where the optimizer normalises; on seeds that defaults may use."""
-    recipe = make("stdlib_lm", network="fast", stragglers="equal", policies=policies, seeds=range(101, 105), short=True)
-    runs = do(f"stdlib_lm-{name}", recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": 4})}))
-    rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-    show("stdlib_lm, one epoch, seeds 101 to 104", rows)
-    return rows
-
-
-def few_table() -> dict[str, Comparison]:
-    """When few workers begin local steps where the optimizer normalises; on seeds that defaults may use."""
-    seeds = range(100, 106)
-    recipe = make("stdlib_lm", network="slow", stragglers="equal", policies=FEW, seeds=seeds, num_workers=4, short=True)
-    runs = do("stdlib_lm-few", recipe)
-    rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-    show("stdlib_lm, four workers, one epoch, seeds 100 to 105", rows)
     return rows
 
 
@@ -297,13 +202,10 @@ def main() -> None:
         "table",
         choices=[
             "main",
-            "rates",
             "scenarios",
             "check",
             "straggler",
             "ablation",
-            *TRANSITIONS,
-            "few",
             "sensitivity",
             "processes",
         ],
@@ -326,12 +228,9 @@ def main() -> None:
         return
     tables: dict[str, Callable[[], dict[str, Comparison] | list[Scenario]]] = {
         "main": lambda: main_table(num_seeds=num_seeds, only=arguments.only, policy=arguments.policy),
-        "rates": rates_table,
         "scenarios": lambda: scenario_tables(num_seeds=num_seeds, only=arguments.only),
         "straggler": lambda: straggler_table(num_seeds=num_seeds),
         "ablation": lambda: ablation_table(num_seeds=num_seeds),
-        **{name: functools.partial(changes_table, name, each) for name, each in TRANSITIONS.items()},
-        "few": few_table,
         "sensitivity": lambda: sensitivity_table(num_seeds=num_seeds),
         "processes": lambda: processes_table(num_seeds=num_seeds),
     }

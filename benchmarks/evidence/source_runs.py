@@ -2,18 +2,20 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from run import Lines
 from settings import STEP_TIME, STRAGGLERS
 
-from plesio.bench.compare import run_comparison
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
 
 __all__ = ["HERE", "Runs", "do", "final_metrics", "flat_cluster", "make", "mean_and_error", "plus_minus"]
 
@@ -67,10 +69,7 @@ def do(recipe: Recipe, *, out: Path) -> dict[str, list[RunResult]]:
         SystemExit: A run broke, which is not the same as diverging.
         DataError: ``out`` has runs of another setting.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    runs = run_comparison(recipe, out=out, resume=True, progress=Lines(out.name), world="virtual")
-    by_key = {(run.policy, run.seed): run for run in runs}
-    wanted = {policy: [by_key[policy, seed] for seed in recipe.run.seeds] for policy in recipe.run.policies}
+    wanted = keep_runs(recipe, out=out)
     for policy, each in wanted.items():
         for run in each:
             if run.status == "interrupted" or (run.status == "failed" and not run.steps):

@@ -1,14 +1,17 @@
 """Policies and time, beside the source: a step above computing, by the number of nodes, and busy time."""
 
 import statistics
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from source_runs import HERE, do, make, plus_minus
+import torch
+from source_runs import do, make, plus_minus
 
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
+from plesio.policies import Adaptive, Reviewed
+from plesio.policies.adaptive.controller import Controller
 
 __all__ = ["busy", "nodes"]
 
@@ -59,13 +62,46 @@ def _above(policy: str, rounds: int, seeds: Sequence[int], *, most_servers: int 
 
 def _show_deciding() -> None:
     """Real milliseconds of the controller's decision by the number of workers."""
-    sys.path.insert(0, str(HERE.parent / "adaptive"))
-    from overhead import decide_ms  # it changes the import path, so only where it is needed
-
     print("\n| workers | a decision, ms (median, quartiles) | of 16 steps of 16 ms |\n|--:|--:|--:|")
     for count in NODES:
-        took = decide_ms(count, reviews=20)
-        print(f"| {count} | {took.text('.2f')} | {took['median'] / (16 * 16):.2%} |")
+        low, median, high = statistics.quantiles(_decide_ms(count, reviews=20), n=4)
+        print(f"| {count} | {median:.2f} ({low:.2f} to {high:.2f}) | {median / (16 * 16):.2%} |")
+
+
+def _decide_ms(num_workers: int, *, reviews: int) -> list[float]:
+    """Milliseconds of a decision on the reviews of so many workers, all components on."""
+    policy = Adaptive()
+    controller = Controller(policy)
+    generator = torch.Generator().manual_seed(num_workers)
+    every = policy.review.every
+    taken_ms = []
+    for number in range(reviews):
+        clock = every * (number + 1)
+        found = {}
+        for worker in range(num_workers):
+            seconds = (0.02 + 0.004 * torch.rand(every, generator=generator)).tolist()
+            rows = tuple(
+                (float(step), 1.0, *torch.randn(policy.review.sketch, generator=generator).tolist())
+                for step in range(clock - every + 1, clock + 1)
+                if policy.review.samples_at(step)
+            )
+            found[worker] = Reviewed(
+                worker=worker,
+                clock=clock,
+                samples=(16,) * every,
+                compute_s=tuple(seconds),
+                blocked_s=(0.03,) * every,
+                loss=2.0 * 0.99**number,
+                learning_rate=0.1,
+                gradients=rows,
+                position=tuple(torch.randn(policy.review.sketch, generator=generator).tolist()),
+                summed_rate=0.1 * every,
+                exchanges=((float(clock - 4), 0.03),),
+            )
+        began_s = time.perf_counter()
+        controller.decide(found, metric=None)
+        taken_ms.append(1e3 * (time.perf_counter() - began_s))
+    return taken_ms
 
 
 def busy(*, seeds: Sequence[int], out: Path) -> None:

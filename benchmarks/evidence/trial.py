@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from families import FAMILIES, Problem
+from families.problem import Rows
 from plain import NUM_EVALUATIONS, OPTIMIZERS, make_schedule, points_of
 from scenario import Scenario
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from tuning import Tuned
 
 from plesio.core.results import RunResult
@@ -67,21 +68,6 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
         return asdict(self)
-
-
-class _Rows(Dataset[Any]):
-    """A worker's rows of a problem's tensors, a batch at a time."""
-
-    def __init__(self, problem: Problem, worker: int, num_workers: int) -> None:
-        rows = None if problem.rows_of is None else problem.rows_of(worker, num_workers)
-        self._tensors = problem.train if rows is None else tuple(tensor[rows] for tensor in problem.train)
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def __getitems__(self, indices: list[int]) -> list[Tensor]:
-        rows = torch.as_tensor(indices)
-        return [tensor[rows] for tensor in self._tensors]
 
 
 def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
@@ -198,7 +184,8 @@ def _work(
     )
     with session:
         schedule = make_schedule(scenario.schedule, optimizer, num_steps=scenario.num_steps)
-        rows = _Rows(problem, rank, scenario.num_workers)
+        own = None if problem.rows_of is None else problem.rows_of(rank, scenario.num_workers)
+        rows = Rows(problem.train if own is None else tuple(tensor[own] for tensor in problem.train))
         loader = DataLoader(rows, batch_size=scenario.batch_size, shuffle=True, collate_fn=_as_it_is)
         for batch in session.shard(loader, samples=scenario.num_samples):
             loss = problem.loss(model, batch)

@@ -9,6 +9,7 @@ with two functions of the finished runs: the figure, and the tables as Markdown.
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ import scaling
 import stragglers
 from picture import write_picture
 
-from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
 from plesio.core.results import RunResult
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -72,30 +74,6 @@ EXPERIMENTS = {
 }
 
 
-class Lines:
-    """Prints a line for each run."""
-
-    def run_kept(self, label: RunLabel) -> None:
-        """Nothing is said of it."""
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Begin the run's line."""
-        print(f"  {label.number}/{label.num_runs} {label.policy} seed {label.seed}", end="", flush=True)
-        self._began_s = time.perf_counter()
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Nothing is said before the end."""
-
-    def run_finished(self, result: RunResult) -> None:
-        """End the line."""
-        took_s = time.perf_counter() - self._began_s
-        print(f": {took_s:.1f} s, {result.samples_per_s:.0f} samples/s, {result.metric_name} {result.final_metric:.4g}")
-
-    def run_failed(self, result: RunResult) -> None:
-        """End the line with the error."""
-        print(f": {result.status}, {result.error}")
-
-
 def do_runs(folder: str, name: str, *, num_seeds: int | None) -> list[RunResult]:
     """Do the runs of one recipe, and return them, earlier calls' included, in the order of policies, then seeds.
 
@@ -105,10 +83,7 @@ def do_runs(folder: str, name: str, *, num_seeds: int | None) -> list[RunResult]
     """
     path, out = HERE / folder / f"{name}.toml", ROOT / "runs" / "experiments" / folder / name
     recipe = load_recipe(path, seeds=None if num_seeds is None else range(num_seeds))
-    out.mkdir(parents=True, exist_ok=True)
-    print(f"{folder}/{name}")
-    runs = run_comparison(recipe, out=out, resume=True, progress=Lines(), world="virtual")
-    wanted = [run for run in runs if run.policy in recipe.run.policies and run.seed in recipe.run.seeds]
+    wanted = [run for runs in keep_runs(recipe, out=out).values() for run in runs]
     failed = [f"{run.policy} seed {run.seed}: {run.error}" for run in wanted if run.status != "finished"]
     if failed:
         raise SystemExit(f"{out}: " + "; ".join(failed))

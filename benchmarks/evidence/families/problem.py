@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import Dataset
 
-__all__ = ["Problem", "accuracy_points", "cross_entropy", "dense", "explained_points", "generator_of"]
+__all__ = ["Problem", "Rows", "accuracy_points", "cross_entropy", "dense", "explained_points", "generator_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,20 @@ class Problem:
     def num_samples(self) -> int:
         """Rows of ``train``."""
         return len(self.train[0])
+
+
+class Rows(Dataset[Any]):
+    """Rows of tensors of equal length, a batch at a time."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitems__(self, indices: list[int]) -> list[Tensor]:
+        rows = torch.as_tensor(indices)
+        return [tensor[rows] for tensor in self._tensors]
 
 
 def generator_of(seed: int, part: int) -> torch.Generator:
