@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 
-from plesio.core.errors import ConfigError
 from plesio_planning.studies import bounded_staleness
 from plesio_planning.studies.delayed_descent import descend, eigenvalues_of
 from plesio_planning.studies.refusing_server import serve
@@ -15,7 +14,7 @@ a third of a percent for all steps from 0.972 to 0.976 of the limit (0.985 witho
 
 
 def test_reference_values():
-    answer = bounded_staleness(num_trials=2)
+    answer = bounded_staleness(num_trials=1)
     for point in answer.points:
         assert point.best_iterations == pytest.approx(REFERENCE[point.delay], rel=0.003)
         assert point.tiny_iterations == pytest.approx(46_000, rel=0.01)
@@ -78,15 +77,6 @@ def test_a_server_applies_in_the_order_of_pushes():
     assert served.pushed.tolist() == [1, 3, 5]
     both = serve(np.array([[1.0], [1.0]]), bound=1, num_updates=4)
     assert both.ages.tolist() == [0, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [{"stalenesses": (-1,)}, {"condition_number": 0.5}, {"target": 0.0}, {"tiny_step": 2.0}, {"num_trials": 0}],
-)
-def test_impossible_inputs_are_refused(inputs: dict[str, float]):
-    with pytest.raises(ConfigError, match="write"):
-        bounded_staleness(**inputs)  # type: ignore[arg-type]
 
 
 def test_curves_are_drawn_to_the_target() -> None:

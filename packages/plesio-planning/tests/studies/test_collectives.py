@@ -3,7 +3,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.collectives import ALL_REDUCES, all_reduce_times_on
 from plesio.cost.link import Link
@@ -90,19 +89,3 @@ def test_hosts_that_are_not_whole_have_no_hierarchy():
     assert "hierarchical" not in collectives(num_ranks=12).at_s
     assert "hierarchical" not in collectives(num_ranks=8).at_s
     assert "hierarchical" in collectives(num_ranks=12, ranks_per_host=4).at_s
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        {"num_ranks": 1},
-        {"other_ranks": (1,)},
-        {"ranks_per_host": 0},
-        {"bytes_per_s": 0.0},
-        {"algorithms": ("hierarchical",)},
-        {"message_bytes": -1.0},
-    ],
-)
-def test_impossible_inputs_are_refused(inputs: dict[str, float]):
-    with pytest.raises(ConfigError, match="write"):
-        collectives(**inputs)  # type: ignore[arg-type]

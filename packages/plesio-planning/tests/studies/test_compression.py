@@ -77,24 +77,6 @@ def test_a_slow_codec_makes_compressing_pay_less():
     assert compression(schemes=("topk:0.5",)).run("topk:0.5").break_even_bytes_per_s is None  # gathered, it is more
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        {"schemes": ("powersgd:2",)},
-        {"schemes": ("topk:0.1@9",)},
-        {"schemes": ("levels:0",)},
-        {"schemes": ("sign:3",)},
-        {"target": 0.0},
-        {"num_dimensions": 1},
-        {"max_steps": 10},
-        {"num_workers": 1, "compute_s": 0.0},
-    ],
-)
-def test_impossible_inputs_are_refused(inputs: dict[str, object]):
-    with pytest.raises(ConfigError, match="write"):
-        compression(**inputs)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("wrong", [{"num_workers": 0}, {"condition_number": 1.0}])
 def test_nobody_and_one_curvature_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="write"):

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,12 @@ def share(ways: tuple[WayToGoOn, ...], name: str) -> float:
     return next(way.share for way in ways if way.name == name)
 
 
-def test_shares_add_up_and_agree_with_the_closed_form():
-    answer = goodput()
+@pytest.fixture(scope="module")
+def answer() -> Any:
+    return goodput()
+
+
+def test_shares_add_up_and_agree_with_the_closed_form(answer: Any):
     for ways in answer.by_devices.values():
         for way in ways:
             assert math.fsum(way.parts.values()) == pytest.approx(1)
@@ -23,8 +28,8 @@ def test_shares_add_up_and_agree_with_the_closed_form():
                 assert way.share == pytest.approx(way.exact, abs=1.7 * max(high - low, 1e-6))  # 3.3 deviations
 
 
-def test_more_devices_do_a_smaller_share_of_work():
-    by = goodput().by_devices
+def test_more_devices_do_a_smaller_share_of_work(answer: Any):
+    by = answer.by_devices
     assert len(by) == 7
     for name in ("plain", "checkpoint and restart", "elastic", "local SGD, 8 groups"):
         shares = [share(ways, name) for _, ways in sorted(by.items())]

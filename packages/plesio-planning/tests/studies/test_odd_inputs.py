@@ -135,6 +135,53 @@ def test_what_is_no_number_or_no_choice_is_refused(name: str, inputs: dict[str, 
     assert said in str(refused.value)
 
 
+IMPOSSIBLE: dict[str, list[dict[str, Any]]] = {
+    "batch-scaling": [{"max_steps": 5}],
+    "bounded-staleness": [{"condition_number": 0.5}, {"tiny_step": 2.0}],
+    "checkpointing": [{"checkpoint_interval_s": 1e9}, {"changed_share": 1.5}],
+    "collectives": [{"algorithms": ("hierarchical",)}],
+    "compression": [
+        *({"schemes": (scheme,)} for scheme in ("powersgd:2", "topk:0.1@9", "levels:0", "sign:3")),
+        {"max_steps": 10},
+        {"num_workers": 1, "compute_s": 0.0},
+    ],
+    "consistency": [{"ratio": -1.0}, {"slowdown": 0.5}, {"overlap": 2.0}, {"target": 1e-9}],
+    "data-parallel": [{"overlap": 1.5}],
+    "determinism": [{"first": "a.npz"}, {"global_batch": 65}],
+    "load-balancing": [{"cap": 31}],
+    "local-sgd": [{"periods": (0,)}, {"hessian_spread": 1.0}, {"floor_step": 0.9}, {"noise": -1.0}, {"target": 1e-9}],
+    "loss-scaling": [{"standard_deviation": 0.0}, {"initial_scale": 0.0}, {"growth_interval": 0}],
+    "mixture-of-experts": [
+        *({"num_experts": number} for number in (0, 63)),
+        {"experts_per_token": 64},
+        {"skew": -1.0},
+        {"capacity_factor": 0.0},
+    ],
+    "parameter-server": [{"density": 1.5}, {"barrier_factor": 0.5}],
+    "pipeline": [
+        {"stage_weights": (1.0, 2.0)},
+        *({"num_layers": number} for number in (4, 50)),
+        {"schedule": "zbv", "num_layers": 88, "num_micro_batches": 32},
+    ],
+    "staleness-weighting": [{"max_staleness": -1}, {"target": 2.0}, {"shares": (0.0,)}, {"condition_number": 0.0}],
+    "stragglers": [
+        {"distribution": "pareto", "shape": 1.0},
+        {"distribution": "uniform", "cv": 0.6},
+        {"distribution": "trace"},
+        {"slowdown": 0.5},
+        {"stage_weights": ()},
+    ],
+}
+"""Inputs that are refused, and that the odd values above do not reach, or only in slow tests."""
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_inputs_are_refused(name: str):
+    for inputs in IMPOSSIBLE[name]:
+        with pytest.raises(ConfigError, match=r"write|more than 0"):
+            find_study(name).ask(**inputs)
+
+
 @pytest.mark.parametrize(
     ("name", "inputs", "one"),
     [

@@ -11,32 +11,30 @@ from plesio.core.errors import ConfigError
 from plesio_planning.studies import STUDIES, Study, find_study
 from plesio_planning.studies.textbook import printed_results, value_text
 
-each_study = pytest.mark.parametrize(
-    "study", [study for study in STUDIES if study.exercise is not None], ids=lambda study: study.name
+EXERCISED = [study for study in STUDIES if study.exercise is not None]
+LONG = ("local-sgd", "mixture-of-experts", "staleness-weighting")
+"""Studies whose results take more than half a second."""
+
+
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one.name in LONG)) for one in EXERCISED],
+    ids=lambda study: study.name,
 )
-
-
-@pytest.mark.one_in(3)
-@each_study
-def test_every_study_has_results_of_its_solution_with_a_cause(study: Study):
+def test_every_study_has_results_of_its_solution_with_the_cause(study: Study):
     results = printed_results(study)
     assert any(one.place == "solution" for one in results)
     for one in results:
         assert one.rows
         assert one.cause.endswith(".")
-        assert all(isinstance(row.here, str) or row.here >= 0 for row in one.rows)
-
-
-@each_study
-def test_what_a_cause_calls_the_same_is(study: Study):
-    for one in printed_results(study):
         for row in one.rows:
+            assert isinstance(row.here, str) or row.here >= 0
             if isinstance(row.text, float) and isinstance(row.here, float) and math.isfinite(row.text):
                 alike = math.isclose(row.text, row.here, rel_tol=0.01)
                 assert alike == one.cause.startswith("The same"), row
 
 
-@each_study
+@pytest.mark.parametrize("study", EXERCISED, ids=lambda study: study.name)
 def test_its_page_names_the_command_that_prints_them(study: Study):
     page = Path(__file__).parents[4] / "docs" / "planning" / "studies" / f"{study.name}.md"
     assert f"`plesio study {study.exercise}` prints the results" in page.read_text(encoding="utf-8")

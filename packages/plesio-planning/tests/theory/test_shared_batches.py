@@ -82,7 +82,7 @@ def test_sgd_on_random_coordinates_keeps_to_its_bound(kept: int):
     assert 0 < error < bound.value
 
 
-def _gap(*, num_steps: int, batch: int, num_samples: int = 40, num_runs: int = 200) -> float:
+def _gap(*, num_steps: int, batch: int, num_samples: int = 40, num_runs: int = 100) -> float:
     """Loss on new data less that on the training data, of SGD on the logistic loss with random labels' noise."""
     random, dimension, rate = np.random.default_rng(0), 20, 0.5
     gaps = []

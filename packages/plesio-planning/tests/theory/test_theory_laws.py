@@ -39,12 +39,8 @@ def test_it_says_what_it_is_who_showed_it_and_what_its_inputs_mean(theorem: Theo
     assert all(one.help.endswith(".") for one in theorem.inputs())
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    "theorem",
-    [*THEOREMS[::4], *(pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(THEOREMS) if n % 4)],
-    ids=lambda theorem: theorem.name,
-)
+@pytest.mark.one_in(12)
+@each_theorem
 def test_its_page_pictures_and_numbers_are_written(theorem: Theorem, tmp_path_factory: pytest.TempPathFactory):
     folder, inputs = tmp_path_factory.mktemp("bound"), _defaults(theorem)
     charts = pictures_of(theorem, inputs)
