@@ -14,7 +14,6 @@ import torch
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, WorkerLostError
-from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.records import to_values
 from plesio.core.within import AT_LEAST_1
@@ -24,11 +23,12 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions, surrounded
+from plesio.runtime.join_options import JoinOptions, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
+from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
@@ -122,13 +122,11 @@ def join(
     >>> session.report().steps
     1
     """
-    options, around = surrounded(options)
-    if around is not None:
-        policy = policy if around.policy is None else around.policy
-        trace = around.trace if trace is None else trace
-    make_writable(folder := None if trace is None else Path(trace), "traces")
+    options, folder, around = surrounded(options, trace)
+    if around is not None and around.policy is not None:
+        policy = around.policy
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
-    place = options.job.place if options.job is not None else WorkerPlace.from_environment()
+    place = place_of(options)
     chosen = _policy_of(policy, setting, place=place)
     one = as_one(model, optimizer)
     replica = Replica(model, one, scaler=scaler)
@@ -136,35 +134,24 @@ def join(
         around.on_join(model, one)
     if place is not None:
         _check(chosen, replica, place=place, racks=racks)
-    _introduce(place, chosen)
+    introduce(0 if place is None else place.rank)
+    _log.info("joins under %s", chosen.title)
     run = _Run(replica, policy=chosen, folder=folder, options=options, setting=setting)
     if place is None:
         return run.alone()
-    in_job = partial(run.in_job, racks=racks, total_samples=total_samples, on_transition=on_transition)
-    if options.job is not None:
-        return in_job(options.job, owns_job=False)
-    _check_alone()
-    session = in_job(Job(place), owns_job=True)
-    _own[:] = [weakref.ref(session)]
-    return session
+    return run.among_others(place, racks=racks, total_samples=total_samples, on_transition=on_transition)
 
 
 _own: list[weakref.ref[Session]] = []
 """The latest session that this process has begun in a job of its own."""
 
 
-def _check_alone() -> None:
+def _check_first() -> None:
     if any(one is not None and one.is_open for one in (begun() for begun in _own)):
         raise ConfigError(
             "a session of this process is open, and a worker is in one at a time; close it before the second join "
             "(models that train in turns, as those of a GAN, can have two sessions in a process on its own)"
         )
-
-
-def _introduce(place: WorkerPlace | None, policy: Policy) -> None:
-    """Name this process's worker in its log lines from here on."""
-    introduce(0 if place is None else place.rank)
-    _log.info("joins under %s", policy.title)
 
 
 def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: WorkerPlace | None) -> Policy:
@@ -272,7 +259,19 @@ class _Run:
             saver=None if checkpoints is None else checkpoints.saver,
         )
 
-    def in_job(
+    def among_others(
+        self, place: WorkerPlace, *, racks: Racks, total_samples: int | None, on_transition: OnTransition | None
+    ) -> Session:
+        """Make the session of a worker of the job that the options name; else of one that ends with the session."""
+        in_job = partial(self._in_job, racks=racks, total_samples=total_samples, on_transition=on_transition)
+        if self.options.job is not None:
+            return in_job(self.options.job, owns_job=False)
+        _check_first()
+        session = in_job(Job(place), owns_job=True)
+        _own[:] = [weakref.ref(session)]
+        return session
+
+    def _in_job(
         self,
         job: JobHandle,
         *,
@@ -281,12 +280,12 @@ class _Run:
         total_samples: int | None,
         on_transition: OnTransition | None,
     ) -> Session:
-        """Make the session of a worker of ``job``, which ends with the session if it is its own."""
         policy, place, rank = self.policy, job.place, job.place.rank
         with contextlib.ExitStack() as undo:
             if owns_job:
                 undo.callback(job.close)
             resumed = None if place.late else self._resumed(rank=rank)  # who joins late goes on from where the run is
+            # Racks come first: they decide who serves whom, and all workers settle them together.
             wish = RackWish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
             choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
             count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
@@ -313,31 +312,16 @@ class _Run:
                 timeline=timeline,
                 checkpoints=checkpoints,
             )
+            # From here on the others know of this worker: they must be told when it cannot begin.
             try:
-                steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
-                parts = Parts(
-                    self.replica,
-                    policy=policy,
-                    world=world,
-                    timeline=timeline,
+                session = self._session_in(
+                    world,
                     place=place,
-                    steps=steps,
-                    snapshots=SnapshotTaker(self.options.snapshot_every, keeps=rank == 0),
+                    timeline=timeline,
                     found=None if choice is None else choice.found,
+                    checkpoints=checkpoints,
                     total_samples=total_samples,
                     on_transition=on_transition,
-                    handover=handover,
-                    checkpoints=checkpoints,
-                ).make()
-                session = Session(
-                    self.replica,
-                    world=world,
-                    parts=parts,
-                    steps=steps,
-                    timeline=timeline,
-                    pacer=self.options.pacer,
-                    saver=None if checkpoints is None else checkpoints.saver,
-                    handover=handover,
                 )
             except BaseException as error:
                 timeline.trace.close()
@@ -345,6 +329,44 @@ class _Run:
                 raise
             undo.pop_all()
             return session
+
+    def _session_in(
+        self,
+        world: DistributedWorld,
+        *,
+        place: WorkerPlace,
+        timeline: WorkerTimeline,
+        found: HostRacks | None,
+        checkpoints: WorkerCheckpoints | None,
+        total_samples: int | None,
+        on_transition: OnTransition | None,
+    ) -> Session:
+        """Make the session of a worker whose world is there."""
+        steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
+        parts = Parts(
+            self.replica,
+            policy=self.policy,
+            world=world,
+            timeline=timeline,
+            place=place,
+            steps=steps,
+            snapshots=SnapshotTaker(self.options.snapshot_every, keeps=place.rank == 0),
+            found=found,
+            total_samples=total_samples,
+            on_transition=on_transition,
+            handover=handover,
+            checkpoints=checkpoints,
+        ).make()
+        return Session(
+            self.replica,
+            world=world,
+            parts=parts,
+            steps=steps,
+            timeline=timeline,
+            pacer=self.options.pacer,
+            saver=None if checkpoints is None else checkpoints.saver,
+            handover=handover,
+        )
 
     def _fail(self, world: DistributedWorld, error: BaseException, *, late: bool) -> None:
         """End the run that could not begin; a worker that joins late only leaves it.

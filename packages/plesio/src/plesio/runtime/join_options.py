@@ -2,18 +2,20 @@
 
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
+from plesio.core.files import make_writable
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import REPLICAS_VARIABLE
+from plesio.runtime.worker.environment import REPLICAS_VARIABLE, WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["JoinOptions", "surrounded"]
+__all__ = ["JoinOptions", "place_of", "surrounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +68,22 @@ class JoinOptions:
         return int(told)
 
 
-def surrounded(options: JoinOptions) -> tuple[JoinOptions, Ambient | None]:
-    """Return options with the job and the pacer of the virtual worker whose thread this is, and what else it has."""
+def surrounded(options: JoinOptions, trace: Path | str | None) -> tuple[JoinOptions, Path | None, Ambient | None]:
+    """Return options and the folder of traces with what the virtual worker whose thread this is has for them.
+
+    The last value is all that surrounds this worker; None outside the virtual world.
+
+    Raises:
+        ConfigError: Nothing can be written to the folder.
+    """
     around = ambient() if options.job is None else None
-    if around is None:
-        return options, None
-    return replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer), around
+    if around is not None:
+        trace = around.trace if trace is None else trace
+        options = replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer)
+    make_writable(folder := None if trace is None else Path(trace), "traces")
+    return options, folder, around
+
+
+def place_of(options: JoinOptions) -> WorkerPlace | None:
+    """Return this worker's place in its job; None where it trains alone."""
+    return WorkerPlace.from_environment() if options.job is None else options.job.place

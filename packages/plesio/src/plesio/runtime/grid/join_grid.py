@@ -1,7 +1,6 @@
 """`plesio.grid`: the one call that turns a training loop into a worker of an S x K grid."""
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError
-from plesio.core.files import make_writable
 from plesio.core.logs import introduce
 from plesio.core.results import RunResult
 from plesio.core.within import ABOVE_0, AT_LEAST_1
@@ -38,7 +36,7 @@ from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import GridStage, Loss
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions, surrounded
+from plesio.runtime.join_options import JoinOptions, place_of, surrounded
 from plesio.runtime.worker.environment import GRID_VARIABLE, WorkerPlace
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
@@ -53,7 +51,6 @@ from plesio.runtime.worker.timeline import WorkerTimeline
 __all__ = ["grid"]
 
 _PLAIN = JoinOptions()
-_log = logging.getLogger(__name__)
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler | None]
@@ -119,15 +116,12 @@ def grid(
     >>> session.report().steps
     1
     """
-    options, around = surrounded(options)
-    if around is not None:
-        trace = around.trace if trace is None else trace
-        if around.policy is not None and is_grid(around.policy):
-            setting, groups = around.policy, None
-    place = WorkerPlace.from_environment() if options.job is None else options.job.place
+    options, folder, around = surrounded(options, trace)
+    if around is not None and around.policy is not None and is_grid(around.policy):
+        setting, groups = around.policy, None
+    place = place_of(options)
     layers, own_cut = layers_of(stages)
     cut = own_cut if cuts is None else NetworkCut(tuple(cuts))
-    make_writable(folder := None if trace is None else Path(trace), "traces")
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
     composer = _Composer(
         layers=layers,
@@ -143,15 +137,7 @@ def grid(
         options=options,
         saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
     )
-    introduce(0 if place is None else place.rank)
-    undo = contextlib.ExitStack()
-    try:
-        if composer.job is None and place is not None:  # a job of its own, which ends with the session
-            composer = replace(composer, job=undo.enter_context(Job(place)))
-        return composer.session(release=undo.close)
-    except BaseException:
-        undo.close()
-        raise
+    return composer.begin(place)
 
 
 def _setting(
@@ -238,7 +224,19 @@ class _Composer:
     def _clock(self) -> Clock:
         return MonotonicClock() if self.job is None else self.job.clock
 
-    def session(self, *, release: Callable[[], None]) -> Grid:
+    def begin(self, place: WorkerPlace | None) -> Grid:
+        """Make the session, in a job of its own, which ends with it, where the options name none."""
+        introduce(0 if place is None else place.rank)
+        composer, undo = self, contextlib.ExitStack()
+        try:
+            if self.job is None and place is not None:
+                composer = replace(self, job=undo.enter_context(Job(place)))
+            return composer._session(release=undo.close)
+        except BaseException:
+            undo.close()
+            raise
+
+    def _session(self, *, release: Callable[[], None]) -> Grid:
         """Make the session, whose network is cut at its first step."""
         job, around, timeline = self.job, ambient(), self._timeline()
         try:
@@ -326,6 +324,19 @@ class _Composer:
         num_stages, balance = self.setting.stages, self.balance
         return agreed_cut(self.layers, x, num_stages=num_stages, balance=balance, group=group, world=world)
 
+    def _stage(self, layers: nn.Sequential, setting: GridSetting, *, number: int) -> GridStage:
+        """Make this worker's stage of the network, with an optimizer and a schedule of its own."""
+        optimizer = self.optimizer_factory([p for p in layers.parameters() if p.requires_grad])
+        return GridStage(
+            layers,
+            optimizer,
+            setting=setting,
+            number=number,
+            loss=self.loss,
+            clip=self.clip,
+            scheduler=None if self.scheduler_factory is None else self.scheduler_factory(optimizer),
+        )
+
     def _composed(self, x: Any, met: _Met, records: GridRecords, *, past: dict[str, Any] | None) -> Composed:
         """Cut the network and put together what this worker works with; all workers do so at their first step."""
         cut = self._cut(x, met.group, past=past)
@@ -338,35 +349,20 @@ class _Composer:
         if self._rank == 0 and setting.stages > 1:
             print(f"plesio: {cut.words(len(self.layers))}", file=sys.stderr, flush=True)
         layers = stages[place.stage]
-        weights = [p for p in layers.parameters() if p.requires_grad]
-        optimizer = self.optimizer_factory(weights)
-        stage = GridStage(
-            layers,
-            optimizer,
-            setting=setting,
-            number=place.stage,
-            loss=self.loss,
-            clip=self.clip,
-            scheduler=None if self.scheduler_factory is None else self.scheduler_factory(optimizer),
-        )
+        stage = self._stage(layers, setting, number=place.stage)
         if self.job is None or self.job.memory_bytes() is None:
-            timeline.measured_by(Gauges(Replica(layers, optimizer)))
+            timeline.measured_by(Gauges(Replica(layers, stage.optimizer)))
         news = News(generation=collector.formation.generation)
-
-        def say(line: str) -> None:
-            """Put a line into the run's result."""
-            timeline.meter.totals.fallbacks.append(line)
-            _log.warning("%s", line)
 
         def lose(group: int) -> None:
             collector.lose(group)
-            say(f"group {group} of the grid was lost: the others went on without it")
+            timeline.meter.warn(f"group {group} of the grid was lost: the others went on without it")
 
         def neighbours(formation: Formation, lost: Mapping[int, int]) -> Mixer | None:
             if collector.links is None or formation.setting.groups == 1:
                 return None
             return Mixer(
-                weights,
+                [p for p in layers.parameters() if p.requires_grad],
                 formation=formation,
                 links=collector.links,
                 place=place,
@@ -387,7 +383,13 @@ class _Composer:
             training=records.training,
         )
         regrouper = Regrouper(
-            worker, place=place, news=news, collector=collector, neighbours=neighbours, door=met.door, say=say
+            worker,
+            place=place,
+            news=news,
+            collector=collector,
+            neighbours=neighbours,
+            door=met.door,
+            say=timeline.meter.warn,
         )
         return Composed(worker, WholeNetwork(self.layers, stages, ends=cut.ends), regrouper)
 
