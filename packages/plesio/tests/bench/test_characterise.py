@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from plesio.bench.characterise import check_plan, run_plan
-from plesio.bench.characterise_recipe import ComparisonPlan, load_characterise_recipe, plan_of
+from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
+from plesio.bench.plan import ComparisonPlan, check_plan, run_plan
 from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.core.combination import Combination
 from plesio.core.errors import ConfigError
@@ -54,7 +54,7 @@ link = ["1 Gbit/s"]
 
 
 def num_runs(plan: ComparisonPlan) -> int:
-    return sum(len(recipe.run.policies) * len(recipe.run.seeds) for recipe in plan.recipes.values())
+    return sum(one.num_runs for one in plan.comparisons.values())
 
 
 class Heard:
@@ -88,20 +88,23 @@ def test_parts_are_crossed_and_a_combination_of_several_parts_is_one_comparison(
     assert [len(part.combinations) for part in plan.parts] == [4, 4, 1]
     base = Combination(world="virtual", model="small", workers=2)
     assert plan.parts[2].combinations == [base]
-    assert plan.recipes[base].run.policies == ("bsp", "asp", "ssp:2", "local_sgd:4"), "1 Gbit/s is the cluster's own"
-    assert len(plan.recipes) == 7
+    policies = plan.comparisons[base].recipe.run.policies
+    assert policies == ("bsp", "asp", "ssp:2", "local_sgd:4"), "1 Gbit/s is the cluster's own"
+    assert len(plan.comparisons) == 7
     assert num_runs(plan) == 2 * (4 + 3 * 2 + 3 * 2)
     assert plan.parts[1].along("link")["1 Gbit/s"] == base
     assert plan.parts[0].levels == {"model": ("small", "large"), "workers": (1, 2)}
-    large = plan.recipes[Combination(world="virtual", model="large", workers=1)]
+    large = plan.comparisons[Combination(world="virtual", model="large", workers=1)].recipe
     assert large.task.options["dimension"] == 32
     assert large.workers.step_time is not None
     assert large.workers.step_time.distribution().mean_s == pytest.approx(0.003)
-    slow = plan.recipes[Combination(world="virtual", model="small", workers=2, link="10 Mbit/s", imbalance=0.5)]
+    slow = plan.comparisons[
+        Combination(world="virtual", model="small", workers=2, link="10 Mbit/s", imbalance=0.5)
+    ].recipe
     assert slow.workers.cluster is not None
     assert slow.workers.cluster.nic.bytes_per_s == 10e6 / 8
     assert [(one.rank, one.speed) for one in slow.workers.unequal] == [(1, 0.5)]
-    assert len({combination.slug for combination in plan.recipes}) == 7
+    assert len({combination.slug for combination in plan.comparisons}) == 7
 
 
 def test_quick_keeps_what_its_table_lists(tmp_path: Path):
@@ -111,7 +114,7 @@ def test_quick_keeps_what_its_table_lists(tmp_path: Path):
         ("link", ("bsp",), 2),
         ("base", ("bsp",), 1),
     ]
-    assert {recipe.run.seeds for recipe in plan.recipes.values()} == {(3,)}
+    assert {one.recipe.run.seeds for one in plan.comparisons.values()} == {(3,)}
 
 
 def test_every_combination_has_a_folder_and_a_resumed_plan_keeps_what_is_there(tmp_path: Path):
@@ -137,10 +140,12 @@ def test_the_shipped_recipe_is_valid_and_has_each_table_of_the_source():
     recipe = load_characterise_recipe(SHIPPED)
     for quick in (False, True):
         plan = plan_of(recipe, SHIPPED, quick=quick)
-        assert min(len(one.run.seeds) for one in plan.recipes.values()) >= 3
+        assert min(len(one.recipe.run.seeds) for one in plan.comparisons.values()) >= 3
     plan = plan_of(recipe, SHIPPED)
-    plain = [one for one in plan.recipes if one == Combination(world="process", model=one.model, workers=one.workers)]
-    by_model = {(one.model, one.workers): set(plan.recipes[one].run.policies) for one in plain}
+    plain = [
+        one for one in plan.comparisons if one == Combination(world="process", model=one.model, workers=one.workers)
+    ]
+    by_model = {(one.model, one.workers): set(plan.comparisons[one].recipe.run.policies) for one in plain}
     for workers in (1, 2, 4):
         for model in ("vgg", "efficientnet", "convnext"):
             assert {"bsp", "fsdp"} <= by_model[model, workers]
@@ -151,7 +156,7 @@ def test_the_shipped_recipe_is_valid_and_has_each_table_of_the_source():
 def test_the_topologies_of_the_shipped_recipe_bind():
     plan = plan_of(load_characterise_recipe(SHIPPED), SHIPPED)
     [part] = (part for part in plan.parts if part.name == "topology")
-    flat, racks = (plan.recipes[one].workers for one in part.combinations)
+    flat, racks = (plan.comparisons[one].recipe.workers for one in part.combinations)
     assert flat.cluster is not None
     assert racks.cluster is not None
     times_s = [all_reduce_on(cluster, range(4), 1_050_376) for cluster in (flat.cluster, racks.cluster)]

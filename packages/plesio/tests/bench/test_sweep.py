@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from plesio.bench.plan import run_plan
 from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe, make_recipe
-from plesio.bench.sweep import check_sweep, describe_network, run_sweep
+from plesio.bench.sweep import describe_network, plan_sweep
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -52,12 +53,14 @@ def a_recipe(
     return make_recipe(data, folder=Path(), where="test")
 
 
-def sweep(recipe: Recipe, out: Path, **options: Any) -> tuple[dict[str, list[RunResult]], list[tuple[str, Any]]]:
+def sweep(
+    recipe: Recipe, out: Path, *, bandwidths: tuple[str, ...] = BANDWIDTHS, resume: bool = False
+) -> tuple[dict[str, list[RunResult]], list[tuple[str, Any]]]:
     heard = Heard()
     out.mkdir(exist_ok=True)
-    return run_sweep(recipe, **{"bandwidths": BANDWIDTHS, "out": out, "resume": False, "progress": heard, **options}), (
-        heard.calls
-    )
+    plan = plan_sweep(recipe, bandwidths=bandwidths, resume=resume)
+    done = run_plan(plan, out=out, resume=resume, progress=heard)
+    return {str(combination.link): runs for combination, runs in done.items()}, heard.calls
 
 
 def test_a_sweep_is_a_comparison_per_bandwidth_and_more_bandwidth_is_faster(tmp_path: Path):
@@ -140,7 +143,7 @@ def test_a_failed_run_is_among_the_results(tmp_path: Path):
 )
 def test_what_a_sweep_cannot_be_made_of(make: Callable[[], Recipe], message: str):
     with pytest.raises(ConfigError, match=message) as raised:
-        check_sweep(make())
+        plan_sweep(make(), bandwidths=BANDWIDTHS)
     assert "\n" not in str(raised.value)
 
 

@@ -105,7 +105,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("plesio.bench.characterise.run_plan", interrupted)
+    monkeypatch.setattr("plesio.bench.plan.run_plan", interrupted)
     out = tmp_path / "my out"
     assert invoke(["characterise", str(recipe), "--out", str(out), "--quick", "--seeds", "0,1"]) == 130
     assert (

@@ -1,13 +1,11 @@
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
+from plesio.bench.plan import ComparisonPlan
 from plesio.bench.recipe import Recipe
-from plesio.bench.sweep import check_sweep, describe_network
 from plesio.cli.commands import invoke
+from plesio.core.combination import Combination
 from plesio.core.results import RunResult, read_results
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.testbed import QUIET
@@ -74,18 +72,16 @@ def test_a_sweep_on_a_testbed_has_hosts_of_each_bandwidth(
 
 
 class Stub:
-    """In the place of the module that trains: here it is about what is round it."""
+    """Stands in for the runs: here it is about what is round them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recipes: list[Recipe] = []
         self.error: BaseException | None = None
         self.status = "finished"
-        module: Any = ModuleType("plesio.bench.sweep")
-        module.run_sweep, module.check_sweep, module.describe_network = self.run_sweep, check_sweep, describe_network
-        monkeypatch.setitem(sys.modules, "plesio.bench.sweep", module)
+        monkeypatch.setattr("plesio.bench.plan.run_plan", self.run_plan)
 
-    def run_sweep(self, recipe: Recipe, *, bandwidths: list[str], **others: object) -> dict[str, list[RunResult]]:
-        self.recipes.append(recipe)
+    def run_plan(self, plan: ComparisonPlan, **others: object) -> dict[Combination, list[RunResult]]:
+        self.recipes += [one.recipe for one in plan.comparisons.values()]
         if self.error is not None:
             raise self.error
         run = RunResult(
@@ -101,7 +97,7 @@ class Stub:
             wall_s=1.0,
             target=1.0,
         )
-        return {bandwidth: [run] for bandwidth in bandwidths}
+        return {combination: [run] for combination in plan.comparisons}
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ factors would take days. `docs/characterise.md` explains the format to its users
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from plesio.bench.plan import ComparisonPlan, PlannedComparison
 from plesio.bench.recipe import Recipe, make_recipe, read_toml
 from plesio.bench.recipe_errors import explain
 from plesio.bench.recipe_section import RecipeSection, as_finding
@@ -23,7 +24,7 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.policies.grid import canonical_spec
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["CharacteriseRecipe", "ComparisonPlan", "load_characterise_recipe", "plan_of"]
+__all__ = ["CharacteriseRecipe", "load_characterise_recipe", "plan_of"]
 
 _Levels = Field(default=(), strict=False)
 _Count = Annotated[int, Field(ge=1)]
@@ -118,19 +119,6 @@ class CharacteriseRecipe(RecipeSection):
         return parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonPlan:
-    """A plan of comparisons.
-
-    Attributes:
-        parts: Parts, with the factors that each crosses.
-        recipes: The comparison of each combination, whichever parts it is in.
-    """
-
-    parts: tuple[Part, ...]
-    recipes: Mapping[Combination, Recipe]
-
-
 def load_characterise_recipe(path: Path) -> CharacteriseRecipe:
     """Read the recipe in a TOML file.
 
@@ -180,11 +168,15 @@ def plan_of(
     for part in parts:
         for combination in part.combinations:
             policies.setdefault(combination, {}).update(dict.fromkeys(part.policies))
-    recipes = {
-        combination: _comparison(recipe, combination, run | {"policies": list(specs)}, path=path)
+    comparisons = {
+        combination: PlannedComparison(
+            slug=combination.slug,
+            where=f"· {combination.text}",
+            recipe=_comparison(recipe, combination, run | {"policies": list(specs)}, path=path),
+        )
         for combination, specs in policies.items()
     }
-    return ComparisonPlan(parts=parts, recipes=recipes)
+    return ComparisonPlan(parts=parts, comparisons=comparisons)
 
 
 def _quick(recipe: CharacteriseRecipe, quick: QuickSection) -> tuple[dict[str, Any], tuple[PartSection, ...]]:

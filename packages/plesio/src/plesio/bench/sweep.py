@@ -6,62 +6,55 @@ value.
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
-from plesio.bench.planned import PlannedComparison, run_planned
-from plesio.bench.progress import ProgressSink
+from plesio.bench.plan import ComparisonPlan, PlannedComparison
 from plesio.bench.recipe import Recipe
 from plesio.bench.trainer import recipe_task
 from plesio.core.arguments import checked
+from plesio.core.combination import Combination, Part
 from plesio.core.errors import ConfigError
-from plesio.core.results import RunResult
 from plesio.core.units import parse_bandwidth
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
-from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["check_sweep", "describe_network", "run_sweep"]
+__all__ = ["describe_network", "plan_sweep"]
 
 
 @checked
-def run_sweep(
+def plan_sweep(
     recipe: Recipe,
     *,
     bandwidths: Sequence[str],
-    out: Path,
-    resume: bool,
-    progress: ProgressSink,
-    world: World = "virtual",
+    resume: bool = False,
+    world: Literal["virtual", "testbed"] = "virtual",
     calibration: Calibration | None = None,
-) -> dict[str, list[RunResult]]:
-    """Do the recipe's runs at each bandwidth, in a folder for each in ``out``; returns them by bandwidth.
+) -> ComparisonPlan:
+    """Plan the recipe's runs at each bandwidth; the comparison at "1 Gbit/s" is in the folder ``1-Gbit-s``.
 
     Args:
         recipe: Policies and task to compare; its cluster's interfaces are given each bandwidth.
         bandwidths: Bandwidths with units, all different.
-        out: Folder; the comparison at "1 Gbit/s" is in ``out/1-Gbit-s``.
-        resume: Keep the finished runs. They are timed to the recipe's target from their evaluations, so a sweep can be
-            resumed with another target.
-        progress: Progress of all runs, as if they were one comparison.
+        resume: Go on from the checkpoints of the runs that are not finished.
         world: The virtual one, or a testbed.
         calibration: Measurements of the machine, for the virtual world; None is a typical one.
 
     Raises:
-        ConfigError: There is no network or no target, or the task cannot be trained.
-        DataError: ``out`` has runs with other settings, or results that cannot be read.
+        ConfigError: There is no network to give a bandwidth to, or no target to time.
     """
-    check_sweep(recipe, world=world, calibration=calibration)
-    cluster = recipe.workers.cluster
-    assert cluster is not None, "checked"
-    comparisons = []
-    for bandwidth in bandwidths:
-        there, slug = cluster.with_bandwidth(parse_bandwidth(bandwidth)), _slug(bandwidth)
-        at_it = _with_cluster(recipe, there, part=slug, resume=resume)
-        comparisons.append(
-            PlannedComparison(slug=slug, where=f"at {bandwidth}", recipe=at_it, world=world, calibration=calibration)
+    cluster = _network(recipe)
+    base = Combination(world=world, model=recipe.task.name, workers=recipe.workers.count)
+    at_each = [replace(base, link=bandwidth) for bandwidth in bandwidths]
+    comparisons = {}
+    for combination, bandwidth in zip(at_each, bandwidths, strict=True):
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)
+        at_it = _with_cluster(recipe, cluster.with_bandwidth(parse_bandwidth(bandwidth)), part=slug, resume=resume)
+        comparisons[combination] = PlannedComparison(
+            slug=slug, where=f"at {bandwidth}", recipe=at_it, calibration=calibration
         )
-    return dict(zip(bandwidths, run_planned(comparisons, out=out, resume=resume, progress=progress), strict=True))
+    part = Part(name="sweep", policies=recipe.run.policies, levels={"link": bandwidths}, combinations=at_each)
+    return ComparisonPlan(parts=[part], comparisons=comparisons)
 
 
 def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) -> Recipe:
@@ -73,13 +66,8 @@ def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) 
     return recipe.model_copy(update=update)
 
 
-def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibration | None = None) -> None:
-    """Make sure that there is a network to give a bandwidth to, and a target to time, and that runs can begin.
-
-    Raises:
-        ConfigError: There is none, or the task cannot be trained; in the virtual world also that nobody says how long
-            steps take, or the calibration is of another model, and on a testbed what only the virtual world can do.
-    """
+def _network(recipe: Recipe) -> Cluster:
+    """Return the cluster whose bandwidth is swept; the recipe also has a target to time."""
     cluster, count = recipe.workers.cluster, recipe.workers.count
     name = next((f"{hosts}x1gbe" for hosts in (4, 16) if count <= hosts), "64x1gbe")
     if cluster is None:
@@ -99,7 +87,7 @@ def check_sweep(recipe: Recipe, *, world: World = "virtual", calibration: Calibr
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
             "better), or write target = X under [run] of the recipe"
         )
-    PlannedComparison(slug="", where="", recipe=recipe, world=world, calibration=calibration).check()
+    return cluster
 
 
 def describe_network(cluster: Cluster) -> str:
@@ -113,12 +101,3 @@ def describe_network(cluster: Cluster) -> str:
         return f"cluster {cluster.name}"
     ratio = cluster.hosts_per_rack * cluster.nic.bytes_per_s / cluster.uplink.bytes_per_s
     return f"cluster {cluster.name}, uplinks scaled with the interfaces (oversubscribed {ratio:.3g} to 1)"
-
-
-def _slug(bandwidth: str) -> str:
-    """Write a bandwidth as a folder name.
-
-    >>> _slug("2.5 Gbit/s")
-    '2.5-Gbit-s'
-    """
-    return re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)

@@ -1,6 +1,6 @@
 """`plesio characterise`: strategies, models, workers, links and more, one comparison for each combination."""
 
-import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +8,11 @@ import typer
 
 from plesio.cli.compare import WorldChoice, prepare_folder, split_seeds, warn_of_code
 from plesio.cli.options import Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.terminal import exit_code_of, show, tell_interrupted
+from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 
 if TYPE_CHECKING:
-    from plesio.bench.characterise_recipe import ComparisonPlan
+    from plesio.bench.plan import ComparisonPlan
     from plesio.core.combination import Combination
     from plesio.core.results import RunResult
 
@@ -56,9 +56,8 @@ def characterise(
     beside theirs, speed-up and efficiency, time against accuracy, and which differences the seeds show.
     docs/characterise.md explains recipe and page.
     """
-    from plesio.bench.characterise import check_plan, run_plan
     from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
-    from plesio.cli.progress_display import progress_display
+    from plesio.bench.plan import check_plan, run_plan
     from plesio.report.characterisation import OUTPUT_NAMES
 
     loaded = load_characterise_recipe(recipe)
@@ -71,17 +70,17 @@ def characterise(
         world=None if world is None else world.value,
         seeds=None if seeds is None else split_seeds(seeds),
     )
-    if any(combination.world == "testbed" for combination in plan.recipes):
+    if any(combination.world == "testbed" for combination in plan.comparisons):
         prepare_for_hosts()
     check_plan(plan)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)])
-    try:
-        with progress_display() as progress:
-            done = run_plan(plan, out=out, resume=resume, progress=progress)
-    except KeyboardInterrupt:
-        again = _again(recipe, out, quick=quick, world=world, seeds=seeds)
-        tell_interrupted(again)
-        raise
+    words = ["--quick"] if quick else []
+    words += [] if world is None else ["--world", world.value]
+    words += [] if seeds is None else ["--seeds", seeds]
+    done = do_runs(
+        partial(run_plan, plan, out=out, resume=resume),
+        again=["plesio", "characterise", str(recipe), "--out", str(out), *words, "--resume"],
+    )
     _show(plan, done, out=out)
     return exit_code_of(run for runs in done.values() for run in runs)
 
@@ -89,15 +88,6 @@ def characterise(
 def _folders(out: Path) -> list[str]:
     """Return the comparisons that an earlier characterisation left in ``out``."""
     return [path.parent.name for path in out.glob("*-worker*/setting.json")]
-
-
-def _again(recipe: Path, out: Path, *, quick: bool, world: WorldChoice | None, seeds: str | None) -> str:
-    """Return the command that continues."""
-    words = ["plesio", "characterise", str(recipe), "--out", str(out)]
-    words += ["--quick"] if quick else []
-    words += [] if world is None else ["--world", world.value]
-    words += [] if seeds is None else ["--seeds", seeds]
-    return shlex.join([*words, "--resume"])
 
 
 def _show(plan: "ComparisonPlan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.terminal import exit_code_of, show, tell_interrupted
+from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable
@@ -139,17 +140,11 @@ def _compare(
     prepare_folder(out, resume=resume, overwrite=overwrite)
 
     from plesio.bench.compare import run_comparison
-    from plesio.cli.progress_display import progress_display
 
-    try:
-        with progress_display() as progress:
-            runs = run_comparison(
-                loaded, out=out, resume=resume, progress=progress, world=world.value, calibration=measured
-            )
-    except KeyboardInterrupt:
-        again = f"plesio compare {recipe} --out {out} --resume"
-        tell_interrupted(again)
-        raise
+    runs = do_runs(
+        partial(run_comparison, loaded, out=out, resume=resume, world=world.value, calibration=measured),
+        again=["plesio", "compare", str(recipe), "--out", str(out), "--resume"],
+    )
     print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None)
     return exit_code_of(runs)
 

@@ -2,9 +2,9 @@
 
 import inspect
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from plesio.cli.compare import load, prepare_folder, split_policies
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.terminal import exit_code_of, show, tell_interrupted
+from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -123,45 +123,30 @@ def _sweep(
     if world is SweptWorld.TESTBED:
         prepare_for_hosts()
 
-    from plesio.bench.sweep import check_sweep, describe_network, run_sweep
-    from plesio.cli.progress_display import progress_display
+    from plesio.bench.plan import check_plan, run_plan
+    from plesio.bench.sweep import describe_network, plan_sweep
 
-    check_sweep(loaded, world=world.value, calibration=measured)  # whatever is wrong is said before anything is removed
+    plan = plan_sweep(loaded, bandwidths=chosen_bandwidths, resume=resume, world=world.value, calibration=measured)
+    check_plan(plan)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out))
-    try:
-        with progress_display() as progress:
-            swept = run_sweep(
-                loaded,
-                bandwidths=chosen_bandwidths,
-                out=out,
-                resume=resume,
-                progress=progress,
-                world=world.value,
-                calibration=measured,
-            )
-    except KeyboardInterrupt:
-        options = {
-            "--bounds": bounds,
-            "--period": period,
-            "--policies": given.get("policies"),
-            "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
-            **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
-            "--world": None if world is SweptWorld.VIRTUAL else world.value,
-            "--calibration": calibration,
-        }
-        again = _again(recipe, out, options)
-        tell_interrupted(again)
-        raise
-
-    assert loaded.workers.cluster is not None, "checked"
+    options = {
+        "--bounds": bounds,
+        "--period": period,
+        "--policies": given.get("policies"),
+        "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
+        **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
+        "--world": None if world is SweptWorld.VIRTUAL else world.value,
+        "--calibration": calibration,
+    }
+    words = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
+    done = do_runs(
+        partial(run_plan, plan, out=out, resume=resume),
+        again=["plesio", "sweep", str(recipe), "--out", str(out), *words, "--resume"],
+    )
+    assert loaded.workers.cluster is not None, "planned"
+    swept = dict(zip(chosen_bandwidths, done.values(), strict=True))
     _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html")
     return exit_code_of(run for runs in swept.values() for run in runs)
-
-
-def _again(recipe: Path, out: Path, options: Mapping[str, object]) -> str:
-    """Return the command that continues a sweep."""
-    given = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
-    return shlex.join(["plesio", "sweep", str(recipe), "--out", str(out), *given, "--resume"])
 
 
 def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Path) -> None:

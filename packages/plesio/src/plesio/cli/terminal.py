@@ -1,15 +1,19 @@
 """Output of commands: renderables, as wide as the terminal, and how their runs ended."""
 
+import shlex
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from plesio.bench.progress import ProgressSink
     from plesio.core.results import RunResult
 
-__all__ = ["console", "exit_code_of", "show", "tell_interrupted"]
+__all__ = ["console", "do_runs", "exit_code_of", "show"]
+
+Done = TypeVar("Done")
 
 PLAIN_WIDTH = 140
 """Characters of a line where no terminal tells its width."""
@@ -28,9 +32,16 @@ def show(what: "RenderableType") -> None:
     console().print(what)
 
 
-def tell_interrupted(again: str) -> None:
-    """Tell how to go on after Ctrl-C, by the command ``again``."""
-    print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
+def do_runs(run: "Callable[[ProgressSink], Done]", *, again: Sequence[str]) -> "Done":
+    """Do runs with their progress on the screen; after Ctrl-C tell the command ``again``, which goes on with them."""
+    from plesio.cli.progress_display import progress_display
+
+    try:
+        with progress_display() as progress:
+            return run(progress)
+    except KeyboardInterrupt:
+        print(f"plesio: interrupted; finished runs are kept, go on with: {shlex.join(again)}", file=sys.stderr)
+        raise
 
 
 def exit_code_of(runs: "Iterable[RunResult]") -> int:
