@@ -31,7 +31,7 @@ from advisor_task import OUT, make, scenario_of, tuned_of
 from scenario import Scenario
 from trial import cluster_of
 
-from plesio.advisor import ModelSizes, Question, Situation, advise
+from plesio.advisor import Question, advise
 from plesio.advisor.advice import Advice
 from plesio.advisor.price import price
 from plesio.advisor.runs import Run
@@ -72,7 +72,7 @@ class Case:
         it = scenario_of(seed)
         task = make(seed=seed)
         probed = probe_task(task)
-        num_bytes = sum(4 * math.prod(shape) for shape in probed.shapes)
+        num_bytes = sum(4 * math.prod(shape) for shape in probed.sizes.shapes)
         speeds = {it.num_workers - 1 - place: 1 / factor for place, factor in enumerate(it.slow_factors)}
         table = {
             "task": {"name": f"{HERE / 'advisor_task.py'}:make", "options": {"seed": seed}},
@@ -88,22 +88,9 @@ class Case:
             },
         }
         rehearsal = TaskRehearsal(table, probed=probed, measure_s=MEASURE_S, now_s=now_s)
-        place = situation_of(rehearsal.workers, None, batch_size=it.batch_size)
         question = Question(
             name=it.name,
-            at=Situation(
-                cluster=place.cluster,
-                num_workers=it.num_workers,
-                batch_size=it.batch_size,
-                compute_s=place.compute_s,
-                sizes=ModelSizes(
-                    shapes=probed.shapes,
-                    optimizer_bytes=probed.optimizer_bytes,
-                    activation_bytes=probed.activation_bytes,
-                    block_bytes=probed.block_bytes,
-                ),
-                costs=place.costs,
-            ),
+            at=situation_of(rehearsal.workers, None, sizes=probed.sizes, batch_size=it.batch_size),
             has_store=probed.has_store,
             shares_moments=probed.shares_moments,
             metric_name="points",

@@ -7,7 +7,7 @@ from torch import nn
 
 from plesio.bench.advise import ScriptRehearsal, TaskRehearsal, situation_of
 from plesio.bench.advise_probe import probe_script, probe_task
-from plesio.bench.model_sizes import SavedTensors, largest_block_bytes
+from plesio.bench.model_sizes import SavedTensors, largest_block_bytes, sizes_of
 from plesio.bench.recipe import make_workers
 from plesio.core.errors import ConfigError
 from plesio.tasks import load_task
@@ -58,10 +58,10 @@ def script(tmp_path: Path) -> Path:
 
 def test_what_a_task_keeps_is_counted():
     probed = probe_task(load_task("digits"))
-    parameters = sum(math.prod(shape) for shape in probed.shapes)
-    assert probed.optimizer_bytes == 0  # plain SGD
-    assert probed.activation_bytes > 4 * probed.batch_size * 64  # the first layer's inputs alone
-    assert 0 < probed.block_bytes <= 4 * parameters
+    parameters = sum(math.prod(shape) for shape in probed.sizes.shapes)
+    assert probed.sizes.optimizer_bytes == 0  # plain SGD
+    assert probed.sizes.activation_bytes > 4 * probed.batch_size * 64  # the first layer's inputs alone
+    assert 0 < probed.sizes.block_bytes <= 4 * parameters
     assert probed.has_store
     assert not probed.shares_moments
     assert probed.gradient_s > 0
@@ -130,7 +130,7 @@ def test_a_script_is_probed_and_run_by_its_loss(
     monkeypatch.setattr("plesio.bench.advise_probe.PROBE_S", 0.0)
     monkeypatch.setattr("plesio.runtime.worlds.virtual.simulation.LOOK_S", 0.0)
     probed = probe_script(script, ["3"], count=2)
-    assert (probed.shapes, probed.optimizer_bytes, probed.batch_size) == (((1, 8),), 32, 8)
+    assert (probed.sizes.shapes, probed.sizes.optimizer_bytes, probed.batch_size) == (((1, 8),), 32, 8)
     section = make_workers(WORKERS, folder=Path.cwd(), where="")
     world = ScriptRehearsal(script, ["3"], workers=section, probed=probed)
     assert math.isinf(world.most_samples)
@@ -156,6 +156,7 @@ def test_steps_are_drawn_as_a_run_draws_them():
         folder=Path.cwd(),
         where="",
     )
-    place = situation_of(section, None, batch_size=8)
+    model, optimizer = load_task("quadratic").build(0)
+    place = situation_of(section, None, sizes=sizes_of(model, optimizer, SavedTensors()), batch_size=8)
     assert place.compute_s.shape[0] == 2
     assert place.compute_s.mean(axis=1).tolist() == pytest.approx([0.005, 0.01])

@@ -18,16 +18,32 @@ USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The outcome of a run.
+class Rehearsed:
+    """How a rehearsal's run ended.
 
     Attributes:
-        curve: Its progress; None if it was cut off or failed.
+        result: Its figures; None if it was cut off before there were any.
         samples: Trained on.
         virtual_s: Seconds of training, in virtual time.
         real_s: Seconds that it took this machine.
         problem: Why it could not be finished, if it could not.
         whole: Whether it went on to the end of its schedule.
+    """
+
+    result: RunResult | None
+    samples: float
+    virtual_s: float
+    real_s: float
+    problem: str | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The outcome of a run, in the figures of its rehearsal.
+
+    Attributes:
+        curve: Its progress; None if it was cut off or failed.
         shares: The last shares of the batch that the policy dealt, by rank; empty is equal shares.
     """
 
@@ -40,7 +56,7 @@ class Run:
     shares: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, rehearsed: "Rehearsed", *, by_loss: bool) -> "Run":
+    def of(cls, rehearsed: Rehearsed, *, by_loss: bool) -> "Run":
         """Sum up a rehearsal."""
         result = rehearsed.result
         usable = result is not None and rehearsed.problem is None
@@ -58,40 +74,6 @@ class Run:
 def _last_shares(result: RunResult) -> tuple[float, ...]:
     dealt = [decision["shares"] for decision in result.decisions if decision.get("shares")]
     return tuple(dealt[-1]) if dealt else ()
-
-
-class Rehearsed(Protocol):
-    """How a rehearsal's run ended; `Run` has the same figures."""
-
-    @property
-    def result(self) -> RunResult | None:
-        """Its figures; None if it was cut off before there were any."""
-        ...
-
-    @property
-    def samples(self) -> float:
-        """Trained on."""
-        ...
-
-    @property
-    def virtual_s(self) -> float:
-        """Virtual seconds."""
-        ...
-
-    @property
-    def real_s(self) -> float:
-        """Seconds of this machine."""
-        ...
-
-    @property
-    def problem(self) -> str | None:
-        """Why it failed."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """True if its schedule was over."""
-        ...
 
 
 class Rehearsal(Protocol):

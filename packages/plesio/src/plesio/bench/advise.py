@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plesio.advisor import ModelSizes, Rehearsed, Situation
 from plesio.bench.advise_probe import Probed, quiet
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, make_recipe
@@ -25,17 +25,9 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
-from plesio.cost.cluster import Cluster
-from plesio.cost.host_costs import HostCosts
 from plesio.runtime.worlds.virtual import SimulationProgress
 
-__all__ = [
-    "AdvisedPlace",
-    "RehearsedRun",
-    "ScriptRehearsal",
-    "TaskRehearsal",
-    "situation_of",
-]
+__all__ = ["ScriptRehearsal", "TaskRehearsal", "situation_of"]
 
 DRAWN_STEPS = 64
 MOST_EVALUATIONS, FEWEST_EVALUATIONS = 96, 24
@@ -43,27 +35,15 @@ EVALUATING_SHARE = 0.2
 """Largest share of a run's time on this machine for its evaluation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisedPlace:
-    """The workers' place, and the durations of their steps.
-
-    Attributes:
-        cluster: Hosts and links.
-        costs: Costs of exchanges on the processors.
-        compute_s: ``[num_workers, num_steps]`` seconds of their steps, drawn as a run's are.
-    """
-
-    cluster: Cluster
-    costs: HostCosts
-    compute_s: NDArray[np.float64]
-
-
-def situation_of(workers: WorkersSection, calibration: Calibration | None, *, batch_size: int) -> AdvisedPlace:
-    """Return the workers' place, and a stretch of their steps.
+def situation_of(
+    workers: WorkersSection, calibration: Calibration | None, *, sizes: ModelSizes, batch_size: int
+) -> Situation:
+    """Return the situation of these workers: their place, and a stretch of their steps, drawn as a run's are.
 
     Args:
         workers: How many, how fast, where.
         calibration: Measurements of the machine; None is a typical one.
+        sizes: The model's.
         batch_size: Samples in a worker's step.
     """
     cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
@@ -76,28 +56,14 @@ def situation_of(workers: WorkersSection, calibration: Calibration | None, *, ba
             steps_s.append(costs.gradient_s if pacer is None else pacer.draw_s(step, at_s=at_s))
             at_s += steps_s[-1]
         rows.append(steps_s)
-    return AdvisedPlace(cluster=cluster, costs=costs, compute_s=np.array(rows) + costs.step_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsedRun:
-    """One run.
-
-    Attributes:
-        result: Its figures; None if it was cut off before there were any.
-        samples: Trained on.
-        virtual_s: Virtual seconds.
-        real_s: Seconds that it took this machine.
-        problem: Why it failed.
-        whole: Whether its schedule was over.
-    """
-
-    result: RunResult | None
-    samples: float
-    virtual_s: float
-    real_s: float
-    problem: str | None = None
-    whole: bool = False
+    return Situation(
+        cluster=cluster,
+        num_workers=workers.count,
+        batch_size=batch_size,
+        compute_s=np.array(rows) + costs.step_s,
+        sizes=sizes,
+        costs=costs,
+    )
 
 
 class TaskRehearsal:
@@ -159,7 +125,7 @@ class TaskRehearsal:
 
     def run(
         self, policy: str, *, seed: int, servers: int | None, until_samples: float, within_s: float, budget_s: float
-    ) -> RehearsedRun:
+    ) -> Rehearsed:
         """Do one run; it has no result if it was cut off by one of the two times."""
         watch = _Watch(within_s=within_s, budget_s=budget_s, now_s=self._now_s)
         until = None if until_samples >= self.most_samples else max(1, math.ceil(until_samples))
@@ -205,7 +171,7 @@ class ScriptRehearsal:
 
     def run(
         self, policy: str, *, seed: int, servers: int | None, until_samples: float, within_s: float, budget_s: float
-    ) -> RehearsedRun:
+    ) -> Rehearsed:
         """Do one run; the script says how many servers it has."""
         watch = _Watch(within_s=within_s, budget_s=budget_s, until_samples=until_samples)
         try:
@@ -261,13 +227,13 @@ class _Watch:
         )
         return self.cut
 
-    def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> RehearsedRun:
+    def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> Rehearsed:
         """Sum up the run as far as it came."""
         real_s = self.now_s() - self.began_s
         if result is None:
             samples, virtual_s = (0, 0.0) if self.latest is None else (self.latest.samples, self.latest.virtual_s)
-            return RehearsedRun(result=None, samples=samples, virtual_s=virtual_s, real_s=real_s, problem=problem)
-        return RehearsedRun(
+            return Rehearsed(result=None, samples=samples, virtual_s=virtual_s, real_s=real_s, problem=problem)
+        return Rehearsed(
             result=result,
             samples=result.samples,
             virtual_s=result.wall_s,

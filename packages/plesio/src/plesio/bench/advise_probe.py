@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from plesio.bench.model_sizes import SavedTensors, largest_block_bytes, optimizer_bytes, trained_shapes
+from plesio.advisor import ModelSizes
+from plesio.bench.model_sizes import SavedTensors, sizes_of
 from plesio.bench.recipe import make_workers
 from plesio.bench.simulate import simulate_script
 from plesio.core.errors import ConfigError, ExchangeError
@@ -37,10 +38,7 @@ class Probed:
 
     Attributes:
         name: Name of the task or script.
-        shapes: Shapes of the parameters that are trained.
-        optimizer_bytes: Bytes that the optimizer keeps after a step.
-        activation_bytes: Most that a step keeps for its backward pass.
-        block_bytes: Parameters of the model's largest part.
+        sizes: Sizes of the model, of its optimizer's state and of what a step keeps.
         has_store: Whether the store's servers can run the optimizer.
         shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
         batch_size: Samples in a worker's step.
@@ -50,10 +48,7 @@ class Probed:
     """
 
     name: str
-    shapes: tuple[tuple[int, ...], ...]
-    optimizer_bytes: int
-    activation_bytes: int
-    block_bytes: int
+    sizes: ModelSizes
     has_store: bool
     shares_moments: bool
     batch_size: int
@@ -96,10 +91,7 @@ def probe_task(task: Task) -> Probed:
     gradient_s = statistics.median(steps_s[1:])
     return Probed(
         name=task.name,
-        shapes=trained_shapes(model),
-        optimizer_bytes=optimizer_bytes(optimizer),
-        activation_bytes=saved.peak_bytes,
-        block_bytes=largest_block_bytes(model),
+        sizes=sizes_of(model, optimizer, saved),
         has_store=_has_store(optimizer),
         shares_moments=_shares_moments(model, optimizer),
         batch_size=task.batch_size,
@@ -170,10 +162,7 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
     step_s = (ended_s - first_s) / timed if timed > 0 else (ended_s - begun_s) / steps
     return Probed(
         name=script.name,
-        shapes=trained_shapes(model),
-        optimizer_bytes=optimizer_bytes(optimizer),
-        activation_bytes=saved.peak_bytes,
-        block_bytes=largest_block_bytes(model),
+        sizes=sizes_of(model, optimizer, saved),
         has_store=_has_store(optimizer),
         shares_moments=_shares_moments(model, optimizer),
         batch_size=max(1, round(samples / steps)),

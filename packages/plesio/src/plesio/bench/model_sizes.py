@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["SavedTensors", "largest_block_bytes", "optimizer_bytes", "trained_shapes"]
+from plesio.advisor import ModelSizes
+
+__all__ = ["SavedTensors", "largest_block_bytes", "optimizer_bytes", "sizes_of"]
 
 
 class _Held:
@@ -55,9 +57,14 @@ class SavedTensors:
         self._now_bytes -= num_bytes
 
 
-def trained_shapes(model: nn.Module) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the parameters that are trained."""
-    return tuple(tuple(one.shape) for one in model.parameters() if one.requires_grad)
+def sizes_of(model: nn.Module, optimizer: Optimizer, saved: SavedTensors) -> ModelSizes:
+    """Return the sizes of a replica that has made a step, whose forward pass ``saved`` has counted."""
+    return ModelSizes(
+        shapes=tuple(tuple(one.shape) for one in model.parameters() if one.requires_grad),
+        optimizer_bytes=optimizer_bytes(optimizer),
+        activation_bytes=saved.peak_bytes,
+        block_bytes=largest_block_bytes(model),
+    )
 
 
 def optimizer_bytes(optimizer: Optimizer) -> int:

@@ -280,28 +280,14 @@ class _Case:
         is_script: bool,
     ) -> "Question":
         """Make the question to the advisor."""
-        from plesio.advisor import FailureModel, ModelSizes, Question, Situation
+        from plesio.advisor import FailureModel, Question
         from plesio.bench.advise import situation_of
 
-        place = situation_of(rehearsal.workers, self._calibration, batch_size=probed.batch_size)
-        sizes = ModelSizes(
-            shapes=probed.shapes,
-            optimizer_bytes=probed.optimizer_bytes,
-            activation_bytes=probed.activation_bytes,
-            block_bytes=probed.block_bytes,
-        )
-        at = Situation(
-            cluster=place.cluster,
-            num_workers=rehearsal.workers.count,
-            batch_size=probed.batch_size,
-            compute_s=place.compute_s,
-            sizes=sizes,
-            costs=place.costs,
-        )
+        at = situation_of(rehearsal.workers, self._calibration, sizes=probed.sizes, batch_size=probed.batch_size)
         target = self._given.get("target")
         failures = None
         if mtbf_s is not None:
-            state_bytes = sizes.parameter_bytes + sizes.optimizer_bytes
+            state_bytes = at.sizes.parameter_bytes + at.sizes.optimizer_bytes
             failures = FailureModel(mtbf_s=mtbf_s, num_workers=at.num_workers, state_bytes=state_bytes)
         return Question(
             name=probed.name,
