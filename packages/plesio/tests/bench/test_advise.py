@@ -9,6 +9,7 @@ from plesio.bench.advise import ScriptRehearsal, TaskRehearsal, situation_of
 from plesio.bench.advise_probe import probe_script, probe_task
 from plesio.bench.model_sizes import SavedTensors, largest_block_bytes, sizes_of
 from plesio.bench.recipe import make_workers
+from plesio.bench.simulate import VirtualScript
 from plesio.core.errors import ConfigError
 from plesio.tasks import load_task
 
@@ -132,7 +133,7 @@ def test_a_script_is_probed_and_run_by_its_loss(
     probed = probe_script(script, ["3"], count=2)
     assert (probed.sizes.shapes, probed.sizes.optimizer_bytes, probed.batch_size) == (((1, 8),), 32, 8)
     section = make_workers(WORKERS, folder=Path.cwd(), where="")
-    world = ScriptRehearsal(script, ["3"], workers=section, probed=probed)
+    world = ScriptRehearsal(VirtualScript(path=script, arguments=["3"], workers=section), probed=probed)
     assert math.isinf(world.most_samples)
     cut = world.run("bsp", seed=0, servers=None, until_samples=64, within_s=math.inf, budget_s=math.inf)
     assert 64 <= cut.samples < 768

@@ -6,7 +6,7 @@ cannot be known without training (sizes, a step's time here) a probe has found, 
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from plesio.bench.advise_probe import Probed, quiet
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.simulate import simulate_script
+from plesio.bench.simulate import VirtualScript
 from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool, machine_of
 from plesio.core.clock import MonotonicClock
@@ -142,11 +142,8 @@ class ScriptRehearsal:
     What counts is its training loss.
 
     Args:
-        script: The Python file.
-        arguments: Its own.
-        workers: How many, how fast, where.
+        script: The script, with its workers.
         probed: Probe of it.
-        calibration: Measurements of the machine; None is a typical one.
     """
 
     by_loss = True
@@ -154,18 +151,9 @@ class ScriptRehearsal:
     metric_goal: Literal["max", "min"] = "min"
     target = None
 
-    def __init__(
-        self,
-        script: Path,
-        arguments: Sequence[str],
-        *,
-        workers: WorkersSection,
-        probed: Probed,
-        calibration: Calibration | None = None,
-    ) -> None:
-        self._script, self._arguments = script, list(arguments)
-        self._calibration = calibration
-        self.workers = workers
+    def __init__(self, script: VirtualScript, *, probed: Probed) -> None:
+        self._script = script
+        self.workers = script.workers
         self.sample_s = probed.sample_s
         self.most_samples = math.inf
 
@@ -176,17 +164,7 @@ class ScriptRehearsal:
         watch = _Watch(within_s=within_s, budget_s=budget_s, until_samples=until_samples)
         try:
             with quiet():
-                runs = simulate_script(
-                    self._script,
-                    self._arguments,
-                    workers=self.workers,
-                    policy=policy,
-                    seed=seed,
-                    trace=None,
-                    calibration=self._calibration,
-                    on_progress=watch.look,
-                    stop=watch.stop,
-                )
+                runs = self._script.run(policy, seed=seed, trace=None, on_progress=watch.look, stop=watch.stop)
         except PlesioError as error:
             return watch.rehearsed(None, problem=str(error), most_samples=self.most_samples)
         last = runs[-1]

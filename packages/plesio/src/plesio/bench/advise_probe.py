@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from plesio.advisor import ModelSizes
 from plesio.bench.model_sizes import SavedTensors, sizes_of
 from plesio.bench.recipe import make_workers
-from plesio.bench.simulate import simulate_script
+from plesio.bench.simulate import VirtualScript
 from plesio.core.errors import ConfigError, ExchangeError
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
@@ -137,16 +137,8 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
     # stops after enough steps and enough time: the first steps alone would be slower than the rest
     with quiet():
         begun_s = time.monotonic()
-        runs = simulate_script(
-            script,
-            arguments,
-            workers=workers,
-            policy="bsp",
-            seed=0,
-            trace=None,
-            on_join=on_join,
-            around=saved.counting,
-            stop=stop,
+        runs = VirtualScript(path=script, arguments=arguments, workers=workers).run(
+            "bsp", seed=0, trace=None, on_join=on_join, around=saved.counting, stop=stop
         )
         ended_s = time.monotonic()
     # our own stop ends a run as an interruption does; too early, it was the user's

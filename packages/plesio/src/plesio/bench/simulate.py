@@ -4,7 +4,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -20,88 +20,96 @@ from plesio.runtime.worker.job_handle import ambient, within
 from plesio.runtime.worlds.virtual import Simulation, SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
-__all__ = ["simulate_script"]
+__all__ = ["VirtualScript"]
 
 
-def simulate_script(
-    script: Path,
-    arguments: Sequence[str],
-    *,
-    workers: WorkersSection,
-    policy: str,
-    seed: int,
-    trace: Path | None,
-    calibration: Calibration | None = None,
-    on_progress: Callable[[SimulationProgress], None] | None = None,
-    on_join: Callable[[nn.Module, Optimizer], None] | None = None,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    stop: Callable[[SimulationProgress], bool] | None = None,
-) -> list[RunResult]:
-    """Run a script as each of the virtual workers; its ``plesio.join`` finds the virtual job by itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualScript:
+    """A script that each of the virtual workers runs; its ``plesio.join`` finds the virtual job by itself.
 
-    Every worker has the script's globals of its own. The script's arguments to ``join`` hold, except for the policy and
-    the trace folder, which are these.
-
-    Args:
-        script: The Python file.
+    Attributes:
+        path: The Python file.
         arguments: Its ``sys.argv``, less the first.
         workers: How many, how fast, where, and what befalls them.
-        policy: Their consistency policy.
-        seed: Seed of the workers' random streams, their step times and what befalls them.
-        trace: Folder for traces and results.
         calibration: Measurements with batches like the script's; None is a typical machine.
-        on_progress: Takes the progress.
-        on_join: Told of the model and the optimizer of each session.
-        around: Makes a context that the first worker runs the script in.
-        stop: Asked a few times a second whether to interrupt it.
-
-    Returns:
-        The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
-        worker that was lost, is interrupted if Ctrl-C came or ``stop`` said so, and names newcomers that came when it
-        was over.
-
-    Raises:
-        ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join`` or
-            ``plesio.grid``.
     """
-    code = _compiled(script)
-    batch_size = 1 if calibration is None else calibration.batch_size
-    cluster, costs = machine_of(workers, calibration, batch_size=batch_size)
 
-    def work(job: VirtualJob) -> None:
-        pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
-        if pacer is None:
-            pacer = pacer_of_machine(job, costs)
-        # each worker runs the script as its own `__main__`
-        module = types.ModuleType("__main__")
-        module.__file__ = str(script)
-        try:
-            within_job = ambient()
-            assert within_job is not None, "a simulation has one"
-            surroundings = replace(within_job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
-            with within(surroundings), around() if job.place.rank == 0 else nullcontext():
-                exec(code, module.__dict__)
-        # `sys.exit()` ends one worker, and only a status is a failure
-        except SystemExit as leave:
-            if leave.code not in (None, 0):
-                raise ConfigError(f"{script} ended with status {leave.code}") from None
+    path: Path
+    arguments: Sequence[str]
+    workers: WorkersSection
+    calibration: Calibration | None = None
 
-    with _as_main(script, arguments), _without_process_groups():
-        simulation = simulate(
-            work,
-            num_workers=workers.count,
-            cluster=cluster,
-            costs=costs,
-            faults=workers.faults_in_order(seed=seed),
-            seed=seed,
-            on_progress=on_progress,
-            stop=stop,
-        )
-    # raises the script's own error, if there was one
-    if not simulation.runs:
-        simulation.values()
-        raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
-    return _runs_of(simulation, num_workers=workers.count)
+    def run(
+        self,
+        policy: str,
+        *,
+        seed: int,
+        trace: Path | None,
+        on_progress: Callable[[SimulationProgress], None] | None = None,
+        on_join: Callable[[nn.Module, Optimizer], None] | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        stop: Callable[[SimulationProgress], bool] | None = None,
+    ) -> list[RunResult]:
+        """Run it, each worker with globals of its own.
+
+        The script's arguments to ``join`` hold, except for the policy and the trace folder, which are these.
+
+        Args:
+            policy: The workers' consistency policy.
+            seed: Seed of the workers' random streams, their step times and what befalls them.
+            trace: Folder for traces and results.
+            on_progress: Takes the progress.
+            on_join: Told of the model and the optimizer of each session.
+            around: Makes a context that the first worker runs the script in.
+            stop: Asked a few times a second whether to interrupt it.
+
+        Returns:
+            The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
+            worker that was lost, is interrupted if Ctrl-C came or ``stop`` said so, and names newcomers that came when
+            it was over.
+
+        Raises:
+            ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``
+                or ``plesio.grid``.
+        """
+        script, workers, code = self.path, self.workers, _compiled(self.path)
+        batch_size = 1 if self.calibration is None else self.calibration.batch_size
+        cluster, costs = machine_of(workers, self.calibration, batch_size=batch_size)
+
+        def work(job: VirtualJob) -> None:
+            pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
+            if pacer is None:
+                pacer = pacer_of_machine(job, costs)
+            # each worker runs the script as its own `__main__`
+            module = types.ModuleType("__main__")
+            module.__file__ = str(script)
+            try:
+                within_job = ambient()
+                assert within_job is not None, "a simulation has one"
+                surroundings = replace(within_job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
+                with within(surroundings), around() if job.place.rank == 0 else nullcontext():
+                    exec(code, module.__dict__)
+            # `sys.exit()` ends one worker, and only a status is a failure
+            except SystemExit as leave:
+                if leave.code not in (None, 0):
+                    raise ConfigError(f"{script} ended with status {leave.code}") from None
+
+        with _as_main(script, self.arguments), _without_process_groups():
+            simulation = simulate(
+                work,
+                num_workers=workers.count,
+                cluster=cluster,
+                costs=costs,
+                faults=workers.faults_in_order(seed=seed),
+                seed=seed,
+                on_progress=on_progress,
+                stop=stop,
+            )
+        # raises the script's own error, if there was one
+        if not simulation.runs:
+            simulation.values()
+            raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
+        return _runs_of(simulation, num_workers=workers.count)
 
 
 def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:

@@ -250,6 +250,7 @@ class _Case:
         from plesio.bench.advise import ScriptRehearsal
         from plesio.bench.advise_probe import probe_script
         from plesio.bench.recipe import make_workers
+        from plesio.bench.simulate import VirtualScript
 
         script = Path(self._what)
         if not script.is_file():
@@ -257,8 +258,8 @@ class _Case:
         probed = probe_script(script, self._args, count=self._workers["count"])
         self._time(probed)
         section = make_workers(self._workers, folder=Path.cwd(), where="plesio advise")
-        rehearsal = ScriptRehearsal(script, self._args, workers=section, probed=probed, calibration=self._calibration)
-        return rehearsal, probed
+        told = VirtualScript(path=script, arguments=self._args, workers=section, calibration=self._calibration)
+        return ScriptRehearsal(told, probed=probed), probed
 
     def _time(self, probed: "Probed") -> None:
         """Let steps take as long as here, unless their duration is given."""

@@ -15,7 +15,6 @@ from plesio.cli.options import Calibration, Overwrite
 from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from plesio.bench.progress import ProgressSink
     from plesio.core.inputs import Input
     from plesio.core.results import RunResult
     from plesio.cost.calibration import Calibration as Calibrated
@@ -188,8 +187,16 @@ def _simulate(
                 **{FLAGS["checkpoint", key]: value for key, value in checkpoint.items()},
             },
         )
-        run: Any = {"policy": spec, "seed": seed, "calibration": measured, "out": out}
-        runs = _simulate_script(Path(what), args or [], workers=table, overwrite=overwrite, **run)
+        runs = _simulate_script(
+            Path(what),
+            args or [],
+            workers=table,
+            policy=spec,
+            seed=seed,
+            calibration=measured,
+            out=out,
+            overwrite=overwrite,
+        )
     else:
         if args:
             raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
@@ -243,58 +250,47 @@ def _simulate_script(
     arguments: list[str],
     *,
     workers: Table,
+    policy: str,
+    seed: int,
     calibration: "Calibrated | None",
     out: Path,
     overwrite: bool,
-    **settings: Any,
 ) -> "list[RunResult]":
+    from plesio.bench.progress import RunLabel, RunSnapshot
     from plesio.bench.recipe import make_workers
+    from plesio.bench.simulate import VirtualScript
     from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
+    from plesio.core.results import write_results
     from plesio.policies.grid import GridSetting, is_grid
 
     if not script.is_file():
         raise ConfigError(f"there is no script {script}")
     section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
-    if is_grid(settings["policy"]):
-        section.check_joins_of(GridSetting.parse(settings["policy"]))
+    if is_grid(policy):
+        section.check_joins_of(GridSetting.parse(policy))
     if calibration is not None and section.cluster is None:
         calibration.check_workers(section.count)
+    told = VirtualScript(path=script, arguments=arguments, workers=section, calibration=calibration)
+    # whatever is wrong has been said before anything is removed
     prepare_folder(out, resume=False, overwrite=overwrite)
     with progress_display() as progress:
-        return _run_script(
-            script, arguments, workers=section, calibration=calibration, out=out, progress=progress, **settings
-        )
+        progress.run_started(RunLabel(policy=policy, seed=seed, number=1, num_runs=1), num_samples=None)
 
-
-def _run_script(
-    script: Path, arguments: list[str], *, out: Path, progress: "ProgressSink", **settings: Any
-) -> "list[RunResult]":
-    from plesio.bench.progress import RunLabel, RunSnapshot
-    from plesio.bench.simulate import simulate_script
-    from plesio.core.results import write_results
-
-    progress.run_started(
-        RunLabel(policy=settings["policy"], seed=settings["seed"], number=1, num_runs=1), num_samples=None
-    )
-
-    def advance(state: "SimulationProgress") -> None:
-        progress.run_advanced(
-            RunSnapshot(
-                samples=state.samples,
-                step=state.steps,
-                samples_per_s=state.samples / state.virtual_s if state.virtual_s else 0.0,
-                loss=None if math.isnan(state.loss) else state.loss,
-                mean_staleness=state.mean_staleness,
+        def advance(state: "SimulationProgress") -> None:
+            progress.run_advanced(
+                RunSnapshot(
+                    samples=state.samples,
+                    step=state.steps,
+                    samples_per_s=state.samples / state.virtual_s if state.virtual_s else 0.0,
+                    loss=None if math.isnan(state.loss) else state.loss,
+                    mean_staleness=state.mean_staleness,
+                )
             )
-        )
 
-    runs = simulate_script(script, arguments, trace=out / "runs" / "simulation", on_progress=advance, **settings)
-    for run in runs:
-        if run.status == "finished":
-            progress.run_finished(run)
-        else:
-            progress.run_failed(run)
+        runs = told.run(policy, seed=seed, trace=out / "runs" / "simulation", on_progress=advance)
+        for run in runs:
+            (progress.run_finished if run.status == "finished" else progress.run_failed)(run)
     write_results(out / "results.json", runs)
     return runs
 
