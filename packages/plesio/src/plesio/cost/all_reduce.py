@@ -1,9 +1,11 @@
 """Times of an all-reduce by its algorithms. `plesio.cost.selection` says which is the fastest.
 
-In the Hockney model (`plesio.cost.hockney`): n ranks, S bytes, latency α, bandwidth B. No algorithm can take less than
-``2(n-1)/n S/B`` (Patarasuk & Yuan 2009) or ``⌈log₂ n⌉ α``; a ring reaches the first bound and is far from the second, a
-tree is the other way round, and halving-doubling comes close to both. The model leaves out the network's shape, for
-which `plesio.cost.placement` counts who shares which link.
+In the Hockney model (`plesio.cost.hockney`): ``num_ranks`` n, of which there may be any number, ``num_bytes`` S, and a
+``link`` of latency α and bandwidth B. All raise `ConfigError` where one of them is out of range.
+
+No algorithm can take less than ``2(n-1)/n S/B`` (Patarasuk & Yuan 2009) or ``⌈log₂ n⌉ α``; a ring reaches the first
+bound and is far from the second, a tree is the other way round, and halving-doubling comes close to both. The model
+leaves out the network's shape, for which `plesio.cost.placement` counts who shares which link.
 """
 
 import math
@@ -29,14 +31,6 @@ def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> ring_all_reduce_s(700e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=25e9))
     0.06088125
-
-    Args:
-        num_bytes: S.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     check_ranks(num_ranks)
@@ -50,14 +44,6 @@ def tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> round(tree_all_reduce_s(1e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 9)
     0.00048
-
-    Args:
-        num_bytes: S.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     check_ranks(num_ranks)
@@ -74,14 +60,6 @@ def double_tree_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) ->
 
     >>> round(double_tree_all_reduce_s(1e9, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 4)
     0.047
-
-    Args:
-        num_bytes: S.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     check_ranks(num_ranks)
@@ -103,14 +81,6 @@ def halving_doubling_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Lin
 
     >>> round(halving_doubling_all_reduce_s(100e6, num_ranks=256, link=Link(latency_s=10e-6, bytes_per_s=50e9)), 6)
     0.004144
-
-    Args:
-        num_bytes: S.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     check_ranks(num_ranks)
@@ -134,7 +104,8 @@ def hierarchical_all_reduce_s(
 
     ``2(m-1)(α₁ + S/(m B₁)) + 2(N-1)(α₂ + S/(N B₂))`` with rings on N hosts of m ranks: between hosts each rank reduces
     its own m-th of the tensor, all m at the same time, over the interface that they share (Jia et al. 2018, where
-    only one rank of a host is at work between hosts).
+    only one rank of a host is at work between hosts). ``local`` is a rank's link in its host (α₁, B₁), ``link`` a
+    host's to the others, all its NICs together (α₂, B₂).
 
     >>> hosts = dict(num_hosts=32, ranks_per_host=8, local=Link(latency_s=1e-6, bytes_per_s=600e9))
     >>> nic = Link(latency_s=10e-6, bytes_per_s=25e9)
@@ -143,16 +114,6 @@ def hierarchical_all_reduce_s(
     >>> a_nic_a_gpu = Link(latency_s=10e-6, bytes_per_s=8 * 25e9)
     >>> round(hierarchical_all_reduce_s(700e6, **hosts, link=a_nic_a_gpu), 5)
     0.00946
-
-    Args:
-        num_bytes: S.
-        num_hosts: N.
-        ranks_per_host: m.
-        local: α₁ and B₁, of a rank in its host.
-        link: α₂ and B₂, of a host to the others: all its NICs together.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     inside_s = ring_all_reduce_s(num_bytes, num_ranks=ranks_per_host, link=local)
     between_s = ring_all_reduce_s(num_bytes, num_ranks=num_hosts, link=link)
@@ -179,17 +140,6 @@ def nccl_all_reduce_s(
     It differs from the Hockney formulas in that slow steps between hosts and fast ones inside are added up and not all
     counted as slow, and that pipelining is free. (After NCCL 2, src/graph/tuning.cc; rounding log₂ N up and the bound
     on c are ours.)
-
-    Args:
-        num_bytes: S.
-        num_hosts: N.
-        ranks_per_host: m.
-        algorithm: ``ring`` or ``tree``.
-        local_latency_s: α₁, seconds a step in a host.
-        link: α₂, of a step between hosts, and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     if not 0 <= local_latency_s < math.inf:
@@ -214,11 +164,6 @@ def busiest_rank_bytes(algorithm: str, num_bytes: float, *, num_ranks: int) -> f
 
     >>> [busiest_rank_bytes(name, 1.0, num_ranks=8) for name in ("ring", "tree", "double tree")]
     [1.75, 3.0, 2.0]
-
-    Args:
-        algorithm: ``ring``, ``halving-doubling``, ``double tree`` or ``tree``.
-        num_bytes: S.
-        num_ranks: n.
 
     Raises:
         ConfigError: No such algorithm, or fewer than 1 rank.

@@ -3,8 +3,10 @@
 All that there is on collectives can be imported from here; all-reduce is in `plesio.cost.all_reduce` (formulas),
 `plesio.cost.selection` (which is the fastest) and `plesio.cost.placement` (on a cluster).
 
-In the Hockney model (`plesio.cost.hockney`). Throughout, S is the size of the whole tensor: what a rank holds after an
-all-gather, before a reduce-scatter, and before an all-to-all; as nccl-tests count it.
+In the Hockney model (`plesio.cost.hockney`): ``num_ranks`` n, of which there may be any number, ``num_bytes`` S, and a
+``link`` of latency α and bandwidth B. All raise `ConfigError` where one of them is out of range. Throughout, S is the
+size of the whole tensor: what a rank holds after an all-gather, before a reduce-scatter, and before an all-to-all; as
+nccl-tests count it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,14 +64,6 @@ def all_gather_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> all_gather_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
-
-    Args:
-        num_bytes: S, of all n parts together.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     check_ranks(num_ranks)
@@ -83,14 +77,6 @@ def reduce_scatter_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> reduce_scatter_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
-
-    Args:
-        num_bytes: S, of the tensor that every rank brings.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     return all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
 
@@ -103,14 +89,6 @@ def all_to_all_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> all_to_all_s(4e6, num_ranks=4, link=Link(latency_s=0, bytes_per_s=1e9))
     0.003
-
-    Args:
-        num_bytes: S, that every rank brings; an n-th of it is for each rank.
-        num_ranks: n, any number.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     return all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
 
@@ -159,14 +137,6 @@ def broadcast_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
 
     >>> broadcast_s(1e9, num_ranks=8, link=Link(latency_s=0, bytes_per_s=1e9))  # the second way
     1.75
-
-    Args:
-        num_bytes: S.
-        num_ranks: n, any number, the root among them.
-        link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     gather_s = all_gather_s(num_bytes, num_ranks=num_ranks, link=link)
     tree_s = levels(num_ranks) * (link.latency_s + num_bytes / link.bytes_per_s)
@@ -181,15 +151,6 @@ def parameter_server_one_way_s(num_bytes: float, *, num_workers: int, num_server
     time. The n x k messages can be scheduled in ``max(n, k)`` rounds, since a bipartite graph's edges can be coloured
     with as many colours as its largest degree (König 1916). Its part ``max(n/k, 1) S/B`` is bandwidth: one server is a
     hub, and n servers (one on every host) carry what a ring carries (Li et al. 2014). Servers have links of their own.
-
-    Args:
-        num_bytes: S, of all parameters.
-        num_workers: n.
-        num_servers: k.
-        link: α and B, a worker's and a server's.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     if min(num_workers, num_servers) < 1:
         raise ConfigError(f"{num_workers} workers and {num_servers} servers; write 1 or more of each")
@@ -204,15 +165,6 @@ def parameter_server_s(num_bytes: float, *, num_workers: int, num_servers: int, 
 
     >>> parameter_server_s(700e6, num_workers=256, num_servers=16, link=Link(latency_s=0, bytes_per_s=100e9))
     0.224
-
-    Args:
-        num_bytes: S, of all parameters.
-        num_workers: n.
-        num_servers: k.
-        link: α and B, a worker's and a server's.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     return 2 * parameter_server_one_way_s(num_bytes, num_workers=num_workers, num_servers=num_servers, link=link)
 

@@ -54,9 +54,6 @@ def point_to_point_s(num_bytes: float, *, link: Link) -> float:
     Args:
         num_bytes: S.
         link: α and B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_message(num_bytes)
     return link.latency_s + num_bytes / link.bytes_per_s

@@ -10,6 +10,9 @@ I of this time is work and C writing. Coming back takes ``1 - e^(-R/M)`` of all 
 all times alike, and after each ``M (1 - e^(-R/M))`` pass on average until the state is back or the next one comes. The
 rest was lost. A state that counts only w after it was taken makes a failure cost w more, lost.
 
+Throughout, ``interval_s`` is I, ``checkpoint_s`` C, ``restart_s`` R and ``mtbf_s`` M, all in seconds. All functions
+raise `ConfigError` where an argument is out of range.
+
 Limits: failures that come in bursts, states written while the run goes on, and failures that are
 noticed late.
 """
@@ -50,9 +53,6 @@ def cluster_mtbf_s(*, part_mtbf_s: float, num_parts: int) -> float:
     Args:
         part_mtbf_s: Mean seconds between two failures of one part: a host, or a device.
         num_parts: Parts that the run cannot go on without.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(part_mtbf_s=part_mtbf_s)
     check_count(num_parts=num_parts)
@@ -64,13 +64,6 @@ def young_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
     >>> round(young_interval_s(checkpoint_s=12 * 60, mtbf_s=18 * 3600) / 60, 3)
     160.997
-
-    Args:
-        checkpoint_s: C, seconds to write a state.
-        mtbf_s: M, mean seconds between two failures.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     return math.sqrt(2 * checkpoint_s * mtbf_s)
@@ -83,13 +76,6 @@ def daly_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
     >>> round(daly_interval_s(checkpoint_s=5 * 60, mtbf_s=21 * 3600) / 60, 2)
     108.94
-
-    Args:
-        checkpoint_s: C, seconds to write a state.
-        mtbf_s: M, mean seconds between two failures.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     young_s = young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     ratio = checkpoint_s / (2 * mtbf_s)
@@ -101,13 +87,6 @@ def best_interval_s(*, checkpoint_s: float, mtbf_s: float) -> float:
 
     >>> round(best_interval_s(checkpoint_s=5 * 60, mtbf_s=21 * 3600) / 60, 2)
     108.94
-
-    Args:
-        checkpoint_s: C, seconds to write a state.
-        mtbf_s: M, mean seconds between two failures.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
     require("sim", "The best interval")
@@ -128,15 +107,6 @@ def expected_slowdown(*, interval_s: float, checkpoint_s: float, mtbf_s: float, 
 
     >>> round(expected_slowdown(interval_s=108.94 * 60, checkpoint_s=5 * 60, mtbf_s=21 * 3600) - 1, 5)
     0.09464
-
-    Args:
-        interval_s: I, seconds of work between two states.
-        checkpoint_s: C, seconds to write a state.
-        mtbf_s: M, mean seconds between two failures.
-        restart_s: R, seconds from a failure until the last state is back.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     times = {"interval_s": interval_s, "checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s, "restart_s": restart_s}
     return 1 + math.fsum(slowdown_parts(**times).values())
@@ -151,15 +121,7 @@ def slowdown_parts(
     >>> {name: round(share, 4) for name, share in parts.items()}
     {'writing': 0.01, 'lost work': 0.0528, 'restarts': 0.0107}
 
-    Args:
-        interval_s: I, seconds of work between two states.
-        checkpoint_s: C, seconds that the run stands still for a state.
-        mtbf_s: M, mean seconds between two failures.
-        restart_s: R, seconds from a failure until the last state is back.
-        lag_s: w, seconds from when a state is taken until it counts; no more than I.
-
-    Raises:
-        ConfigError: An argument that is out of range.
+    ``lag_s`` is w, seconds from when a state is taken until it counts, and no more than I.
     """
     check_positive(interval_s=interval_s, mtbf_s=mtbf_s)
     check_not_negative(checkpoint_s=checkpoint_s, restart_s=restart_s, lag_s=lag_s)
@@ -188,14 +150,7 @@ def check_run_ends(
     restart_s: float = 0.0,
     remedy: str = "a longer `cluster_mtbf_s`, or a shorter `checkpoint_s`, `restart_s` or `checkpoint_interval_s`",
 ) -> None:
-    """Make sure that a run takes at most `MOST_SLOWDOWN` times its work.
-
-    Args:
-        interval_s: I, seconds of work between two states.
-        checkpoint_s: C, seconds to write a state.
-        mtbf_s: M, mean seconds between two failures.
-        restart_s: R, seconds from a failure until the last state is back.
-        remedy: Advice on what to write instead, as in an `ArgumentError`.
+    """Make sure that a run takes at most `MOST_SLOWDOWN` times its work; ``remedy`` says what to write if not.
 
     Raises:
         ConfigError: It takes longer, or an argument is out of range.
