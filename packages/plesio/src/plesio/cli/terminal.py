@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from plesio.bench.progress import ProgressSink
     from plesio.core.results import RunResult
 
 __all__ = ["console", "do_runs", "exit_code_of", "show"]
@@ -32,13 +31,17 @@ def show(what: "RenderableType") -> None:
     console().print(what)
 
 
-def do_runs(run: "Callable[[ProgressSink], Done]", *, again: Sequence[str]) -> "Done":
-    """Do runs with their progress on the screen; after Ctrl-C tell the command ``again``, which goes on with them."""
+def do_runs(run: Callable[..., Done], *, again: Sequence[str]) -> Done:
+    """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command ``again``, which goes on with them.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came.
+    """
     from plesio.cli.progress_display import progress_display
 
     try:
         with progress_display() as progress:
-            return run(progress)
+            return run(progress=progress)
     except KeyboardInterrupt:
         print(f"plesio: interrupted; finished runs are kept, go on with: {shlex.join(again)}", file=sys.stderr)
         raise
