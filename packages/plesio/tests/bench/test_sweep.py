@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from plesio.bench.plan import run_plan
+from plesio.bench.plan import describe_network, plan_sweep, run_plan
 from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe, make_recipe
-from plesio.bench.sweep import describe_network, plan_sweep
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster, parse_cluster

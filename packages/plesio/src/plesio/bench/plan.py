@@ -1,13 +1,15 @@
 """Comparisons one after another, each in a folder of its own: whatever reads a comparison reads each of them.
 
-`plesio characterise` plans one for each combination of its factors, `plesio sweep` one for each bandwidth. Those of one
-world, model and number of workers come one after the other, and within each runs are in the order of
-`plesio.bench.compare`.
+`plesio characterise` plans one for each combination of its factors (`plesio.bench.characterise_recipe`), and `plesio
+sweep` one for each bandwidth of the cluster's network. A bandwidth is named by its text with a unit ("1 Gbit/s")
+everywhere; `plesio.core.units.parse_bandwidth` gives its value.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import PartOfAll, ProgressSink
@@ -17,11 +19,14 @@ from plesio.bench.trainer import recipe_task
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.arguments import checked
 from plesio.core.combination import Combination, Part
+from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
+from plesio.core.units import parse_bandwidth
 from plesio.cost.calibration import Calibration
+from plesio.cost.cluster import Cluster
 from plesio.tasks.check import check_task
 
-__all__ = ["ComparisonPlan", "PlannedComparison", "check_plan", "run_plan"]
+__all__ = ["ComparisonPlan", "PlannedComparison", "check_plan", "describe_network", "plan_sweep", "run_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +114,84 @@ def run_plan(
         )
         before += one.num_runs
     return done
+
+
+@checked
+def plan_sweep(
+    recipe: Recipe,
+    *,
+    bandwidths: Sequence[str],
+    resume: bool = False,
+    world: Literal["virtual", "testbed"] = "virtual",
+    calibration: Calibration | None = None,
+) -> ComparisonPlan:
+    """Plan the recipe's runs at each bandwidth; the comparison at "1 Gbit/s" is in the folder ``1-Gbit-s``.
+
+    Args:
+        recipe: Policies and task to compare; its cluster's interfaces are given each bandwidth.
+        bandwidths: Bandwidths with units, all different.
+        resume: Go on from the checkpoints of the runs that are not finished.
+        world: The virtual one, or a testbed.
+        calibration: Measurements of the machine, for the virtual world; None is a typical one.
+
+    Raises:
+        ConfigError: There is no network to give a bandwidth to, or no target to time.
+    """
+    cluster = _network(recipe)
+    base = Combination(world=world, model=recipe.task.name, workers=recipe.workers.count)
+    at_each = [replace(base, link=bandwidth) for bandwidth in bandwidths]
+    comparisons = {}
+    for combination, bandwidth in zip(at_each, bandwidths, strict=True):
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", bandwidth)
+        at_it = _with_cluster(recipe, cluster.with_bandwidth(parse_bandwidth(bandwidth)), part=slug, resume=resume)
+        comparisons[combination] = PlannedComparison(
+            slug=slug, where=f"at {bandwidth}", recipe=at_it, calibration=calibration
+        )
+    part = Part(name="sweep", policies=recipe.run.policies, levels={"link": bandwidths}, combinations=at_each)
+    return ComparisonPlan(parts=[part], comparisons=comparisons)
+
+
+def _with_cluster(recipe: Recipe, cluster: Cluster, *, part: str, resume: bool) -> Recipe:
+    """Return the recipe on another cluster, with checkpoints in a folder of its own."""
+    update: dict[str, Any] = {"workers": recipe.workers.model_copy(update={"cluster": cluster})}
+    if recipe.checkpoint is not None:
+        apart = {"folder": recipe.checkpoint.folder / part, **({} if resume else {"resume": "no"})}
+        update["checkpoint"] = recipe.checkpoint.model_copy(update=apart)
+    return recipe.model_copy(update=update)
+
+
+def _network(recipe: Recipe) -> Cluster:
+    """Return the cluster whose bandwidth is swept; the recipe also has a target to time."""
+    cluster, count = recipe.workers.cluster, recipe.workers.count
+    name = next((f"{hosts}x1gbe" for hosts in (4, 16) if count <= hosts), "64x1gbe")
+    if cluster is None:
+        raise ConfigError(
+            f"one host has no network whose bandwidth could be changed; add --cluster {name} "
+            f'(or cluster = "{name}" under [workers] of the recipe)'
+        )
+    if cluster.host_of(count - 1) == 0:
+        raise ConfigError(
+            f"the {count} workers fill one host of cluster {cluster.name}, and nothing crosses a network; "
+            f"use more workers, or a cluster of smaller hosts, as in --cluster {name}"
+        )
+    task = recipe_task(recipe)
+    if task.target is None:
+        better = "more" if task.metric_goal == "max" else "less"
+        raise ConfigError(
+            f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "
+            "better), or write target = X under [run] of the recipe"
+        )
+    return cluster
+
+
+def describe_network(cluster: Cluster) -> str:
+    """Describe the network whose bandwidth is swept, and the links that are scaled with it.
+
+    >>> from plesio.cost.cluster import parse_cluster
+    >>> describe_network(parse_cluster("2-racks"))
+    'cluster 2-racks, uplinks scaled with the interfaces (oversubscribed 4 to 1)'
+    """
+    if cluster.racks == 1 or cluster.uplink is None:
+        return f"cluster {cluster.name}"
+    ratio = cluster.hosts_per_rack * cluster.nic.bytes_per_s / cluster.uplink.bytes_per_s
+    return f"cluster {cluster.name}, uplinks scaled with the interfaces (oversubscribed {ratio:.3g} to 1)"

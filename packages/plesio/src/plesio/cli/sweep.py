@@ -123,8 +123,7 @@ def _sweep(
     if world is SweptWorld.TESTBED:
         prepare_for_hosts()
 
-    from plesio.bench.plan import check_plan, run_plan
-    from plesio.bench.sweep import describe_network, plan_sweep
+    from plesio.bench.plan import check_plan, describe_network, plan_sweep, run_plan
 
     plan = plan_sweep(loaded, bandwidths=chosen_bandwidths, resume=resume, world=world.value, calibration=measured)
     check_plan(plan)  # whatever is wrong is said before anything is removed
