@@ -10,7 +10,7 @@ memory         bytes of a worker under each
 failures       what failures cost: elastic and gang
 curve          how far a run is, smoothed, and when it comes to a level
 runs, race     which candidate is run next and for how long, within a budget
-advice         the ranking and the choice
+row, advice    the ranking and the choice
 flips          where another would be the best
 words, code    the answer in sentences, as code, and as a recipe
 =============  =========================================================================================
@@ -18,10 +18,11 @@ words, code    the answer in sentences, as code, and as a recipe
 The caller passes a `Rehearsal`, which runs the candidates: `plesio.bench.advise` does it in the virtual world.
 """
 
-from plesio.advisor.advice import Advice, Question, Row, advise
+from plesio.advisor.advice import Advice, Question, advise
 from plesio.advisor.code import code_for, recipe_for
 from plesio.advisor.failures import FailureModel
 from plesio.advisor.flips import Flip
+from plesio.advisor.row import Row
 from plesio.advisor.runs import Rehearsal, Rehearsed
 from plesio.advisor.setting import ModelSizes, Situation
 from plesio.advisor.words import sentences_of

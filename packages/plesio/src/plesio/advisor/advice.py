@@ -12,6 +12,7 @@ from plesio.advisor.flips import Flip, flips_of
 from plesio.advisor.memory import MemoryNeed, memory_need
 from plesio.advisor.price import Price, price
 from plesio.advisor.race import Race
+from plesio.advisor.row import How, Row
 from plesio.advisor.runs import Budget, Raced, RacingCandidate, Rehearsal, scatter_of
 from plesio.advisor.setting import Situation
 from plesio.core.arguments import check_fields, checked
@@ -20,7 +21,7 @@ from plesio.core.records import to_json
 from plesio.core.units import format_bytes
 from plesio.core.within import AT_LEAST_0
 
-__all__ = ["Advice", "Question", "Row", "advise"]
+__all__ = ["Advice", "Question", "advise"]
 
 WORTH = 0.02
 """The least gain over bsp with which a strategy is named in its place."""
@@ -30,8 +31,6 @@ MOST_DOUBT = 0.05
 """The same, at most, against bsp: what wins more than that in the mean is named, however seeds scatter."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
-
-How = Literal["measured", "priced", "too late", "does not fit", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,54 +94,6 @@ class Question:
     def is_share(self, value: float) -> bool:
         """Return True if the metric is a share, whose points are percent."""
         return self.metric_goal == "max" and 0 <= value <= 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One candidate in the ranking.
-
-    Attributes:
-        spec: The policy's text.
-        how: Source of its time, or the reason why it has none.
-        time_s: Predicted seconds to the goal, failures included; inf if it was not reached.
-        low_s: Lower end of its interval, and
-        high_s: upper end: 95 %, from the ratios to bsp seed by seed; of two seeds their range, of one NaN.
-        num_seeds: It was run with.
-        samples: Over those that bsp needs; NaN is not known.
-        price: Price of its step.
-        memory: Memory of a worker.
-        fits: Whether a worker has so much.
-        cost: Cost of all workers until then; None was not asked for.
-        lost: Points that its final metric fell short of bsp's; None was not checked.
-        slowdown: By failures.
-        problem: Why it could not be run.
-        slack: The candidate's, `Candidate.slack`.
-        doubt: Times its time that may be true as well: one standard error of the ratio to bsp, within limits.
-        shares: Shares of the batch that it dealt; empty is equal shares.
-    """
-
-    spec: str
-    how: How
-    time_s: float
-    low_s: float
-    high_s: float
-    num_seeds: int
-    samples: float
-    price: Price
-    memory: MemoryNeed
-    fits: bool
-    cost: float | None
-    lost: float | None
-    slowdown: float
-    problem: str | None
-    slack: float
-    doubt: float
-    shares: tuple[float, ...] = ()
-
-    @property
-    def ranked(self) -> bool:
-        """True if it fits and has a time to be ranked by."""
-        return self.fits and math.isfinite(self.time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

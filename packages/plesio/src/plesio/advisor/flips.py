@@ -11,14 +11,14 @@ wins too little, is taken to be as fast here, and is faster elsewhere by as much
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from plesio.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.advisor.failures import FailureModel
 from plesio.advisor.memory import memory_need
-from plesio.advisor.price import Price, price
+from plesio.advisor.price import price
+from plesio.advisor.row import Row
 from plesio.advisor.setting import Situation, paces
 
 __all__ = ["GANG", "CandidateLine", "Flip", "flips_of"]
@@ -31,45 +31,6 @@ MTBFS_S = tuple(float(10**power) for power in np.linspace(2, 7, 21))
 MOST_LINES = 6
 GUESS_PER_SLACK = 0.01
 LARGEST_SLACK = 32.0
-
-
-class Ranked(Protocol):
-    """The fields of a ranking's row that are used here."""
-
-    @property
-    def spec(self) -> str:
-        """The policy's text."""
-        ...
-
-    @property
-    def how(self) -> str:
-        """The source of its time."""
-        ...
-
-    @property
-    def time_s(self) -> float:
-        """To the goal."""
-        ...
-
-    @property
-    def samples(self) -> float:
-        """Over bsp's; NaN is not known."""
-        ...
-
-    @property
-    def price(self) -> Price:
-        """The price of a step."""
-        ...
-
-    @property
-    def slowdown(self) -> float:
-        """By failures."""
-        ...
-
-    @property
-    def slack(self) -> float:
-        """In steps."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +75,7 @@ class Flip:
 Elsewhere = Callable[[float], Situation]
 
 
-def flips_of(at: Situation, rows: Sequence[Ranked], *, chosen: str, failures: FailureModel | None) -> tuple[Flip, ...]:
+def flips_of(at: Situation, rows: Sequence[Row], *, chosen: str, failures: FailureModel | None) -> tuple[Flip, ...]:
     """Return the flips along all four axes.
 
     Args:
@@ -168,9 +129,9 @@ class _Asks:
     """A question about other settings, answered with the learning that was measured."""
 
     at: Situation
-    known: Sequence[Ranked]
-    base: Ranked
-    chosen: Ranked
+    known: Sequence[Row]
+    base: Row
+    chosen: Row
 
     def along(self, axis: str, unit: str, values: Sequence[float], elsewhere: Elsewhere, here: float) -> Flip:
         values = _with_here(values, here)
@@ -181,7 +142,7 @@ class _Asks:
                 times[row.spec].append(self._time_s(row, there))
         return _flip(axis, unit, values, here, times, chosen=self.chosen.spec)
 
-    def _time_s(self, row: Ranked, there: Situation) -> float:
+    def _time_s(self, row: Row, there: Situation) -> float:
         found = price(row.spec, there)
         limit = there.memory_bytes
         if limit is not None and memory_need(row.spec, there, servers=found.servers).total > limit:
@@ -200,10 +161,10 @@ def _with_here(values: Sequence[float], here: float) -> list[float]:
 
 
 def _over_failures(
-    known: Sequence[Ranked],
+    known: Sequence[Row],
     *,
-    base: Ranked,
-    chosen: Ranked,
+    base: Row,
+    chosen: Row,
     num_workers: int,
     failures: FailureModel | None,
     state_bytes: float,

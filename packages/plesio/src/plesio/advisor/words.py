@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator
 
-from plesio.advisor.advice import Advice, Row
+from plesio.advisor.advice import Advice
 from plesio.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.advisor.flips import GANG, Flip
+from plesio.advisor.row import Row
 from plesio.advisor.setting import paces
 from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
 from plesio.policies import parse_policy
