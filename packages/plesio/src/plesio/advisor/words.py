@@ -39,6 +39,7 @@ def _verdict(advice: Advice) -> str:
             f"bsp (DDP) does not fit: it needs {format_bytes(base.memory.total)} a worker, which has "
             f"{format_bytes(_memory_limit(advice))}; fsdp does, with {format_bytes(chosen.memory.total)}."
         )
+    # bsp was chosen: the sentence says how near the next best came, if one was run
     reached = f"{advice.question.metric_name} {advice.level:.4g} in {_time(chosen)}"
     if chosen.spec == BASELINE:
         rival = _best_other(advice)
@@ -56,6 +57,7 @@ def _verdict(advice: Advice) -> str:
         if won < 0:
             return f"Stay with bsp (DDP): {reached}; the next best, {rival.spec}, takes {_more(-won)} more."
         return f"Stay with bsp (DDP): {reached}; you would win {100 * won:.1f} % with {rival.spec}."
+    # another was chosen: bsp is named beside it, with its time if it has one
     if math.isinf(base.time_s):
         return f"Use {chosen.spec}: {reached}. bsp (DDP) does not come to it within a run."
     if not base.fits:

@@ -164,6 +164,7 @@ def plan_of(
     if world is not None:
         sections = tuple(section.model_copy(update={"world": world}) for section in sections)
     parts = tuple(_part(section, recipe, path=path) for section in sections)
+    # parts share combinations: each is run once, under the policies of all parts that it is in
     policies: dict[Combination, dict[str, None]] = {}
     for part in parts:
         for combination in part.combinations:

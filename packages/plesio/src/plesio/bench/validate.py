@@ -180,12 +180,14 @@ def validate(
     for setting in settings:
         recipe = setting.recipe
         task = recipe.task.name
+        # a calibration takes a minute, and all settings of a task share it
         if task not in calibrations:
             calibrations[task] = _calibrated(recipe, out / "calibration" / f"{task}.json", on_measured=on_measured)
         calibration = calibrations[task]
         measured = run_comparison(
             recipe, out=_made(out / world / setting.name), resume=True, progress=progress, world=world
         )
+        # the prediction is given the calibration, and nothing of the runs above
         predicted = run_comparison(
             recipe,
             out=_made(out / "virtual" / setting.name),

@@ -286,6 +286,7 @@ class _Case:
 
         at = situation_of(rehearsal.workers, self._calibration, sizes=probed.sizes, batch_size=probed.batch_size)
         target = self._given.get("target")
+        # a lost worker's state is what a checkpoint would have
         failures = None
         if mtbf_s is not None:
             state_bytes = at.sizes.parameter_bytes + at.sizes.optimizer_bytes

@@ -100,6 +100,7 @@ def _calibrate(
 
     from plesio.bench.recipe import load_recipe, make_task_section
 
+    # a recipe brings its own workers; a task alone has as many as usual
     if task.endswith(".toml"):
         recipe = load_recipe(Path(task))
         warn_of_code(Path(task), task=recipe.task.name)
@@ -163,6 +164,7 @@ def _table(calibration: "Calibration") -> "Table":
             _with_interval(fit.slope * scale, (fit.slope_ci95[0] * scale, fit.slope_ci95[1] * scale)),
             f"{max(fit.residuals, key=abs):+.0%}",
         )
+    # bytes, not seconds, so without intervals
     memory = calibration.memory.fit
     table.add_row(
         "peak memory",

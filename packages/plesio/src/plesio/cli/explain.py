@@ -62,6 +62,7 @@ def explain(
 
     from plesio.report.explanation import find_changing_runs, render_explanation, render_explanation_page
 
+    # all is computed before anything is written
     found = find_changing_runs(directory)
     place = found.choose(policy=policy, seed=seed)
     explanation = found.explanation(place, bsp_directory=bsp)

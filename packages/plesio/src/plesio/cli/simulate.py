@@ -164,6 +164,7 @@ def _simulate(
     spec = canonical_spec(policy)
     count = _count(spec, given.get("count"))
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
+    # a calibration knows how long a step takes, unless the user says otherwise
     step_time = given.get("step_time", STEP_TIME if measured is None else None)
     table: Table = {
         "count": count,
@@ -177,6 +178,7 @@ def _simulate(
     out = out or Path("runs/simulation")
     batch_size, target = given.get("batch_size"), given.get("target")
     checkpoint = checkpoint_table(given)
+    # a file alone is a script; with a colon it names a task in a file
     if what.endswith(".py") and ":" not in what:
         refuse_for_script(
             what,

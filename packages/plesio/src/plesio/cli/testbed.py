@@ -118,6 +118,7 @@ def run(
         raise ConfigError(f"--workers {workers}: write 1 or more")
     if not script.is_file():
         raise ConfigError(f"there is no script {script}")
+    # before torch is imported, which warns of the hosts' addresses
     prepare_for_hosts()
     from plesio.runtime.launcher import launch
 

@@ -365,6 +365,7 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
     choices: tuple[str, ...] = ()
     if typing.get_origin(hint) is Literal:
         choices, hint = typing.get_args(hint), str
+    # the type says the kind, and a unit at the end of the name refines it
     by_type: dict[Any, Kind] = {int: "whole number", float: "number", str: "text", bool: "switch"}
     kind = by_type[hint]
     if name == "seed":

@@ -100,6 +100,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
     free_slope = math.fsum(moments) / spread
     free_intercept = middle_y - free_slope * middle_x
 
+    # neither may be negative: one that is becomes 0, and the other is fitted again
     intercept, slope = free_intercept, free_slope
     if slope < 0:
         intercept, slope = middle_y, 0.0
@@ -110,6 +111,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
     if not min(predicted) > 0:
         raise ConfigError(f"no line fits these {len(x)} points: it would be 0 at {min(x):g}; measure larger sizes only")
 
+    # intervals are those of the free line, which the constraint does not bias
     errors = [(value - free_intercept - free_slope * one) / value for one, value in zip(x, y, strict=True)]
     scatter = math.sqrt(math.fsum(error * error for error in errors) / (len(x) - 2)) * _t_quantile(len(x) - 2)
     intercept_half = scatter * math.sqrt(1 / total + middle_x**2 / spread)

@@ -71,11 +71,13 @@ def render_page(
         for summary in comparison.policies
     ]
     charts = [*comparison_charts(comparison, windows=windows), *resource_charts(comparison, utilisations)]
+    # runs that failed stand above everything: no figure below has them
     alerts = [
         (f"{summary.policy}, seed {seed}, {status}", f": {error}" if error else ".")
         for summary in comparison.policies
         for seed, status, error in summary.unfinished
     ]
+    # a heading before each table, since all of them are one section
     kept = [
         block
         for one in grid_tables(stages)

@@ -264,6 +264,7 @@ def _chart(
         caption.append("A hollow mark: some seed is not among them.")
     if never:
         caption.append("A hollow triangle: no seed reached it, and the runs were that long.")
+    # hollow marks have no name of their own, so the legend explains them once
     signs = [
         Series(name=name, x=(), y=(), style="points", hollow=True, look=Look(QUIET, shape))
         for name, shape, shown in (("not every seed", 0, incomplete), ("no seed", _TRIANGLE, never))
@@ -271,6 +272,7 @@ def _chart(
     ]
     values = [value for point in points for _, value in point.by_seed]
     values += [point.at_least for point in never if point.at_least]
+    # a linear axis would squeeze the fast ones together
     over_decades = bool(values) and 0 < _LOG_FROM * min(values) <= max(values)
     return LineChart(
         slug=slug,

@@ -113,6 +113,7 @@ def quadratic(
         noise=float(noise),
         num_samples=num_samples,
     )
+    # parts are bound here, so that a task can be pickled for worker processes
     common = Task(
         name="quadratic",
         build=functools.partial(_build, setting, learning_rate=learning_rate),

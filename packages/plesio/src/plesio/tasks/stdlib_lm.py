@@ -75,6 +75,7 @@ def stdlib_lm(
         raise TaskError(f'task "stdlib_lm": width = {width} is no multiple of num_heads = {num_heads}')
     if not isinstance(tied, bool):
         raise TaskError(f'task "stdlib_lm": tied = {tied!r}; write true or false')
+    # parts are bound here, so that a task can be pickled for worker processes
     model = functools.partial(
         ByteTransformer, context=context, width=width, depth=depth, num_heads=num_heads, tied=tied
     )

@@ -141,6 +141,7 @@ def _activity_chart(found: Characterisation, layout: PaperLayout) -> BarChart | 
     by_strategy: dict[str, list[float]] = {}
     for row, strategy, summary in _settings_of(found, layout.strategies):
         wait, communicate = summary.wait_share, summary.communicate_share
+        # a run without times would shift the means
         if wait is None or communicate is None:
             continue
         rows.append(row)
@@ -353,6 +354,7 @@ def _factor_chart(found: Characterisation, part: Part, factor: str) -> Panels:
     chosen = {level: found.settings[combination] for level, combination in part.along(factor).items()}
     looks = _looks(found)
     metric = next(iter(chosen.values())).metric
+    # levels are names as often as numbers, so they stand at equal distances
     ticks = {float(place): level for place, level in enumerate(chosen)}
 
     def panel(title: str, unit: str, value_of: Callable[[PolicySummary], float | None]) -> LineChart:

@@ -178,12 +178,14 @@ def scaling_table(found: Characterisation) -> Table:
     """Tabulate speed-up and efficiency by model, policy and number of workers, against one worker."""
     rows = []
     for combination, comparison in found.settings.items():
+        # settings in which something else is varied are in the charts of that factor
         if comparison is not found.measured(model=combination.model, workers=combination.workers):
             continue
         alone = found.measured(model=combination.model, workers=1)
         for summary in comparison.policies:
             if summary.samples_per_s is None:
                 continue
+            # speed-up is over one worker under the same policy
             one = None if alone is None else alone.find(summary.policy)
             rate = summary.samples_per_s.mean
             gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean

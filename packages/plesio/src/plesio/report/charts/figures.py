@@ -82,6 +82,7 @@ def draw_figure(chart: Chart) -> go.Figure:
     charts, columns = (chart.charts, chart.columns) if isinstance(chart, Panels) else ([chart], 1)
     in_panels, shared = isinstance(chart, Panels), columns == 1
     num_rows = math.ceil(len(charts) / columns)
+    # plotly takes heights as shares of the whole, so the whole is added up first
     between_px = _PANEL_TITLE_PX + (0 if shared else _AXIS_PX)
     cell_px = max(_cell_height_px(one, in_panels=in_panels, alone=shared) for one in charts)
     height_px = num_rows * cell_px + (num_rows if in_panels else 0) * between_px
@@ -106,6 +107,7 @@ def draw_figure(chart: Chart) -> go.Figure:
         _draw(one, _Sheet(figure, cell, in_panels, named))
         if shared and cell["row"] < num_rows:
             figure.update_xaxes(title_text="", **cell)
+    # only now is it known which names were drawn
     shows_names = len(named) >= fewest_names(chart)
     figure.update_layout(
         showlegend=shows_names,

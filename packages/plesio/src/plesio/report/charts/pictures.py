@@ -104,6 +104,7 @@ def _(chart: LineChart, axes: Axes) -> None:
     last = {series.name: place for place, series in enumerate(chart.series)}
     for place, (series, look) in enumerate(zip(chart.series, series_looks(chart.series), strict=True)):
         label = series.name if series.name and last[series.name] == place else "_"
+        # a name stands once in the legend, at the last series that has it
         if series.low:
             of_band = label if series.style == "band" else "_"
             axes.fill_between(

@@ -71,6 +71,7 @@ def _slack_chart(explanation: Explanation) -> LineChart | None:
                 look=Look(COLOURS[place % len(COLOURS)], place % NUM_SHAPES),
             )
         )
+    # drawn last, over what the components allowed
     in_force = _steps(
         [(span.begin, span.end) for span in explanation.spans],
         [_rung(span.slack) for span in explanation.spans],
@@ -140,6 +141,7 @@ def _noise_chart(explanation: Explanation) -> Panels | None:
     scales = [math.nan if noise.noise_scale is None else noise.noise_scale for noise in explanation.noises]
     num_known = sum(not math.isnan(scale) for scale in scales)
     panels = [("The norm", Axis(title="norm", from_zero=True), norms)]
+    # a curve of gaps shows nothing
     if 2 * num_known >= len(scales):
         panels.append(("The noise scale", Axis(title="samples", log=True), scales))
     below = " The noise scale is the batch beyond which noise matters less than the gradient." if panels[1:] else ""
@@ -175,6 +177,7 @@ def _shares_chart(explanation: Explanation) -> LineChart | None:
     edges = [(chapter.begin, chapter.end) for chapter in explanation.chapters]
     series = []
     for rank in range(num_workers):
+        # equal shares of many workers are one colour: only those that differ are told apart
         place = own.index(rank) if rank in own else None
         shares = [100 * (chapter.shares[rank] if chapter.shares else equal) for chapter in explanation.chapters]
         series.append(

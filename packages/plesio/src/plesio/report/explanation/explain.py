@@ -61,6 +61,7 @@ def explanation_of(
     """
     answers, steps = read_answers(log), StoreSteps(log)
     losses = tuple((point.clock, point.loss) for point in run.losses if isfinite(point.loss))
+    # what a policy answered says when it changed; a schedule only says when it was to change
     match log.policy:
         case Adaptive() as policy:
             clocks = [review.clock for answer in answers for review in answer.reviews]
@@ -76,6 +77,7 @@ def explanation_of(
             first_reason = f"the schedule first changes at step {policy.clocks[0]}"
         case policy:
             raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
+    # answers that decide nothing would be listed as changes
     reviews = tuple(_review(answer.steer, times=times) for answer in answers if answer.steer and answer.decides)
     chapters = tuple(_chapters(answers, reviews, spans, steps=steps, run=run, times=times))
     return Explanation(
@@ -143,6 +145,7 @@ def _chapters(
             groups.append([])
             changes.append(change)
         groups[-1].append(span)
+    # bytes are not recorded by chapter: those of the run are divided by full exchanges
     exchanges = [_num_exchanges(group) for group in groups]
     num_racks = max((len({review.rack for review in answer.reviews}) for answer in answers), default=1)
     low_rank_share = max((review.low_rank_share for answer in answers for review in answer.reviews), default=1.0)
@@ -159,6 +162,7 @@ def _chapters(
         num_steps = last.end - first.begin
         saved_s = sum(span.saved_s for span in group)
         saved_so_far_s += saved_s
+        # on the store workers make unequal numbers of steps
         on_store = parse_policy(first.policy).exchange == "store"
         step_s = sum(span.num_steps * span.step_s for span in group) / num_steps
         predicts = first.bsp_step_s is not None

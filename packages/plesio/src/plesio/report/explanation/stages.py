@@ -64,6 +64,7 @@ def read_schedule(
     steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
     specs = [policy.first.spec, *(steer.policy for steer in steers)]
     begins = [0, *(steer.clock for steer in steers)]
+    # on collectives only the run knows how many steps there were: what no earlier stage has made is the last one's
     rest = run.steps
     stages: list[tuple[str, int, int]] = []
     for spec, begin, until in zip(specs, begins, [*begins[1:], None], strict=True):

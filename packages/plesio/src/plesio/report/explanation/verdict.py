@@ -187,6 +187,7 @@ def _quality(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str
             return "better", f"ended at {metric.name} {metric.text(ours)} where bsp diverged"
         return None, f"how good it was in the end is not known, for a final {metric.name} is missing"
     how = f"mean of the last {len(here.last_metrics)} evaluations" if smooth else "last evaluation"
+    # several seeds are tested, and both commands say the same of the same runs
     over = explanation.over_seeds
     if over is not None and over.p_value is not None:
         side = finding_of(over, metric=metric)

@@ -83,6 +83,7 @@ class Grid:
             go_on=self._go_on.close,
         )
         self._closed = False
+        # a cut is in the checkpoint, so that it need not wait for the first batch
         if past is not None:
             self._composed = compose(None)
             self._composed.worker.load(past)

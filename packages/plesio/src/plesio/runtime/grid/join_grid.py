@@ -122,6 +122,7 @@ def grid(
     place = place_of(options)
     layers, own_cut = layers_of(stages)
     cut = own_cut if cuts is None else NetworkCut(tuple(cuts))
+    # the cut says how many stages there are, and the job how many workers
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
     composer = _Composer(
         layers=layers,
@@ -344,6 +345,7 @@ class _Composer:
         setting = collector.formation.setting
         if met.group is not None:
             _take_over_from_first(self.layers, met.group)
+        # weights are common before they are cut apart
         stages = parts(self.layers, cut)
         place = GridPlace.of(self._rank, setting)
         if self._rank == 0 and setting.stages > 1:
@@ -372,6 +374,7 @@ class _Composer:
                 lost=lost,
             )
 
+        # all that a stage does at a tick: passes, updates, and the mixing with its like
         worker = StageWorker(
             stage,
             tally=records.tally,

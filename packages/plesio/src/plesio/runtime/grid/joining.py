@@ -113,6 +113,7 @@ class Door:
             self._board.post(self._key("asked", group), "")
         until_s = self._job.clock.now_s() + _ANSWER_S
         ranks = {group: self._ranks(group) for group in due.joined}
+        # one stage that does not come keeps its whole group outside
         silent = {group: rank for group in due.joined for rank in ranks[group] if not self._answers(rank, until_s)}
         for group, rank in silent.items():
             _log.warning("worker %d was to join, and does not answer: its group stays outside", rank)

@@ -119,6 +119,7 @@ class Mixer:
             rank = formation.worker(other, place.stage)
             outgoing, incoming = Outgoing(links, rank, MIXING_TAG), Incoming(links, rank, MIXING_TAG)
             self.neighbours[other] = _Neighbour(share, outgoing, incoming, heard)
+        # of groups that went before the last regrouping nothing is to be told any more
         self.lost: dict[int, int] = {group: first for group, first in lost.items() if group in formation.groups}
         """With the first micro-batch that each had not trained on for the others."""
         self.begun: dict[int, _Begun] = {}

@@ -113,8 +113,10 @@ class Regrouper:
         if self._place.group in lost:
             raise WorkerLostError.expelled(self._collector.rank)
         worker, collector = self._worker, self._collector
+        # what neighbours sent for the old mixing must not be taken for the new one
         worker.end_mixings()
         column, links, watch = worker.column, collector.links, collector.watch
+        # newcomers need new links; what is on the old ones is taken off first
         if due.joined:
             under_way = column.state(gradients_on_way=worker.gradients_on_way)
             invitation = self._invitation(due)
@@ -127,6 +129,7 @@ class Regrouper:
             links, watch = self._door.link(formation, at=invitation["at"])
             column = Column.of(links, self._place, formation.setting)
             column.load(under_way)
+        # from here on nothing is under way between groups
         missing = feed.missing(lost)
         for group, first in due.lost:
             self._tell(group, sum(feed.missing({group: first}).values()), tick=due.tick)
