@@ -25,11 +25,11 @@ averaged, each spreads the mean among its workers, which nothing hides: half an 
 (`plesio.runtime.worker.exchange.racks`; an all-gather is half of one, Thakur et al. 2005).
 
 *Transfers.* Within the rack: the shortest time that any worker of the rack stood still in a step in which nothing was
-merged, in the slowest rack. Between racks: the time of any averaging for the last worker to begin it, separately in
-full and rounded. With the store: the lower quarter of the times that workers stood still in a step, less the exchange
-within the rack.
+merged, in the slowest rack. Between racks: as for every averaging, its time for the last worker to begin it; full and
+rounded exchanges are measured separately. With the store: the lower quarter of the times that workers stood still in a
+step, less the exchange within the rack.
 
-Until they are measured, these values stand in for them. Nothing is tried before an exchange among all workers has been
+Until they are measured, estimates replace them. Nothing is tried before an exchange among all workers has been
 measured. An exchange between racks then counts as long as that one, since it sends no more bytes, or less by the share
 of its bytes if it is rounded. One within the rack counts as nothing, so that it is tried if slack between racks could
 be sufficient; after one review it is known. One with the store counts as long as one between racks in full, and the

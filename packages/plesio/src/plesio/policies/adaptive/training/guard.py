@@ -1,4 +1,4 @@
-"""Guard: notices divergence, and tells which states are worth going back to.
+"""Guard: finds divergence, and the states that are worth going back to.
 
 Each figure is compared with its own recent past (`level`), in standard deviations of its own noise and as a share of
 its level; both must be exceeded. A *severity* above 1 is an alarm:
@@ -7,7 +7,7 @@ its level; both must be exceeded. A *severity* above 1 is an alarm:
                 the last three over the lowest level of the window (a rise slow enough for the level to follow)
     worst loss  the same with ``worst_rise``: one bad worker among many shows here first
     speed       the same with ``speed_jump`` and two thirds of the factor; 1.5 times the jump if it rises slowly. It is
-                the distance of the shared parameters from the last review's over the sum of the learning rates
+                the distance of the shared parameters from those of the last review, over the sum of the learning rates
     norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm, if another figure is
                 half-way to an alarm: the norm of a few sampled batches is often extraordinary and does no harm alone
     refused     share of steps without a finite gradient / refused_share, in two reviews in succession (mixed precision

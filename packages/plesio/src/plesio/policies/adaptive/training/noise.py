@@ -55,9 +55,9 @@ gradients that come a round late; no measurement during training shows it, nor d
 *Different data.* Between workers gradients vary by the noise of their batches and by the differences of their data;
 within a worker, from one step to the next, by the noise and by the move of the mean gradient. If the first was once
 above ``largest_spread`` times the second (and 1 + 2/N times that, for chance), workers draw from different data, and
-local steps lead them apart (Zhao et al. 2018, "Federated Learning with Non-IID Data"; Karimireddy et al. 2020). That
-does not change during training, but shows less when replicas differ. So from then on, whatever the optimizer is, the
-slack is at most ``spread_slack``, except on the store.
+local steps lead them apart (Zhao et al. 2018, "Federated Learning with Non-IID Data"; Karimireddy et al. 2020). The
+data do not change during training, but their difference shows less when replicas differ. So from then on, whatever the
+optimizer is, the slack is at most ``spread_slack``, except on the store.
 """
 
 import math
