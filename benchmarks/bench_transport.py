@@ -95,6 +95,15 @@ def time_s(exchange: Callable[[], None]) -> float:
     return time.perf_counter() - started_s
 
 
+def request(client: ClientEndpoint, kind: int, payload: np.ndarray) -> Bulk:
+    """Push a payload, and wait for the answer."""
+    client.push(Header(kind=kind, generation=0), payload=payload)
+    while True:
+        for incoming in client.poll(PATIENCE_S):
+            if isinstance(incoming, Bulk):
+                return incoming
+
+
 def ways_to_exchange(
     num_bytes: int, *, tcp: ClientEndpoint, plain: ClientEndpoint, ipc: ClientEndpoint
 ) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
@@ -112,8 +121,9 @@ def ways_to_exchange(
 
     def copied(client: ClientEndpoint) -> tuple[Callable[[], None], Callable[[], None]]:
         def exchange() -> None:
-            header = Header(kind=COPIED, generation=0, request=client.new_request())
-            client.request(header, payload=sent, into=received, timeout_s=PATIENCE_S)
+            answer = request(client, COPIED, sent)
+            received[:] = answer.payload
+            client.release(answer)
 
         return nothing, exchange
 
@@ -128,8 +138,7 @@ def ways_to_exchange(
                 pass
 
         def exchange() -> None:
-            header = Header(kind=IN_PLACE, generation=0, request=client.new_request())
-            client.release(client.request(header, payload=staged, timeout_s=PATIENCE_S))
+            client.release(request(client, IN_PLACE, staged))
 
         return stage, exchange
 

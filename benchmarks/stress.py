@@ -201,7 +201,7 @@ class HostileMember:
     def _chunk(self, header: Header, *, total_bytes: int, offset: int) -> None:
         data = self._endpoint._data
         head = encode_chunk(header, job=self._job, total_bytes=total_bytes, offset=offset, meta=None)
-        seal = data._seal_of(b"")
+        seal = data._link_to(b"").seal
         assert seal is not None, "over tcp"
         data.socket.send_multipart(seal.close_chunk(head, memoryview(b"1234")))
 

@@ -1,10 +1,13 @@
 """A server to send to, and what its clients know of it."""
 
+import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +33,10 @@ __all__ = [
     "Connect",
     "EchoServer",
     "StartServer",
+    "answer_to",
     "header_of",
     "random_bytes",
+    "request",
 ]
 
 JOB = "test job"
@@ -40,6 +45,8 @@ KEYS = JobKeys.derive(SECRET)
 NAMES = lambda number: (b"w%d" % number, b"w%d/beat" % number, b"observer-%d" % number)  # noqa: E731 - a value like the others
 LIMIT_BYTES = 32 * 2**20
 PATIENCE_S = 20.0
+_NUMBERS = itertools.count(1)
+"""Numbers of requests."""
 
 Connect = Callable[..., ClientEndpoint]
 Action = Callable[[ServerEndpoint], object]
@@ -91,7 +98,9 @@ class EchoServer:
         match incoming:
             case Bulk(peer=peer, header=header, meta=meta, payload=payload):
                 self.seen.append(incoming)
-                self.endpoint.send_copy(peer, header, meta=meta, payload=payload)
+                copy = self.endpoint.stage(payload.nbytes)
+                np.copyto(copy, payload)
+                self.endpoint.send(peer, header, meta=meta, payload=copy)
                 self.endpoint.release(incoming)
             case Control(peer=peer, kind=kind, body=body):
                 self.seen.append(incoming)
@@ -125,4 +134,21 @@ def random_bytes(num_bytes: int, *, seed: int = 0) -> NDArray[np.uint8]:
 
 def header_of(client: ClientEndpoint, **fields: int) -> Header:
     """Make the header of a new request of this client."""
-    return Header(kind=7, generation=client.generation, request=client.new_request(), **fields)
+    return Header(kind=7, generation=client.generation, request=next(_NUMBERS), **fields)
+
+
+def answer_to(client: ClientEndpoint, header: Header) -> Bulk:
+    """Wait for the bulk message with this request's number."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for incoming in client.poll(PATIENCE_S):
+            if isinstance(incoming, Bulk) and incoming.header.request == header.request:
+                return incoming
+    raise TimeoutError(f"no answer to {header}")
+
+
+def request(client: ClientEndpoint, payload: NDArray[Any], *, header: Header | None = None, **settings: Any) -> Bulk:
+    """Push a payload, and wait for the answer."""
+    header = header or header_of(client)
+    client.push(header, payload=payload, **settings)
+    return answer_to(client, header)

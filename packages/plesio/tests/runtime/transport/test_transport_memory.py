@@ -20,7 +20,18 @@ from plesio.core.records import to_values
 from plesio.runtime.transport import Bulk, ClientEndpoint, ControlClient, Header, Refusal
 from plesio.runtime.transport.segments import MemoryOffer, SegmentPool, segment_name
 from plesio.runtime.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
-from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of, random_bytes
+from support.transport import (
+    JOB,
+    KEYS,
+    PATIENCE_S,
+    Connect,
+    EchoServer,
+    StartServer,
+    answer_to,
+    header_of,
+    random_bytes,
+    request,
+)
 
 Forge = Callable[[MemoryOffer, int], int]
 
@@ -30,7 +41,7 @@ MIB = 2**20
 def request_staged(client: ClientEndpoint, payload: np.ndarray) -> Bulk:
     staged = client.stage(payload.size)
     staged[:] = payload
-    return client.request(header_of(client), payload=staged, timeout_s=PATIENCE_S)
+    return request(client, staged)
 
 
 def mapped_segments(token: str) -> int:
@@ -39,7 +50,7 @@ def mapped_segments(token: str) -> int:
 
 
 def num_lent(server: EchoServer) -> int:
-    return server.run(lambda endpoint: endpoint._outbox.num_lent)
+    return server.run(lambda endpoint: endpoint._memory.outbox.num_lent)
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
@@ -55,7 +66,7 @@ def test_what_is_held_is_not_overwritten(server: EchoServer, connect: Connect, l
             if turn % 3:
                 held.append((request_staged(client, payload), payload))
             else:
-                held.append((client.request(header_of(client), payload=payload, timeout_s=PATIENCE_S), payload))
+                held.append((request(client, payload), payload))
             for bulk, expected in held:
                 np.testing.assert_array_equal(bulk.payload, expected)
             if len(held) == 3:
@@ -73,8 +84,8 @@ def test_steady_exchanges_take_no_new_segments(server: EchoServer, connect: Conn
         np.testing.assert_array_equal(answer.payload, payload)
         client.release(answer)
     # a segment may still be on its way back when the answer is there, so there may be one more
-    assert client._outbox.segments.num_allocated <= 2
-    assert server.run(lambda endpoint: endpoint._outbox.segments.num_allocated) <= 2
+    assert client._memory.outbox.segments.num_allocated <= 2
+    assert server.run(lambda endpoint: endpoint._memory.outbox.segments.num_allocated) <= 2
 
 
 def test_an_array_of_the_callers_may_change_as_soon_as_it_is_pushed(server: EchoServer, connect: Connect):
@@ -84,7 +95,7 @@ def test_an_array_of_the_callers_may_change_as_soon_as_it_is_pushed(server: Echo
     assert client.push(header, payload=payload).done
     expected = payload.copy()
     payload[:] = 0
-    np.testing.assert_array_equal(client.answer(header.request, timeout_s=PATIENCE_S).payload, expected)
+    np.testing.assert_array_equal(answer_to(client, header).payload, expected)
 
 
 @pytest.mark.parametrize("link", ["ipc", "tcp"])
@@ -96,18 +107,18 @@ def test_the_beginning_of_a_staged_array_of_any_type_is_sent_without_a_copy(
     staged[:] = np.arange(100_000)
     header = header_of(client)
     sending = client.push(header, payload=staged[:70_000])
-    assert not client._outbox._staged
-    answer = client.answer(header.request, timeout_s=PATIENCE_S)
+    assert not client._memory.outbox._staged
+    answer = answer_to(client, header)
     np.testing.assert_array_equal(answer.payload.view(np.float64), np.arange(70_000))
     assert sending.wait(PATIENCE_S)
-    while client._outbox.num_lent:  # the answer comes before the message that gives the push's segment back
+    while client._memory.outbox.num_lent:  # the answer comes before the message that gives the push's segment back
         client.poll(0.01)
     assert np.shares_memory(client.stage(8 * 100_000), staged)
 
 
 def test_a_payload_that_nobody_refers_to_any_more_is_given_back(server: EchoServer, connect: Connect):
     client = connect(server.addresses)
-    view = client.request(header_of(client), payload=random_bytes(MIB), timeout_s=PATIENCE_S).payload[5:10].view()
+    view = request(client, random_bytes(MIB)).payload[5:10].view()
     gc.collect()
     client.poll(0.0)
     assert num_lent(server) == 1
@@ -115,9 +126,9 @@ def test_a_payload_that_nobody_refers_to_any_more_is_given_back(server: EchoServ
     gc.collect()
     while num_lent(server):
         client.poll(0.0)
-    again = client.request(header_of(client), payload=random_bytes(MIB, seed=1), timeout_s=PATIENCE_S)
+    again = request(client, random_bytes(MIB, seed=1))
     np.testing.assert_array_equal(again.payload, random_bytes(MIB, seed=1))
-    assert server.run(lambda endpoint: endpoint._outbox.segments.num_allocated) == 1
+    assert server.run(lambda endpoint: endpoint._memory.outbox.segments.num_allocated) == 1
 
 
 _PUSH_AND_HOLD = """
@@ -126,9 +137,12 @@ from plesio.runtime.transport import ClientEndpoint, Header, JobKeys
 client = ClientEndpoint(json.loads(sys.argv[1]), identity=b"w0", job="test job", context=zmq.Context(),
                         keys=JobKeys.derive("the job's secret"), timeout_s=20, max_bulk_bytes=2**25)
 payload = np.random.default_rng(0).integers(0, 256, 2**21, dtype=np.uint8)
-held = [client.request(Header(kind=7, generation=0, request=n), payload=payload, timeout_s=20) for n in (1, 2)]
+held = []
+for n in (1, 2):
+    client.push(Header(kind=7, generation=0, request=n), payload=payload)
+    held += client.poll(20)
 staged = client.stage(2**22)
-print(client._outbox.segments.offer.token, flush=True)
+print(client._memory.outbox.segments.offer.token, flush=True)
 signal.pause()
 """
 
@@ -163,7 +177,7 @@ def test_a_client_killed_with_segments_in_its_hands_leaves_none_behind(
 def test_what_a_client_reads_in_place_outlives_the_server(start_server: StartServer, connect: Connect):
     server = start_server()
     client = connect(server.addresses)
-    answer = client.request(header_of(client), payload=random_bytes(MIB), timeout_s=PATIENCE_S)
+    answer = request(client, random_bytes(MIB))
     server.close()
     with pytest.raises(TransportError, match="ended the connection"):
         client.poll(PATIENCE_S)
@@ -192,7 +206,7 @@ def test_without_memory_for_a_segment_the_payload_goes_through_the_socket(server
     assert client.traffic.ipc.sent_payload == 2 * payload.size
     small = random_bytes(MIB)
     np.testing.assert_array_equal(request_staged(client, small).payload, small)
-    assert client._outbox.num_lent <= 1
+    assert client._memory.outbox.num_lent <= 1
 
 
 def test_without_any_shared_memory_everything_goes_through_the_socket(
@@ -251,10 +265,11 @@ def test_memory_that_is_not_as_offered_is_not_opened(
 
 
 def send_reference(client: ClientEndpoint, *, serial: int, descriptor: int, num_bytes: int) -> None:
-    header = Header(kind=7, generation=client.generation, request=client.new_request())
-    head = encode_chunk(header, job=job_digest(JOB), total_bytes=num_bytes, offset=0, meta=None, form=Form.REFERENCE)
+    head = encode_chunk(
+        header_of(client), job=job_digest(JOB), total_bytes=num_bytes, offset=0, meta=None, form=Form.REFERENCE
+    )
     reference = encode_reference(Reference(serial=serial, descriptor=descriptor))
-    seal = client._data._seal_of(b"")
+    seal = client._data._link_to(b"").seal
     client._data.socket.send_multipart([head, reference] if seal is None else seal.close_chunk(head, reference))
 
 
@@ -289,7 +304,7 @@ def test_a_reference_to_anything_but_a_segment_is_refused_and_counted(
     server: EchoServer, connect: Connect, forge: Forge
 ):
     client = connect(server.addresses)
-    descriptor = forge(client._outbox.segments.offer, 1000)
+    descriptor = forge(client._memory.outbox.segments.offer, 1000)
     try:
         send_reference(client, serial=1000, descriptor=descriptor, num_bytes=MIB)
         server.wait_for(lambda: server.endpoint.refused == {Refusal.SEGMENT: 1})
@@ -310,7 +325,7 @@ def test_a_payload_longer_than_its_segment_is_refused_and_counted(
     server: EchoServer, connect: Connect, num_bytes: int, reason: Refusal
 ):
     client = connect(server.addresses)
-    segment = client._outbox.segments.take(MIB)
+    segment = client._memory.outbox.segments.take(MIB)
     send_reference(client, serial=segment.serial, descriptor=segment.descriptor, num_bytes=num_bytes)
     server.wait_for(lambda: server.endpoint.refused == {reason: 1})
     assert still_serves(client)
@@ -329,9 +344,9 @@ def test_what_is_refused_gives_its_segment_back(server: EchoServer, connect: Con
     client = connect(server.addresses)
     for _ in range(5):
         client.push(Header(kind=1, generation=7), payload=random_bytes(MIB))
-        while client._outbox.num_lent:
+        while client._memory.outbox.num_lent:
             client.poll(0.01)
-    assert client._outbox.segments.num_allocated == 1
+    assert client._memory.outbox.segments.num_allocated == 1
     assert server.endpoint.refused == {Refusal.FOREIGN_GENERATION: 5}
 
 

@@ -10,15 +10,14 @@ from plesio.core.errors import TransportError
 from plesio.runtime.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
 from plesio.runtime.transport.sockets import SEALED
 from plesio.runtime.transport.wire import MAX_META_BYTES, Form, encode_chunk, encode_control, job_digest
-from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer
+from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, request
 
 STRANGER = JobKeys.derive("another secret")
 
 
 def still_serves(client: ClientEndpoint) -> bool:
     payload = np.arange(10_000, dtype=np.uint8)
-    header = Header(kind=1, generation=client.generation, request=client.new_request())
-    return np.array_equal(client.request(header, payload=payload, timeout_s=PATIENCE_S).payload, payload)
+    return np.array_equal(request(client, payload).payload, payload)
 
 
 @pytest.fixture
@@ -114,14 +113,6 @@ def test_a_member_s_key_does_not_let_it_speak_for_another(server: EchoServer, co
     assert all(incoming.peer != b"w9" for incoming in server.seen)
 
 
-def test_a_revoked_ticket_is_worth_nothing(server: EchoServer, stranger: zmq.Socket, context: zmq.Context):
-    ticket = unused_ticket(server, context, b"w1")
-    server.run(lambda endpoint: endpoint.revoke(b"w1"))
-    stranger.plain_username, stranger.plain_password = b"w1", ticket
-    stranger.connect(server.addresses["data_tcp"])
-    server.wait_for(lambda: server.endpoint.refused == {Refusal.TICKET: 1})
-
-
 @pytest.mark.parametrize("channel", ["control", "data_tcp"])
 @pytest.mark.parametrize(
     "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 300, b"\x01\x02", b"\x80\x04\x95cposix\nsystem\n"]
@@ -178,11 +169,11 @@ def test_a_payload_beyond_the_limit_is_refused_once_before_memory_is_taken(start
     server = start_server(max_bulk_bytes=2**20)
     client = connect(server.addresses)
     assert still_serves(client)
-    num_allocated = server.endpoint._pool.num_allocated
+    num_allocated = server.endpoint._memory.pool.num_allocated
     client.push(Header(kind=1, generation=0, request=99), payload=np.zeros(5 * 2**20, dtype=np.uint8))
     assert still_serves(client)
     assert server.endpoint.refused == {Refusal.OVERSIZE: 1}
-    assert server.endpoint._pool.num_allocated == num_allocated
+    assert server.endpoint._memory.pool.num_allocated == num_allocated
 
 
 def chunk(*, total_bytes: int, offset: int, request: int = 0, form: Form = Form.PART) -> bytes:
@@ -219,7 +210,7 @@ def test_chunks_that_make_no_sense_are_refused_and_counted(
     for message in messages:
         client._data.socket.send_multipart(message)
     server.wait_for(lambda: server.endpoint.refused == {reason: 1})
-    assert server.endpoint._assembler.num_open == 0
+    assert server.endpoint._memory.assembler.num_open == 0
     assert still_serves(client)
 
 

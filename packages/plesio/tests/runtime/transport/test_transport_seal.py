@@ -16,7 +16,15 @@ from plesio.core.errors import TransportError
 from plesio.runtime.transport import Refusal
 from plesio.runtime.transport.seal import SEAL_BYTES, Seal, new_seal_key, wants_encryption
 from plesio.runtime.transport.wire import WireError
-from support.transport import KEYS, PATIENCE_S, Connect, EchoServer, StartServer, header_of
+from support.transport import (
+    KEYS,
+    PATIENCE_S,
+    Connect,
+    EchoServer,
+    StartServer,
+    header_of,
+    request,
+)
 
 MARK = np.frombuffer(b"the parameters of the model" * 1000, dtype=np.uint8)
 
@@ -92,7 +100,7 @@ def over(wire: Wire, server: EchoServer) -> dict[str, str]:
 def test_who_listens_on_the_way_reads_nothing(server: EchoServer, wire: Wire, connect: Connect):
     client = connect(over(wire, server))
     meta = {"secret": "of the model"}
-    answer = client.request(header_of(client), meta=meta, payload=MARK, timeout_s=PATIENCE_S)
+    answer = request(client, MARK, meta=meta)
     np.testing.assert_array_equal(answer.payload, MARK)
     assert answer.meta == meta
     assert len(wire.seen) > 2 * MARK.size
@@ -106,7 +114,7 @@ def test_unencrypted_means_that_and_only_if_both_ends_say_so(start_server: Start
         wire = Wire(server.addresses["data_tcp"])
         try:
             client = connect(over(wire, server), b"w%d" % (2 * at_server + at_client), encrypt=at_client)
-            client.request(header_of(client), payload=MARK, timeout_s=PATIENCE_S)
+            request(client, MARK)
             assert (b"parameters" in wire.seen) == (not at_server and not at_client)
             client.close()
         finally:
@@ -129,7 +137,7 @@ def test_what_is_changed_on_the_way_is_refused_and_ends_the_connection(
     with pytest.raises(TransportError, match="ended the connection"):
         client.poll(PATIENCE_S)
     assert server.seen == []
-    other.request(header_of(other), payload=MARK, timeout_s=PATIENCE_S)
+    request(other, MARK)
 
 
 @given(st.binary(max_size=100), st.binary(max_size=300), st.data())

@@ -73,9 +73,7 @@ def test_the_largest_json_is_decoded_and_one_byte_more_is_refused_before_it_is_r
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.binary(max_size=40)), max_size=12), st.data())
 def test_chunks_of_interleaved_peers_assemble_to_what_each_sent(sent: list[tuple[bytes, bytes]], data: st.DataObject):
     pool = BufferPool(max_free_bytes=1 << 20)
-    assembler = Assembler(
-        max_bytes=64, allocate=lambda _, num_bytes: pool.take(num_bytes), discard=lambda *_: pytest.fail("discarded")
-    )
+    assembler = Assembler(pool, max_bytes=64)
     queues = {peer: [p for who, p in sent if who == peer] for peer in {who for who, _ in sent}}
     offsets = dict.fromkeys(queues, 0)
     received = {peer: [] for peer in queues}
@@ -95,7 +93,7 @@ def test_chunks_of_interleaved_peers_assemble_to_what_each_sent(sent: list[tuple
             pool.give_back(message.payload)
             queues[peer].pop(0)
             offsets[peer] = 0
-    assert assembler.num_open == 0
+    assert (assembler.num_open, assembler.num_abandoned) == (0, 0)
     assert received == {peer: [p for who, p in sent if who == peer] for peer in queues}
     assert pool.num_allocated <= len(queues)
 

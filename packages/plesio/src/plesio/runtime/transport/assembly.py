@@ -5,7 +5,7 @@ way is missing. So a chunk must begin exactly where the last one ended; otherwis
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,21 +74,15 @@ class Assembler:
     Per chunk: `place` returns the place of its body, then `commit` takes its length.
 
     Args:
+        pool: Gives the buffers.
         max_bytes: Largest payload that is accepted.
-        allocate: Gives the buffer for a message of this header and payload size.
-        discard: Called with the header and the buffer of a message that will never be complete.
     """
 
-    def __init__(
-        self,
-        *,
-        max_bytes: int,
-        allocate: Callable[[Header, int], NDArray[np.uint8]],
-        discard: Callable[[Header, NDArray[np.uint8]], None],
-    ) -> None:
+    def __init__(self, pool: BufferPool, *, max_bytes: int) -> None:
+        self.num_abandoned = 0
+        """Messages that began and will never be complete, because their sender was cut off."""
+        self._pool = pool
         self._max_bytes = max_bytes
-        self._allocate = allocate
-        self._discard = discard
         self._open: dict[bytes, _Open] = {}
         self._refused: dict[bytes, Header] = {}
 
@@ -134,7 +128,7 @@ class Assembler:
         self.drop(peer)
         try:
             self.check_size(chunk.total_bytes)
-            payload = self._allocate(chunk.header, chunk.total_bytes)
+            payload = self._pool.take(chunk.total_bytes)
         except WireError:
             self.refuse(peer, chunk.header)
             raise
@@ -174,4 +168,9 @@ class Assembler:
         self._refused.pop(peer, None)
         message = self._open.pop(peer, None)
         if message is not None:
-            self._discard(message.header, message.payload)
+            self.abandon()
+            self._pool.give_back(message.payload)
+
+    def abandon(self) -> None:
+        """Count a message that will never be complete."""
+        self.num_abandoned += 1

@@ -10,17 +10,13 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from plesio.core.errors import TransportError
-from plesio.core.records import to_values
-from plesio.runtime.transport.assembly import Assembler, BufferPool
+from plesio.runtime.transport.bulk_memory import BulkMemory
 from plesio.runtime.transport.channels import DATA_HELLO, SERVER
 from plesio.runtime.transport.control_client import ControlClient, connect
-from plesio.runtime.transport.data_channel import DataChannel
-from plesio.runtime.transport.mappings import Mappings
-from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.data_channel import DataChannel, PeerLink
+from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.seal import Seal
 from plesio.runtime.transport.security import JobKeys
-from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
     PLAIN,
     SEALED,
@@ -71,31 +67,29 @@ class ClientEndpoint:
         keep_received_memory()
         self.link: Link = choose_link(addresses)
         """How bulk data travels: ``ipc`` when the server is on this host."""
-        segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if self.link == "ipc" else None
-        self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
-        self._mappings = Mappings(max_bytes=max_bulk_bytes)
-        hello = {"data": self.link, "encrypt": encrypt, "memory": to_values(segments.offer) if segments else None}
+        self._memory = BulkMemory(max_bytes=max_bulk_bytes, shared=self.link == "ipc")
+        hello = {"data": self.link, "encrypt": encrypt, "memory": self._memory.offer}
         try:
             self._control = ControlClient(
                 addresses, identity=identity, job=job, keys=keys, context=context, timeout_s=timeout_s, hello=hello
             )
         except BaseException:
-            self._outbox.close()
+            self._memory.close()
             raise
         key = self._control.welcome.get("seal")
-        seal = None if key is None else Seal(str(key), at_server=False)
-        pieces = PLAIN if self._control.welcome.get("encrypt") is False else SEALED
+        to_server = PeerLink(
+            link=self.link,
+            pieces=PLAIN if self._control.welcome.get("encrypt") is False else SEALED,
+            seal=None if key is None else Seal(str(key), at_server=False),
+        )
         self.refused = self._control.refused
         """Messages turned away, by reason."""
         self.traffic = self._control.traffic
         """Bytes sent and received, by class of link."""
         self._address = f"ipc://{addresses['data_ipc']}" if self.link == "ipc" else addresses["data_tcp"]
-        self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
-        self._destinations: dict[int, NDArray[np.uint8]] = {}
         self._backlog: list[Control | Bulk] = []
-        self._num_requests = 0
         socket = context.socket(zmq.DEALER)
-        configure(socket, pieces=pieces)
+        configure(socket, pieces=to_server.pieces)
         socket.routing_id = identity
         socket.plain_username = identity
         socket.plain_password = str(self._control.welcome["ticket"]).encode()
@@ -104,19 +98,9 @@ class ClientEndpoint:
             socket,
             membership=self._control.membership,
             traffic=self.traffic,
-            link_of=lambda _: self.link,
-            seal_of=lambda _: seal,
-            pieces=pieces,
-            assembler=Assembler(
-                max_bytes=max_bulk_bytes,
-                allocate=self._allocate,
-                discard=lambda _, payload: self._pool.give_back(payload),
-            ),
-            outbox=self._outbox,
-            mappings=self._mappings,
-            destination=self._destination,
+            link_to=lambda _: to_server,
+            memory=self._memory,
             on_refused=self._control.note_refused,
-            on_abandoned=lambda: None,  # a server that is gone is an error anyhow
             on_heard=lambda *_: None,
             routed=False,
         )
@@ -132,20 +116,20 @@ class ClientEndpoint:
 
     def _share_memory(self) -> None:
         welcome = self._control.welcome
-        opens = self._mappings.admit(SERVER, MemoryOffer.read(welcome.get("memory")))
+        opens = self._memory.admit(SERVER, welcome.get("memory"))
         if welcome.get("opens") is True:
-            self._outbox.allow(SERVER)
+            self._memory.outbox.allow(SERVER)
         self.push(Header(kind=DATA_HELLO, generation=self.generation), meta={"opens": opens})
 
     @property
     def shares_memory(self) -> bool:
         """True if payloads to the server go through shared memory; if not, in chunks over the link's socket."""
-        return self._outbox.shares(SERVER)
+        return self._memory.outbox.shares(SERVER)
 
     @property
     def num_unshared(self) -> int:
         """Payloads that did not, because this machine had no memory for one more segment."""
-        return self._outbox.num_unshared
+        return self._memory.outbox.num_unshared
 
     @property
     def generation(self) -> int:
@@ -163,11 +147,6 @@ class ClientEndpoint:
             ValueError: The body is too large.
         """
         self._control.send(kind, body)
-
-    def new_request(self) -> int:
-        """Return a number for `Header.request` that this endpoint has not used yet."""
-        self._num_requests += 1
-        return self._num_requests
 
     def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> Sending:
         """Queue a bulk message, and return at once.
@@ -194,67 +173,12 @@ class ClientEndpoint:
         pushed, once; then it belongs to the endpoint again.
         """
         self._read_freed()
-        return self._outbox.stage(num_bytes)
+        return self._memory.outbox.stage(num_bytes)
 
     def _read_freed(self) -> None:
-        if self._outbox.num_lent:
+        if self._memory.outbox.num_lent:
             bulks, _ = self._data.receive()
             self._backlog += bulks
-
-    def expect(self, request: int, *, into: NDArray[Any]) -> None:
-        """Have the payload of the answer to ``request`` received straight into ``into``.
-
-        Args:
-            request: `Header.request` of question and answer.
-            into: Contiguous and writable. An answer that is larger does not go there but to a buffer of the pool;
-                look at ``bulk.payload.size``.
-        """
-        if not (into.flags.c_contiguous and into.flags.writeable):
-            raise ValueError("a destination must be contiguous and writable")
-        self._destinations[request] = into.reshape(-1).view(np.uint8)
-
-    def request(
-        self,
-        header: Header,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        payload: NDArray[Any] = _EMPTY,
-        into: NDArray[Any] | None = None,
-        timeout_s: float,
-    ) -> Bulk:
-        """Push, and wait for the bulk message that answers: the one with the same ``header.request``.
-
-        What else arrives meanwhile comes out of the next `poll`.
-
-        Raises:
-            TransportError: No answer in time, or the connection is lost.
-        """
-        if into is not None:
-            self.expect(header.request, into=into)
-        self.push(header, meta=meta, payload=payload)
-        return self.answer(header.request, timeout_s=timeout_s)
-
-    def answer(self, request: int, *, timeout_s: float) -> Bulk:
-        """Wait for the bulk message that answers ``request``; see `request`.
-
-        Raises:
-            TransportError: No answer in time, or the connection is lost.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        aside, self._backlog = self._backlog, []
-        try:
-            while True:
-                for position, incoming in enumerate(aside):
-                    if isinstance(incoming, Bulk) and incoming.header.request == request:
-                        del aside[position]
-                        return incoming
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    raise TransportError(f"the server at {self._address} did not answer in {timeout_s:g} s")
-                aside += self.poll(left_s)
-        finally:
-            self._destinations.pop(request, None)
-            self._backlog = aside
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
         """Return the messages that have arrived complete; wait for the first at most ``timeout_s``.
@@ -295,17 +219,8 @@ class ClientEndpoint:
         return bool(self._backlog)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back a payload out of the pool; it must not be used any more. A named destination is left alone."""
-        if not self._data.release(bulk.payload):
-            self._pool.give_back(bulk.payload)
-
-    def _destination(self, header: Header, num_bytes: int) -> NDArray[np.uint8] | None:
-        into = self._destinations.get(header.request)
-        return into[:num_bytes] if into is not None and num_bytes <= into.size else None
-
-    def _allocate(self, header: Header, num_bytes: int) -> NDArray[np.uint8]:
-        into = self._destination(header, num_bytes)
-        return self._pool.take(num_bytes) if into is None else into
+        """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
+        self._data.release(bulk.payload)
 
     def close(self) -> None:
         """Close both connections; may be called twice. What the server has not got yet is lost."""
@@ -313,8 +228,7 @@ class ClientEndpoint:
         if not self._data.socket.closed:
             self._watch.close()
             self._data.socket.close()
-        self._mappings.close()
-        self._outbox.close()
+        self._memory.close()
 
     def __enter__(self) -> "ClientEndpoint":
         return self

@@ -1,23 +1,24 @@
 """Bulk messages over one ZeroMQ socket: in chunks, in one piece, or in shared memory with a reference on the socket."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from plesio.runtime.transport.assembly import Assembler
+from plesio.runtime.transport.bulk_memory import BulkMemory
 from plesio.runtime.transport.channels import DATA_HELLO, FREED, MANY, SERVER, Membership, zmtp_bytes
-from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.numbered import RESUME
-from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.seal import SEAL_BYTES, Seal
 from plesio.runtime.transport.segments import Segment
 from plesio.runtime.transport.sockets import (
     IN_PLACE_FROM_BYTES,
     SEALED,
     Link,
+    LinkBytes,
     Pieces,
     Socket,
     Traffic,
@@ -40,7 +41,22 @@ from plesio.runtime.transport.wire import (
     form_of,
 )
 
-__all__ = ["DataChannel"]
+__all__ = ["DataChannel", "PeerLink"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLink:
+    """The link between an endpoint and one peer.
+
+    Attributes:
+        link: Its class.
+        pieces: The cut of payloads where they are not sealed.
+        seal: Encrypts and decrypts all that crosses it; None where nothing does.
+    """
+
+    link: Link
+    pieces: Pieces
+    seal: Seal | None = None
 
 
 class DataChannel:
@@ -50,15 +66,9 @@ class DataChannel:
         socket: A ROUTER or a DEALER, connected or bound.
         membership: Checked on each chunk received, and put on each sent.
         traffic: Where bytes are counted.
-        link_of: The class of link to a peer.
-        seal_of: What is sent to a peer, and comes from it, is sealed with; None where it is not.
-        pieces: What both ends take where nothing is sealed.
-        assembler: Puts the chunks together.
-        outbox: What is sent from, and who can open our segments.
-        mappings: The peers' segments.
-        destination: Where a payload that came in one piece is copied to; None when it is to be read in place.
+        link_to: Returns the link to a peer.
+        memory: The endpoint's memory for payloads.
         on_refused: Called with the reason for each message that is thrown away.
-        on_abandoned: Called for each message whose sender was gone before its payload could be opened.
         on_heard: Called with the peer and the file descriptor of its connection when a message begins.
         routed: Whether frames begin with the peer's identity (a ROUTER's do).
     """
@@ -69,30 +79,18 @@ class DataChannel:
         *,
         membership: Membership,
         traffic: Traffic,
-        link_of: Callable[[bytes], Link],
-        seal_of: Callable[[bytes], Seal | None],
-        pieces: Pieces,
-        assembler: Assembler,
-        outbox: Outbox,
-        mappings: Mappings,
-        destination: Callable[[Header, int], NDArray[np.uint8] | None],
+        link_to: Callable[[bytes], PeerLink],
+        memory: BulkMemory,
         on_refused: Callable[[Refusal], None],
-        on_abandoned: Callable[[], None],
         on_heard: Callable[[bytes, int], None],
         routed: bool,
     ) -> None:
         self.socket = socket
         self._membership = membership
         self._traffic = traffic
-        self._link_of = link_of
-        self._seal_of = seal_of
-        self._pieces = pieces
-        self._assembler = assembler
-        self._outbox = outbox
-        self._mappings = mappings
-        self._destination = destination
+        self._link_to = link_to
+        self._memory = memory
         self._on_refused = on_refused
-        self._on_abandoned = on_abandoned
         self._on_heard = on_heard
         self._routed = routed
 
@@ -108,9 +106,9 @@ class DataChannel:
         if not payload.flags.c_contiguous:
             raise ValueError("a payload must be contiguous; numpy.ascontiguousarray makes it so")
         view = payload.reshape(-1).view(np.uint8)
-        if view.size >= IN_PLACE_FROM_BYTES and self._outbox.shares(peer):
+        if view.size >= IN_PLACE_FROM_BYTES and self._memory.outbox.shares(peer):
             head = self._head(header, meta=meta, num_bytes=view.size, form=Form.REFERENCE)
-            segment = self._outbox.to_segment(view)
+            segment = self._memory.outbox.to_segment(view)
             if segment is not None:
                 return self._send_reference(peer, head, segment, num_bytes=view.size)
         return self._send_pieces(peer, header, meta=meta, view=view)
@@ -129,13 +127,13 @@ class DataChannel:
 
     def _send_reference(self, peer: bytes, head: bytes, segment: Segment, *, num_bytes: int) -> Sending | None:
         body = encode_reference(Reference(serial=segment.serial, descriptor=segment.descriptor))
-        self._outbox.lend(segment, peer=peer)
+        self._memory.outbox.lend(segment, peer=peer)
         if not self._open_route(peer):
-            self._outbox.take_back(peer, segment.serial)
+            self._memory.outbox.take_back(peer, segment.serial)
             return None
         self.socket.send(head, zmq.SNDMORE)
         self.socket.send(body)
-        counted = self._traffic.of(self._link_of(peer))
+        counted = self._counted(peer)
         counted.sent_payload += num_bytes
         counted.sent_framing += _framing(len(head), len(body)) + len(body)
         return Sending(None)
@@ -143,15 +141,15 @@ class DataChannel:
     def _send_pieces(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None, view: NDArray[np.uint8]
     ) -> Sending | None:
-        seal = self._seal_of(peer)
-        pieces = self._pieces if seal is None else SEALED
+        link = self._link_to(peer)
+        seal, pieces = link.seal, link.pieces if link.seal is None else SEALED
         whole = IN_PLACE_FROM_BYTES <= view.size <= pieces.whole_bytes
         form, piece_bytes = (Form.WHOLE, view.size) if whole else (Form.PART, pieces.chunk_bytes)
         offsets = range(0, max(view.size, 1), piece_bytes)
         heads = [self._head(header, meta=meta, num_bytes=view.size, form=form, offset=at) for at in offsets]
-        staged = self._outbox.claim(view)
+        staged = self._memory.outbox.claim(view)
         tracker: zmq.MessageTracker | None = None
-        counted = self._traffic.of(self._link_of(peer))
+        counted = self._counted(peer)
         connected = True
         for offset, head in zip(offsets, heads, strict=True):
             connected = self._open_route(peer)
@@ -170,8 +168,11 @@ class DataChannel:
                 counted.sent_framing += _framing(len(sealed_head), sealed.size) + SEAL_BYTES
         sending = Sending(tracker)
         if staged is not None:
-            self._outbox.follow(staged, sending)
+            self._memory.outbox.follow(staged, sending)
         return sending if connected else None
+
+    def _counted(self, peer: bytes) -> LinkBytes:
+        return self._traffic.of(self._link_to(peer).link)
 
     def _open_route(self, peer: bytes) -> bool:
         """Begin a message; False when the peer is not connected."""
@@ -184,16 +185,17 @@ class DataChannel:
                 raise
         return True
 
-    def release(self, payload: NDArray[np.uint8]) -> bool:
-        """Give a payload that is read in place back to its sender; False when this is no such payload."""
-        lent = self._mappings.give_back(payload)
+    def release(self, payload: NDArray[np.uint8]) -> None:
+        """Take a received payload back, which must not be used any more: for its sender, or for the next message."""
+        lent = self._memory.mappings.give_back(payload)
         if lent is not None:
             self._free(*lent)
-        return lent is not None
+        else:
+            self._memory.pool.give_back(payload)
 
     def free_dropped(self) -> None:
         """Give back what was read in place and is no longer referred to."""
-        for peer, serial in self._mappings.take_dropped():
+        for peer, serial in self._memory.mappings.take_dropped():
             self._free(peer, serial)
 
     def _free(self, peer: bytes, serial: int) -> None:
@@ -221,9 +223,9 @@ class DataChannel:
 
     def _obey(self, message: Bulk) -> None:
         if message.header.kind == FREED:
-            self._outbox.take_back(message.peer, message.header.request)
+            self._memory.outbox.take_back(message.peer, message.header.request)
         elif message.header.kind == DATA_HELLO and message.meta.get("opens") is True:
-            self._outbox.allow(message.peer)
+            self._memory.outbox.allow(message.peer)
 
     def _receive_one(self) -> Bulk | None:
         peer = self.socket.recv(zmq.DONTWAIT) if self._routed else SERVER
@@ -231,13 +233,13 @@ class DataChannel:
         if not frame.more:
             raise WireError(Refusal.MALFORMED, "a chunk without a body")
         self._check_origin(peer, frame)
-        seal = self._seal_of(peer)
+        seal = self._link_to(peer).seal
         if seal is not None:
             try:
                 return self._receive_part(peer, frame, seal.open_head(frame.buffer), seal=seal)
             except WireError as error:
                 if error.reason is Refusal.SEAL:
-                    self._assembler.drop(peer)
+                    self._memory.assembler.drop(peer)
                     end_connection(_descriptor(frame))
                 raise
         form = form_of(frame.buffer)
@@ -260,8 +262,8 @@ class DataChannel:
         chunk = decode_chunk(head, job=self._membership.job, generation=self._membership.generation)
         if chunk.offset == 0:
             self._on_heard(peer, _descriptor(frame))
-        place = self._assembler.place(peer, chunk)
-        counted = self._traffic.of(self._link_of(peer))
+        place = self._memory.assembler.place(peer, chunk)
+        counted = self._counted(peer)
         if place is None:
             counted.received_framing += len(frame) + zmtp_bytes(len(frame), encrypted=False)
             self._skip_rest()
@@ -274,16 +276,16 @@ class DataChannel:
             counted.received_framing += _framing(len(frame), num_bytes)
         counted.received_payload += num_bytes
         if self.socket.rcvmore:
-            self._assembler.refuse(peer, chunk.header)
+            self._memory.assembler.refuse(peer, chunk.header)
             raise WireError(Refusal.MALFORMED, "a chunk with more than one body")
-        return self._assembler.commit(peer, num_bytes)
+        return self._memory.assembler.commit(peer, num_bytes)
 
     def _receive_sealed(self, peer: bytes, chunk: Chunk, seal: Seal, *, place: NDArray[np.uint8]) -> int:
         body = self.socket.recv(copy=False)
         try:
             return seal.open_body(body.buffer, into=place).size
         except WireError:
-            self._assembler.refuse(peer, chunk.header)
+            self._memory.assembler.refuse(peer, chunk.header)
             raise
 
     def _receive_whole(self, peer: bytes, frame: zmq.Frame) -> Bulk:
@@ -291,41 +293,33 @@ class DataChannel:
         body = self.socket.recv(copy=False)
         if len(body) != chunk.total_bytes or body.more:
             raise WireError(Refusal.MALFORMED, f"a body of {len(body)} bytes where {chunk.total_bytes} are due")
-        counted = self._traffic.of(self._link_of(peer))
+        counted = self._counted(peer)
         counted.received_payload += len(body)
         counted.received_framing += _framing(len(frame), len(body))
-        return self._delivered(peer, chunk, np.frombuffer(body.buffer, dtype=np.uint8))
+        payload = np.frombuffer(body.buffer, dtype=np.uint8)
+        return Bulk(peer=peer, header=chunk.header, meta=chunk.meta, payload=payload)
 
     def _receive_reference(self, peer: bytes, frame: zmq.Frame, reference: Reference) -> Bulk | None:
         chunk = self._begin(peer, frame)
         if self.socket.rcvmore:
             raise WireError(Refusal.MALFORMED, "a reference with more than one body")
         try:
-            payload = self._mappings.open(peer, reference, num_bytes=chunk.total_bytes)
+            payload = self._memory.mappings.open(peer, reference, num_bytes=chunk.total_bytes)
         except OSError:
-            self._on_abandoned()
+            self._memory.assembler.abandon()  # the peer was gone before it could be opened
             return None
-        counted = self._traffic.of(self._link_of(peer))
+        counted = self._counted(peer)
         counted.received_payload += chunk.total_bytes
         counted.received_framing += _framing(len(frame), REFERENCE_BYTES) + REFERENCE_BYTES
-        return self._delivered(peer, chunk, payload)
+        return Bulk(peer=peer, header=chunk.header, meta=chunk.meta, payload=payload)
 
     def _begin(self, peer: bytes, frame: zmq.Frame) -> Chunk:
         """Accept the head of a message that is one chunk."""
         chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
         self._on_heard(peer, _descriptor(frame))
-        self._assembler.drop(peer)
-        self._assembler.check_size(chunk.total_bytes)
+        self._memory.assembler.drop(peer)
+        self._memory.assembler.check_size(chunk.total_bytes)
         return chunk
-
-    def _delivered(self, peer: bytes, chunk: Chunk, payload: NDArray[np.uint8]) -> Bulk:
-        """Return the message, with its payload where it lies, or where the receiver wants it."""
-        into = self._destination(chunk.header, chunk.total_bytes)
-        if into is not None:
-            np.copyto(into, payload)
-            self.release(payload)
-            payload = into
-        return Bulk(peer=peer, header=chunk.header, meta=chunk.meta, payload=payload)
 
     def _check_origin(self, peer: bytes, frame: zmq.Frame) -> None:
         if self._routed and frame.get("User-Id") != peer.decode(errors="replace"):

@@ -144,10 +144,6 @@ class Tickets:
         self._tickets[identity] = ticket.encode()
         return ticket
 
-    def revoke(self, identity: bytes) -> None:
-        """End the ticket of ``identity``, if it has one."""
-        self._tickets.pop(identity, None)
-
     def take(self, identity: bytes, ticket: bytes) -> bool:
         """Tell whether this is the current ticket of ``identity``, and end it: others may have read it on its way."""
         expected = self._tickets.get(identity)

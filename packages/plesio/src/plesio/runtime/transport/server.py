@@ -5,6 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,25 +15,21 @@ import zmq
 from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
-from plesio.core.records import to_values
-from plesio.runtime.transport.assembly import Assembler, BufferPool
+from plesio.runtime.transport.bulk_memory import BulkMemory
 from plesio.runtime.transport.channels import (
     HELLO,
     WELCOME,
     ControlChannel,
     Membership,
 )
-from plesio.runtime.transport.data_channel import DataChannel
-from plesio.runtime.transport.mappings import Mappings
-from plesio.runtime.transport.outbox import Outbox, Sending
+from plesio.runtime.transport.data_channel import DataChannel, PeerLink
+from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.seal import Seal, new_seal_key
 from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
-from plesio.runtime.transport.segments import MemoryOffer, make_pool
 from plesio.runtime.transport.sockets import (
     PLAIN,
     SEALED,
     Context,
-    Link,
     Pieces,
     Socket,
     Traffic,
@@ -63,14 +60,11 @@ class ServerEndpoint:
         host: Address to listen on, and the one workers are told.
         ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
             use; None for tcp alone. The socket's file is removed on close.
-        control_port: Port of the control channel; 0 for any free one.
-        data_port: Port of the data channel; 0 for any free one.
         max_bulk_bytes: Largest bulk payload that is accepted.
-        generation: Of the membership; see `generation`.
         encrypt: Whether bulk data are encrypted between hosts; a client can ask for it all the same.
 
     Raises:
-        TransportError: A port is taken, ``host`` is not of this machine, or ``ipc_dir`` cannot be used.
+        TransportError: ``host`` is not of this machine, or ``ipc_dir`` cannot be used.
     """
 
     def __init__(
@@ -82,45 +76,32 @@ class ServerEndpoint:
         host: str,
         ipc_dir: Path | None,
         max_bulk_bytes: int,
-        control_port: int = 0,
-        data_port: int = 0,
-        generation: int = 0,
         encrypt: bool = True,
     ) -> None:
         keep_received_memory()
         self.refused: Counter[Refusal] = Counter()
         """Connections and messages turned away, by reason."""
-        self.num_abandoned = 0
-        """Bulk messages that began and will never be complete, because their sender was cut off."""
         self.traffic = Traffic()
         """Bytes sent and received, by class of link."""
         self.peers: set[bytes] = set()
         """Identities whose control connections are open."""
-        self._membership = Membership(job=job_digest(job), generation=generation)
+        self._membership = Membership(job=job_digest(job), generation=0)
         self._tickets = Tickets()
-        self._links: dict[bytes, Link] = {}
-        self._seals: dict[bytes, Seal] = {}
         self._encrypt = encrypt
-        self._pieces = SEALED if encrypt else PLAIN
-        self._pool = BufferPool(max_free_bytes=4 * max_bulk_bytes)
-        self._assembler = Assembler(
-            max_bytes=max_bulk_bytes, allocate=lambda _, num_bytes: self._pool.take(num_bytes), discard=self._abandon
-        )
-        segments = make_pool(max_free_bytes=4 * max_bulk_bytes) if ipc_dir is not None else None
-        self._outbox = Outbox(segments=segments, max_free_bytes=4 * max_bulk_bytes)
-        self._mappings = Mappings(max_bytes=max_bulk_bytes)
+        self._no_link = PeerLink(link="tcp", pieces=SEALED if encrypt else PLAIN)
+        """Link to a peer that has not announced any."""
+        self._links: dict[bytes, PeerLink] = {}
+        self._memory = BulkMemory(max_bytes=max_bulk_bytes, shared=ipc_dir is not None)
         # A context of its own, because a context holds one ZAP handler, and a process may hold several servers.
         self._context: Context = zmq.Context()
         self._ipc_path: Path | None = None
         try:
             self._open_sockets(keys, names=names)
-            self.addresses = self._bind(
-                job=job, keys=keys, host=host, ipc_dir=ipc_dir, control_port=control_port, data_port=data_port
-            )
+            self.addresses = self._bind(job=job, keys=keys, host=host, ipc_dir=ipc_dir)
             """Addresses and keys by which a worker connects: texts, to be published as they are."""
         except BaseException:
             self._context.destroy(linger=0)
-            self._outbox.close()
+            self._memory.close()
             raise
 
     def _open_sockets(self, keys: JobKeys, *, names: Names) -> None:
@@ -130,7 +111,7 @@ class ServerEndpoint:
             tickets=self._tickets,
             on_refused=self._note_denied,
         )
-        control, data = self._router(pieces=None), self._router(pieces=self._pieces)
+        control, data = self._router(pieces=None), self._router(pieces=self._no_link.pieces)
         control.curve_server = True
         control.curve_secretkey = keys.server.secret
         control.zap_domain = CONTROL_DOMAIN
@@ -151,15 +132,9 @@ class ServerEndpoint:
             data,
             membership=self._membership,
             traffic=self.traffic,
-            link_of=lambda peer: self._links.get(peer, "tcp"),
-            seal_of=self._seals.get,
-            pieces=self._pieces,
-            assembler=self._assembler,
-            outbox=self._outbox,
-            mappings=self._mappings,
-            destination=lambda *_: None,
+            link_to=lambda peer: self._links.get(peer, self._no_link),
+            memory=self._memory,
             on_refused=self._note_refused,
-            on_abandoned=self._note_abandoned,
             on_heard=self._data_watch.note_heard,
             routed=True,
         )
@@ -174,11 +149,8 @@ class ServerEndpoint:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a worker that comes back takes its identity over
         return socket
 
-    def _bind(
-        self, *, job: str, keys: JobKeys, host: str, ipc_dir: Path | None, control_port: int, data_port: int
-    ) -> dict[str, str]:
-        control_port = bind(self._control.socket, host=host, port=control_port)
-        data_port = bind(self._data.socket, host=host, port=data_port)
+    def _bind(self, *, job: str, keys: JobKeys, host: str, ipc_dir: Path | None) -> dict[str, str]:
+        control_port, data_port = bind(self._control.socket, host=host), bind(self._data.socket, host=host)
         if ipc_dir is not None:
             self._ipc_path = self._bind_ipc(ipc_dir / f"{data_port}.sock")
         return keys.sealed(
@@ -247,10 +219,11 @@ class ServerEndpoint:
         incoming += bulks
         if all_control_read and all_data_read:
             for peer in self._data_watch.take_gone(num_ended=num_data_ended):
-                self._assembler.drop(peer)
+                self._memory.assembler.drop(peer)
             for peer in self._control_watch.take_gone(num_ended=num_control_ended):
-                self._unshare(peer)
-                self._seals.pop(peer, None)
+                self._memory.forget(peer)
+                if peer in self._links:
+                    self._links[peer] = replace(self._links[peer], seal=None)
                 self.peers.discard(peer)
                 incoming.append(Gone(peer=peer))
             self._control_watch.thin_out()
@@ -263,31 +236,32 @@ class ServerEndpoint:
         welcome: dict[str, Any] = {"generation": self.generation, "encrypt": self._encrypt}
         link = control.body.get("data")
         if link in ("ipc", "tcp"):
-            self._links[control.peer] = link
-            self._unshare(control.peer)
-            self._seals.pop(control.peer, None)
+            self._memory.forget(control.peer)
+            seal: Seal | None = None
             if link == "tcp" and (self._encrypt or control.body.get("encrypt") is not False):
                 welcome["seal"] = new_seal_key()
-                self._seals[control.peer] = Seal(welcome["seal"], at_server=True)
+                seal = Seal(welcome["seal"], at_server=True)
+            self._links[control.peer] = replace(self._no_link, link=link, seal=seal)
             welcome["ticket"] = self._tickets.issue(control.peer)
-            if link == "ipc" and self._outbox.segments is not None:
-                welcome["memory"] = to_values(self._outbox.segments.offer)
-                welcome["opens"] = self._mappings.admit(control.peer, MemoryOffer.read(control.body.get("memory")))
+            if link == "ipc" and (offer := self._memory.offer) is not None:
+                welcome["memory"] = offer
+                welcome["opens"] = self._memory.admit(control.peer, control.body.get("memory"))
         self._control.send(control.peer, WELCOME, welcome)
         return True
 
-    def _unshare(self, peer: bytes) -> None:
-        self._mappings.forget(peer)
-        self._outbox.forget(peer)
-
     def shares_memory(self, peer: bytes) -> bool:
         """Tell whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
-        return self._outbox.shares(peer)
+        return self._memory.outbox.shares(peer)
 
     @property
     def num_unshared(self) -> int:
         """Payloads that did not, because this machine had no memory for one more segment."""
-        return self._outbox.num_unshared
+        return self._memory.outbox.num_unshared
+
+    @property
+    def num_abandoned(self) -> int:
+        """Bulk messages that began and will never be complete, because their sender was cut off."""
+        return self._memory.assembler.num_abandoned
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; returns False when the peer is not connected.
@@ -306,7 +280,7 @@ class ServerEndpoint:
             peer: Identity of the receiver.
             header: Its generation should be this endpoint's.
             meta: A JSON object beside the payload.
-            payload: A contiguous array. It must not change before `Sending.done`; see `send_copy`. Copied once when it
+            payload: A contiguous array. It must not change before `Sending.done`. Copied once when it
                 goes through shared memory, and not at all otherwise. An array from `stage`, or the beginning of one, is
                 never copied, and must not be used any more.
 
@@ -315,42 +289,17 @@ class ServerEndpoint:
         """
         return self._data.send(peer, header, meta=meta, payload=payload)
 
-    def send_copy(
-        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any]
-    ) -> bool:
-        """Send a staged copy, like `send`: ``payload`` may change as soon as this returns.
-
-        Returns:
-            False when the peer is not connected.
-        """
-        copy = self.stage(payload.nbytes)
-        np.copyto(copy.view(payload.dtype).reshape(payload.shape), payload)
-        return self._data.send(peer, header, meta=meta, payload=copy) is not None
-
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return a contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
 
         It is memory that peers on this host can read in place where there are any, and used again later. Each one is to
         be sent, once and to one peer; then it belongs to the endpoint again.
         """
-        return self._outbox.stage(num_bytes)
+        return self._memory.outbox.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
-        if not self._data.release(bulk.payload):
-            self._pool.give_back(bulk.payload)
-
-    def revoke(self, peer: bytes) -> None:
-        """Let no new data connection of this peer in; it needs a new ticket first."""
-        self._tickets.revoke(peer)
-        self._links.pop(peer, None)
-
-    def _note_abandoned(self) -> None:
-        self.num_abandoned += 1
-
-    def _abandon(self, _: Header, payload: NDArray[np.uint8]) -> None:
-        self.num_abandoned += 1
-        self._pool.give_back(payload)
+        self._data.release(bulk.payload)
 
     def _note_refused(self, reason: Refusal) -> None:
         self.refused[reason] += 1
@@ -370,8 +319,7 @@ class ServerEndpoint:
         self._control_watch.close()
         self._data_watch.close()
         self._context.destroy(linger=0)
-        self._mappings.close()
-        self._outbox.close()
+        self._memory.close()
         if self._ipc_path is not None:
             self._ipc_path.unlink(missing_ok=True)
 

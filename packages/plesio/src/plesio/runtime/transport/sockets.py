@@ -1,7 +1,6 @@
 """ZeroMQ sockets as this transport sets them up, the test for one host, and the bytes on the wire."""
 
 import contextlib
-import errno
 import functools
 import os
 import socket as tcp
@@ -126,20 +125,16 @@ def keep_received_memory() -> None:
     np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
-def bind(socket: Socket, *, host: str, port: int) -> int:
-    """Bind to ``host:port``, or to any free port when ``port`` is 0; returns the port.
+def bind(socket: Socket, *, host: str) -> int:
+    """Bind to any free port of ``host``, and return it.
 
     Raises:
-        TransportError: The port is taken, or ``host`` is not an address of this machine.
+        TransportError: ``host`` is not an address of this machine.
     """
     try:
-        socket.bind(f"tcp://{host}:{port or '*'}")
+        socket.bind(f"tcp://{host}:*")
     except zmq.ZMQError as error:
-        if error.errno == errno.EADDRINUSE:
-            text = f"port {port} of {host} is in use; choose another, or 0 for any free one"
-        else:
-            text = f'cannot listen on "{host}" port {port} ({error}); give an address of this machine'
-        raise TransportError(text) from error
+        raise TransportError(f'cannot listen on "{host}" ({error}); give an address of this machine') from error
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return int(endpoint.rsplit(b":", 1)[1].rstrip(b"\0"))
