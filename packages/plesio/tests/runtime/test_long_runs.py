@@ -13,9 +13,10 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.results import Environment
 from plesio.core.trace import BLOCK_STEPS, WHOLE_STEPS, TraceWriter, read_trace
 from plesio.policies import Arrived, log_writer, parse_policy, read_log, verify
-from plesio.protocol.figures import Report, RunInfo
+from plesio.protocol.effects import ApplyOrder
+from plesio.protocol.figures import Report
 from plesio.protocol.plans import PlanFigures
-from plesio.protocol.to_server import Heartbeat, Join, PartArrived
+from plesio.protocol.to_server import Heartbeat, PartArrived
 from plesio.runtime.coordinator import loss_curve, worker_figures
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.coordinator.loss_curve import LossCurve
@@ -23,6 +24,7 @@ from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.worker import meter as meter_module
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.timeline import WorkerTimeline
+from support.coordinated_run import join_of
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 MOST_BINS = 50
@@ -60,13 +62,9 @@ def growth(step: Callable[[int], None]) -> int:
 
 
 def begun(policy: str, folder: Path) -> Coordinator:
-    chosen = parse_policy(policy)
-    coordinator = Coordinator(
-        chosen, info=RunInfo(), expected=range(2), num_servers=1 if chosen.exchange == "store" else 0, folder=folder
-    )
+    join = join_of(policy, num_workers=2, num_servers=parse_policy(policy).exchange == "store", elastic=False)
+    coordinator = Coordinator(join, folder=folder)
     for worker in (0, 1):
-        join = Join(policy=chosen.spec, info=RunInfo(), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
-                    layout="", rack=0, environment=ENVIRONMENT)  # fmt: skip
         coordinator.handle(join, worker=worker, now_s=0.0)
     return coordinator
 
@@ -77,19 +75,22 @@ def begun(policy: str, folder: Path) -> Coordinator:
 def test_the_server_of_a_store_keeps_nothing_of_an_update(tmp_path: Path, policy: str) -> None:
     coordinator = begun(policy, tmp_path)
 
+    version = 0
+
     def step(clock: int) -> None:
+        nonlocal version
         now_s = clock * 0.01
         for worker in (0, 1):
-            event = Arrived(worker=worker, clock=clock, base_version=coordinator.ledger.version)
-            coordinator.handle(
-                PartArrived(event=event, num_samples=1, finished=(), server=0), worker=worker, now_s=now_s
+            part = PartArrived(
+                event=Arrived(worker=worker, clock=clock, base_version=version), num_samples=1, finished=(), server=0
             )
+            for effect in coordinator.handle(part, worker=worker, now_s=now_s):
+                version = effect.version if isinstance(effect, ApplyOrder) else version
             report = Report(clock=clock, steps=clock, samples=clock, losses=[(clock, now_s, 1.0 / clock)])
             coordinator.handle(Heartbeat(report=report), worker=worker, now_s=now_s)
 
     assert growth(step) < MOST_BYTES
-    coordinator.trace.close()
-    coordinator.log.close()
+    coordinator.logs.close()
     log = read_log(tmp_path / "events.jsonl")
     assert len(log.entries) == 2 + 2 * (FULL + MORE)
     assert verify(log) is None
@@ -106,8 +107,7 @@ def test_the_server_of_a_collective_keeps_nothing_of_a_step_whoever_is_lost(tmp_
             coordinator.handle(Heartbeat(report=report), worker=worker, now_s=clock * 0.01)
 
     assert growth(step) < MOST_BYTES
-    coordinator.trace.close()
-    coordinator.log.close()
+    coordinator.logs.close()
 
 
 def test_a_worker_keeps_nothing_of_a_step(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from plesio.core.results import Environment, RunResult
 from plesio.policies import Arrived, parse_policy
 from plesio.protocol.effects import ApplyOrder, Effect, Order, Tell
@@ -21,10 +23,16 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Lease
 from plesio.runtime.coordinator.coordinator import Coordinator
 
-__all__ = ["FIGURES", "Run"]
+__all__ = ["FIGURES", "Run", "join_of"]
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
+
+
+def join_of(policy: str, **settings: Any) -> Join:
+    """Make the message with which workers join a run under this policy."""
+    usual = {"info": RunInfo(), "num_servers": 0, "snapshot_every": None, "folder": None, "layout": "", "rack": 0}
+    return Join(policy=parse_policy(policy).spec, environment=ENVIRONMENT, **{**usual, **settings})
 
 
 class Run:
@@ -39,15 +47,14 @@ class Run:
         snapshot_every: int | None = None,
         folder: Path | None = None,
     ) -> None:
-        chosen = parse_policy(policy)
-        self.coordinator = Coordinator(
-            chosen,
-            info=RunInfo(),
-            expected=range(workers),
-            num_servers=servers if chosen.exchange == "store" else 0,
+        self._join = join_of(
+            policy,
+            num_workers=workers,
+            num_servers=servers if parse_policy(policy).exchange == "store" else 0,
             snapshot_every=snapshot_every,
-            folder=folder,
+            elastic=False,
         )
+        self.coordinator = Coordinator(self._join, folder=folder)
         self.now_s = 0.0
         self.orders: list[Order] = []
         self.told: dict[int, list[Message]] = {}
@@ -69,18 +76,7 @@ class Run:
         return effects
 
     def join(self, worker: int, *, rack: int = 0, layout: str = "") -> list[Effect]:
-        join = Join(
-            policy=self.coordinator.policy.spec,
-            info=RunInfo(),
-            num_workers=len(self.coordinator.expected),
-            num_servers=0,
-            snapshot_every=None,
-            folder=None,
-            layout=layout,
-            rack=rack,
-            environment=ENVIRONMENT,
-        )
-        return self.say(worker, join)
+        return self.say(worker, replace(self._join, layout=layout, rack=rack))
 
     def beat(self, worker: int, **figures: Any) -> list[Effect]:
         return self.say(worker, Heartbeat(report=Report(**figures)))
@@ -89,13 +85,13 @@ class Run:
         return self.say(worker, Goodbye(status=status, error=error, report=Report()))
 
     def start(self) -> "Run":
-        for worker in self.coordinator.expected:
+        for worker in range(self._join.num_workers):
             self.join(worker)
         return self
 
     def start_racks(self, *racks: int) -> "Run":
         """Start with each worker in its rack."""
-        for worker in self.coordinator.expected:
+        for worker in range(self._join.num_workers):
             self.join(worker, rack=racks[worker])
         return self
 

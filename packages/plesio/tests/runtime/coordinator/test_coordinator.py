@@ -52,7 +52,7 @@ def test_update_counts_when_the_last_server_has_its_part():
     assert run.applied() == []
     run.arrive(0, 1, server=1)
     assert run.applied() == [((0, 1),)]
-    assert run.coordinator.ledger.applied_samples == 2
+    assert run.coordinator.ledger.samples.applied == 2
 
 
 def test_lost_worker_loses_the_updates_that_are_not_whole_and_keeps_the_others():
@@ -106,7 +106,7 @@ def test_samples_of_a_late_update_go_to_others_and_are_not_counted():
     run.arrive(2, 1, finished=((0, blocks[2].id, 2),))
     assert DropOrder(worker=2, clock=1) in run.orders
     assert run.told[2][-1] == UpdateRefused(clock=1, reason=RefuseReason.LATE, num_returned=2)
-    assert run.coordinator.ledger.applied_samples == run.result.samples == 4
+    assert run.coordinator.ledger.samples.applied == run.result.samples == 4
     again = run.block(0)
     assert (again.start, again.stop) == (blocks[2].start, blocks[2].stop)
     run.arrive(0, 2, base_version=1, finished=((0, again.id, 2),))
@@ -117,14 +117,13 @@ def test_samples_of_a_late_update_go_to_others_and_are_not_counted():
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):
     run = Run("hier:bsp/ssp:2", workers=5, folder=tmp_path).start_racks(0, 0, 0, 7, 7)
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5
-    run.coordinator.trace.close()
-    run.coordinator.log.close()
+    run.coordinator.logs.close()
     joined = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
     run.arrive(3, 1, samples=2, finished=((0, 0, 4),))
     [apply] = [order for order in run.orders if isinstance(order, ApplyOrder)]
     assert (apply.weight, apply.num_workers, apply.num_live) == (2 / 5, (2,), 5)
-    assert run.coordinator.ledger.applied_samples == 4
+    assert run.coordinator.ledger.samples.applied == 4
 
 
 @pytest.mark.parametrize("lost", [3, 4])
@@ -248,8 +247,7 @@ def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are(tmp_pat
     [answer] = [message for message in run.told[0] if isinstance(message, Lease)][-1:]
     assert answer.block is not None
     assert answer.clock == 5
-    run.coordinator.trace.close()
-    run.coordinator.log.close()
+    run.coordinator.logs.close()
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
@@ -354,7 +352,7 @@ def test_the_result_says_that_the_one_which_was_to_evaluate_is_lost():
     run.say(1, Leave())
     run.say(0, Leave())
     run.do("lose", 0)
-    assert run.coordinator.ledger.fallbacks == [
+    assert run.coordinator.ledger.fallbacks.lines == [
         "nobody has evaluated the final parameters: worker 0 was lost while it evaluated, when the others had left"
     ]
 

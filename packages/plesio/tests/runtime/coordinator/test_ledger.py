@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_totals_are_over_workers_and_bytes_over_servers_too():
     records = ledger()
     records.report(0, Report(steps=2, samples=8, elapsed_s=2.0, bytes_sent={"ipc": 10, "collective": 1}))
     records.report(1, Report(steps=3, samples=12, elapsed_s=4.0, bytes_sent={"ipc": 5}))
-    records.server_bytes.update({"ipc": 100, "tcp": 7})
+    records.servers.enter(sent=Counter(ipc=100, tcp=7), refused=Counter(), cross_rack_bytes=0)
     result = records.result(status="finished")
     assert (result.steps, result.samples, result.wall_s, result.samples_per_s) == (5, 20, 4.0, 5.0)
     assert result.bytes_sent == {"ipc": 115, "tcp": 7, "collective": 1}
@@ -114,7 +115,7 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_reached_it(
     records = ledger(metric_goal=goal, target=target)
     metrics = enumerate((0.5, 0.9, 0.7), start=1)
     points = [Evaluation(samples=8 * at, at_s=float(at), metric=metric) for at, metric in metrics]
-    records.evaluated(points, parameters_sha256=None)
+    records.metric.enter(points)
     result = records.result(status="finished")
     assert result.time_to_target_s == reached_s
     assert result.final_metric == 0.7

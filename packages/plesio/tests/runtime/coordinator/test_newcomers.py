@@ -3,26 +3,24 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from plesio.core.results import Environment
 from plesio.policies import parse_policy
 from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.positions import Position
 from plesio.protocol.to_server import Cut, FromWorker, Holding, Join, Leave, SaveRequest, Saving
 from plesio.protocol.to_worker import Failed, Hold, MayLeave, Regroup, Regrouping, Start, Stop
 from plesio.runtime.coordinator.coordinator import Coordinator
+from support import coordinated_run
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 NUM_WORKERS = 3
 
 
-def join_of(policy: str, *, rack: int = 0, elastic: bool = True, layout: str = "") -> Join:
-    return Join(policy=policy, info=RunInfo(), num_workers=NUM_WORKERS, num_servers=0, snapshot_every=None, folder=None,
-                layout=layout, rack=rack, environment=ENVIRONMENT, elastic=elastic)  # fmt: skip
+def join_of(policy: str, **settings: Any) -> Join:
+    return coordinated_run.join_of(policy, **{"num_workers": NUM_WORKERS, **settings})
 
 
 def position(clock: int) -> Position:
@@ -33,10 +31,8 @@ class Run:
     """A coordinator whose workers have joined; ``told`` is the news of the last call, by worker."""
 
     def __init__(self, policy: str = "bsp", *, elastic: bool = True) -> None:
-        self.coordinator = Coordinator(
-            parse_policy(policy), info=RunInfo(), expected=range(NUM_WORKERS), num_servers=0, elastic=elastic
-        )
-        self.policy = self.coordinator.policy.spec
+        self.policy = parse_policy(policy).spec
+        self.coordinator = Coordinator(join_of(self.policy, elastic=elastic))
         self.told: dict[int, list[Message]] = {}
         for worker in range(NUM_WORKERS):
             self.say(worker, join_of(self.policy, elastic=elastic))
@@ -132,7 +128,7 @@ def test_who_cannot_join_is_told_so_and_nobody_is_disturbed(policy: str, worker:
 
 
 def test_one_that_comes_before_the_run_has_begun_joins_it_then() -> None:
-    coordinator = Coordinator(parse_policy("bsp"), info=RunInfo(), expected=(0, 1), num_servers=0, elastic=True)
+    coordinator = Coordinator(join_of("bsp", num_workers=2))
     for worker in (2, 0):
         assert coordinator.handle(join_of("bsp"), worker=worker, now_s=0.0) == []
     effects = coordinator.handle(join_of("bsp"), worker=1, now_s=0.0)
@@ -141,10 +137,8 @@ def test_one_that_comes_before_the_run_has_begun_joins_it_then() -> None:
 
 def test_one_that_comes_before_a_run_that_cannot_begin_is_sent_away() -> None:
     saving = Saving(every_steps=5)
-    coordinator = Coordinator(
-        parse_policy("bsp"), info=RunInfo(), expected=range(3), num_servers=0, elastic=True, saving=saving
-    )
-    join = replace(join_of("bsp"), saving=saving)
+    join = join_of("bsp", num_workers=3, saving=saving)
+    coordinator = Coordinator(join)
     for worker in (3, 0, 1):
         coordinator.handle(join, worker=worker, now_s=0.0)
     told = [one for one in coordinator.lose(0, now_s=1.0) if isinstance(one, Tell) and isinstance(one.message, Failed)]

@@ -8,9 +8,9 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from plesio.core.results import Environment
-from plesio.policies import LeaveReason, Left, Resumed, Reviewed, parse_policy, read_log
+from plesio.policies import LeaveReason, Left, Resumed, Reviewed, read_log
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.figures import Report, RunInfo, Within
+from plesio.protocol.figures import Report, Within
 from plesio.protocol.message import Message, encode
 from plesio.protocol.plans import Remainder, Span
 from plesio.protocol.positions import Position
@@ -19,6 +19,7 @@ from plesio.protocol.to_worker import Entered, Expelled, Lost, MayLeave, Regroup
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.worker.loading import SynchronousBatches
 from plesio.runtime.worker.rounds import RoundRecords
+from support.coordinated_run import join_of
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 
@@ -29,14 +30,10 @@ class Run:
     def __init__(
         self, policy: str = "bsp", *, workers: int = 4, elastic: bool = True, folder: Path | None = None
     ) -> None:
-        self.coordinator = Coordinator(
-            parse_policy(policy), info=RunInfo(), expected=range(workers), num_servers=0, elastic=elastic, folder=folder
-        )
+        join = join_of(policy, num_workers=workers, elastic=elastic)
+        self.coordinator = Coordinator(join, folder=folder)
         self.told: dict[int, list[Message]] = {}
         for worker in range(workers):
-            join = Join(policy=self.coordinator.policy.spec, info=RunInfo(), num_workers=workers, num_servers=0,
-                        snapshot_every=None, folder=None, layout="", rack=0, environment=ENVIRONMENT,
-                        elastic=elastic)  # fmt: skip
             self.say(worker, join)
 
     def _keep(self, effects: list[Effect]) -> None:
@@ -201,8 +198,7 @@ def test_a_policy_that_changes_is_steered_anew_and_the_log_knows(tmp_path: Path)
         run.cut(worker, clock=4)
     steer = run.heard(Regroup)[1].steer
     assert (steer.clock, steer.policy, steer.next_clock) == (4, "bsp", 9)
-    run.coordinator.trace.close()
-    run.coordinator.log.close()
+    run.coordinator.logs.close()
     events = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert events[-2:] == [Left(worker=0, reason=LeaveReason.REPLACED), Resumed(clock=4)]
 
@@ -253,9 +249,9 @@ def test_the_others_go_on_without_a_worker_that_ended_its_loop_a_lease_ago() -> 
     run.cut(2, clock=10)
     assert {worker: one.members for worker, one in run.heard(Regroup).items()} == {1: (1, 2), 2: (1, 2)}
     ledger = run.coordinator.ledger
-    assert not ledger.fallbacks, "nobody has trained on yet"
+    assert not ledger.fallbacks.lines, "nobody has trained on yet"
     beat(run, 1, clock=11, at_s=3.7)
-    [line] = ledger.fallbacks
+    [line] = ledger.fallbacks.lines
     assert "worker 0 ended its loop after 10 steps and the others went on without it" in line
     assert "the final parameters are worker 1's" in line
     run.say(2, Leave())

@@ -3,9 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from plesio.policies import parse_policy
 from plesio.protocol.effects import EndRun
-from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message, kind_of
 from plesio.protocol.to_server import Ended
 from plesio.protocol.to_worker import Expelled, RunEnded
@@ -15,6 +13,7 @@ from plesio.runtime.server.run_end import RunEnd
 from plesio.runtime.server.server_traffic import ServerTraffic
 from plesio.runtime.server.shard_server import ShardServer
 from plesio.testing import FakeClock
+from support.coordinated_run import join_of
 from support.endpoints import KeepingEndpoint
 
 KINDS = {kind_of(message): message for message in (EndRun, Expelled, RunEnded)}
@@ -45,7 +44,7 @@ class Job:
 
 
 def coordinator() -> Coordinator:
-    return Coordinator(parse_policy("asp"), info=RunInfo(), expected=[0], num_servers=1)
+    return Coordinator(join_of("asp", num_workers=1, num_servers=1))
 
 
 def test_a_run_of_one_server_is_over_at_once():

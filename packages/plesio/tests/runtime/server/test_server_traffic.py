@@ -26,7 +26,7 @@ def test_a_run_has_what_came_since_it_began():
     assert traffic.own() == Ended(sent={"ipc": 3, "tcp": 5}, refused={str(Refusal.MALFORMED): 1})
     ledger = make_ledger()
     traffic.enter(ledger)
-    assert ledger.cross_rack_bytes == 40
+    assert ledger.servers.cross_rack_bytes == 40
 
 
 def test_the_servers_are_added_up_and_the_next_run_begins_with_none_of_it():
@@ -37,7 +37,7 @@ def test_the_servers_are_added_up_and_the_next_run_begins_with_none_of_it():
     traffic.add(Ended(sent={"tcp": 1, "ipc": 2}, refused={}))
     ledger = make_ledger()
     traffic.enter(ledger)
-    assert (ledger.server_bytes, ledger.refused_peers) == (Counter(tcp=16, ipc=2), Counter(key=1))
+    assert (ledger.servers.bytes_sent, ledger.servers.refused) == (Counter(tcp=16, ipc=2), Counter(key=1))
     traffic.begin_run()
     traffic.enter(ledger)
-    assert (ledger.server_bytes, ledger.refused_peers) == (Counter(), Counter())
+    assert (ledger.servers.bytes_sent, ledger.servers.refused) == (Counter(), Counter())

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from plesio.policies import RefuseReason, parse_policy
 from plesio.protocol.effects import DropOrder, Effect, Order, Tell
-from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, Remainder
 from plesio.protocol.positions import leader_of
-from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, Saving, Standing
+from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, Standing
 from plesio.protocol.to_worker import Entered, Expelled, Lease, Lost, Regroup, Start, Turn, UpdateRefused
 from plesio.runtime.coordinator.coordinator import Coordinator
 from support.schedules.moves import Move, Setting
@@ -59,17 +58,10 @@ class Schedule:
         self.num_stages = 0
         self.num_heard = 0
         """Messages that the coordinator was handed."""
-        self.coordinator = Coordinator(
-            self.policy,
-            info=RunInfo(),
-            expected=range(len(setting.racks)),
-            num_servers=setting.num_servers if self.policy.pushes is not None else 0,
-            elastic=setting.elastic,
-            saving=None if setting.save_every is None else Saving(every_steps=setting.save_every),
-        )
         self.servers = [Server() for _ in range(setting.num_servers)]
         self._orders: list[deque[Order | None]] = [deque() for _ in self.servers]
         self.workers = {number: Worker(number, self, late=False, script=live) for number in range(len(setting.racks))}
+        self.coordinator = Coordinator(self.workers[0].join())
         self._began = False
         self._joined: set[int] = set()
         self._losses: set[int] = set()

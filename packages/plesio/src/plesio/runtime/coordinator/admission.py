@@ -23,36 +23,31 @@ class Admission:
     """Lets the workers of one run in.
 
     Args:
+        first: The first worker's message, with which all others must agree.
+        policy: The run's.
         members: The workers of the run.
         newcomers: Workers that wait to join a collective.
         checkpoints: Where a run that is resumed begins.
         ledger: Told how the run begins, or that it fails.
-        policy: The run's.
-        expected: Ranks that must join before the run starts.
-        alike: Digest of the model's tensors, and the optimizer's settings, which all workers must have.
-        saving: Settings of checkpoints on which all must agree.
     """
 
     def __init__(
         self,
+        first: Join,
+        *,
+        policy: Policy,
         members: Members,
         newcomers: Newcomers,
         checkpoints: Checkpoints,
         ledger: Ledger,
-        *,
-        policy: Policy,
-        expected: tuple[int, ...],
-        alike: tuple[str, ...],
-        saving: Saving | None,
     ) -> None:
+        self._first = first
+        self._expected = tuple(range(first.num_workers))
         self._members = members
         self._newcomers = newcomers
         self._checkpoints = checkpoints
         self._ledger = ledger
         self._policy = policy
-        self._expected = expected
-        self._alike = alike
-        self._saving = saving
         self._failed = False
 
     def join(self, worker: int, join: Join, *, now_s: float) -> Answers:
@@ -127,12 +122,11 @@ class Admission:
         """
         if join.policy != self._policy.spec:
             return f'worker {worker} runs policy "{join.policy}", the others "{self._policy.spec}"; use one for all'
-        layout, *optimizer = self._alike
-        if join.layout != layout:
+        if join.layout != self._first.layout:
             return f"worker {worker}'s model differs from the others' (names, shapes, dtypes, or the number of servers)"
-        if (differs := _unlike(join.optimizer, optimizer, late=late)) is not None:
+        if (differs := _unlike(join.optimizer, self._first.optimizer, late=late)) is not None:
             return f"the optimizer of worker {worker} has {differs}; make the same on all workers"
-        saving = self._saving
+        saving = self._first.saving
         if join.saving == saving or (late and _how_often(join.saving) == _how_often(saving)):
             return None
         here, there = (0 if one is None else one.clock for one in (join.saving, saving))

@@ -30,11 +30,9 @@ The parts, each with its invariants:
     recorder        the policy's machine, and the log of its events and answers
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from plesio.core.clock import Clock
-from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
     Apply,
@@ -44,16 +42,15 @@ from plesio.policies import (
     LeaveReason,
     Left,
     Pause,
-    Policy,
     Recorder,
     Refuse,
     Resumed,
     Stay,
     Steer,
+    parse_policy,
 )
-from plesio.policies.log_writer import LIMIT_BYTES, LogWriter
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
-from plesio.protocol.figures import Report, RunInfo, Snapshot
+from plesio.protocol.figures import Report, Snapshot
 from plesio.protocol.to_server import (
     BooksPage,
     Cut,
@@ -73,7 +70,6 @@ from plesio.protocol.to_server import (
     Release,
     Review,
     SaveRequest,
-    Saving,
     Standing,
 )
 from plesio.protocol.to_worker import Alive, Expelled, Lost
@@ -83,6 +79,7 @@ from plesio.runtime.coordinator.members import Answers, Members, RunState, lease
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
+from plesio.runtime.coordinator.run_logs import RunLogs
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 from plesio.runtime.coordinator.stage import Stage
@@ -96,49 +93,26 @@ class Coordinator:
     """Decides one run.
 
     Args:
-        policy: What the workers run under.
-        info: Names for the result.
-        expected: Ranks that must join before the run starts.
-        num_servers: Servers that hold a part of the parameters; 0 when the exchange is always collective.
-        alike: Digest of the model's tensors, and the optimizer's settings, which all workers must have.
-        snapshot_every: Samples between two snapshots of the store; None for none.
-        elastic: Whether workers of a collective go on without one that is lost.
-        folder: Where the policy's event log is written; None for nowhere.
-        log_bytes: What that log may take.
+        join: The first worker's message, which describes the run; all workers must agree with it.
+        folder: Where the run's logs are written; None for nowhere.
         clock: For the trace; None is the machine's.
         world: For the results.
-        saving: Of a run with checkpoints.
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        *,
-        info: RunInfo,
-        expected: Iterable[int],
-        num_servers: int,
-        alike: tuple[str, ...] = ("",),
-        snapshot_every: int | None = None,
-        elastic: bool = False,
-        folder: Path | None = None,
-        log_bytes: int = LIMIT_BYTES,
-        clock: Clock | None = None,
-        world: World = "process",
-        saving: Saving | None = None,
+        self, join: Join, *, folder: Path | None = None, clock: Clock | None = None, world: World = "process"
     ) -> None:
-        self.policy = policy
-        self.expected = tuple(sorted(expected))
-        self.ledger = Ledger(policy=policy.title, info=info, num_workers=len(self.expected), world=world)
+        policy, saving = parse_policy(join.policy), join.saving
+        self.ledger = Ledger(policy=policy.title, info=join.info, num_workers=join.num_workers, world=world)
+        self.logs = RunLogs(
+            folder, policy=policy, limit_bytes=join.log_bytes, clock=clock, on_failure=self.ledger.fallbacks.note
+        )
         began = 0 if saving is None else saving.clock
-        say, header = self.ledger.note, {"worker": None, "policy": policy.title}
-        events, trace = (None, None) if folder is None else (folder / "events.jsonl", folder / "coordinator.jsonl")
-        self.log = LogWriter(events, policy=policy, limit_bytes=log_bytes, on_failure=say)
         remembers = saving is not None and policy.remembers
-        self.recorder = Recorder(policy, clock=began, entries=self.log, keeps_events=remembers)
-        self.trace = TraceWriter(trace, header=header, on_failure=say, clock=clock)
+        self.recorder = Recorder(policy, clock=began, entries=self.logs.events, keeps_events=remembers)
         self._members = Members()
-        self._saves = saving is not None
         self._stage = Stage(policy, clock=began)
+        # each part is handed those before it on which it calls
         self._checkpoints = Checkpoints(
             saving,
             remembers=remembers,
@@ -153,31 +127,29 @@ class Coordinator:
             sampling=self._sampling,
             checkpoints=self._checkpoints,
             ledger=self.ledger,
-            trace=self.trace,
-            num_servers=num_servers,
-            snapshot_every=snapshot_every,
+            trace=self.logs.trace,
+            num_servers=join.num_servers,
+            snapshot_every=join.snapshot_every if policy.pushes else None,
         )
         self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, checkpoints=self._checkpoints)
         self._regroupings = Regroupings(
-            self._members, self._stage, policy=policy, elastic=elastic, ledger=self.ledger, trace=self.trace
+            self._members, self._stage, policy=policy, elastic=join.elastic, ledger=self.ledger, trace=self.logs.trace
         )
         self._changes = StageChanges(
             self._members,
             self._stage,
             ledger=self.ledger,
-            trace=self.trace,
+            trace=self.logs.trace,
             sampling=self._sampling,
             regroupings=self._regroupings,
         )
         self._admission = Admission(
-            self._members,
-            self._regroupings.newcomers,
-            self._checkpoints,
-            self.ledger,
+            join,
             policy=policy,
-            expected=self.expected,
-            alike=alike,
-            saving=saving,
+            members=self._members,
+            newcomers=self._regroupings.newcomers,
+            checkpoints=self._checkpoints,
+            ledger=self.ledger,
         )
 
     @property
@@ -206,8 +178,7 @@ class Coordinator:
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
         """Return what follows from a worker's message, or from an update that a server has got from it."""
-        effects = self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s)
-        return effects + self._pause_if_due(now_s) if self._saves else effects
+        return self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s) + self._pause_if_due(now_s)
 
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> Answers:
         match message:
@@ -245,7 +216,7 @@ class Coordinator:
             return  # one that has been told to stand says so again when it has gone on
         yield from self._retire(worker, LeaveReason.CLOSED)
         self._members[worker].leave(now_s)
-        self.ledger.left(samples)
+        self.ledger.samples.left(samples)
         yield from self._regroupings.leaving()
         yield from self._members.answer_leaving()
 
@@ -276,7 +247,7 @@ class Coordinator:
         meets = self._stage.exchange == "collective" and not self._regroupings.possible
         fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
         self.ledger.lose(worker, evaluates=self._members[worker].evaluates)
-        self.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
+        self.logs.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
             self.ledger.fail(f"worker {worker} was lost, and a collective exchange cannot go on without it")
         reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
@@ -330,8 +301,7 @@ class Coordinator:
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
         """Have all stand still, if a checkpoint is due."""
-        running = self.state == "running" and not self._members.ending
-        return self._decide(Pause(), now_s=now_s) if running and self._checkpoints.due(now_s) else []
+        return self._decide(Pause(), now_s=now_s) if self._checkpoints.due(now_s) else []
 
     def _beat(self, worker: int, report: Report, *, now_s: float) -> Answers:
         """Take in a sign of life, with figures. A worker that was declared lost is told so."""

@@ -129,7 +129,7 @@ class Regroupings:
             return
         for worker in over:
             member = self._members[worker]
-            self._ledger.ended_early(worker, evaluates=not member.answered)
+            self._ledger.fallbacks.ended_early(worker, evaluates=not member.answered)
             if member.part():
                 yield Tell(worker=worker, message=MayLeave(evaluates=False))
         yield from self._stop()

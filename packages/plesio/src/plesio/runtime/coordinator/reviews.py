@@ -61,10 +61,10 @@ class Reviews:
     def _evaluated(self, message: Evaluations) -> Answers:
         """Record new validation metrics of the evaluating worker; a policy that adapts gets them while it runs."""
         ledger = self._ledger
-        ledger.evaluated(message.evaluations, parameters_sha256=message.parameters_sha256)
+        ledger.metric.enter(message.evaluations, parameters_sha256=message.parameters_sha256)
         yield from self._tell(message)
         if self._members.state == "running" and self._policy.adapts:
-            sign = 1.0 if ledger.judged_by[1] == "max" else -1.0
+            sign = 1.0 if ledger.metric.judged_by[1] == "max" else -1.0
             for point in message.evaluations:
                 yield Evaluated(metric=sign * point.metric)
 

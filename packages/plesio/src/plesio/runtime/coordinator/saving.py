@@ -120,8 +120,8 @@ class Checkpoints:
 
     def due(self, now_s: float) -> bool:
         """Tell, once for each checkpoint, whether to pause for one now."""
-        saving = self._saving
-        if saving is None or self._pending:
+        saving, members = self._saving, self._members
+        if saving is None or self._pending or members.state != "running" or members.ending:
             return False
         late = saving.every_s is not None and now_s - self._taken_s >= saving.every_s
         far = saving.every_steps is not None and self._clock - self._taken_clock >= saving.every_steps

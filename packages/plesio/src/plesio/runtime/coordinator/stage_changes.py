@@ -98,7 +98,7 @@ class StageChanges:
         samples, left_out = self._stage.enter_store(self._members.known())
         self._ledger.entered_store(samples)
         if left_out:
-            self._ledger.note(
+            self._ledger.fallbacks.note(
                 f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "
                 "them was in pieces that are too small for a rack"
             )
@@ -130,7 +130,7 @@ class StageChanges:
             self._ledger.steered(steer, at_s=self._ledger.elapsed_s(now_s))
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
-            self._ledger.upheld(steer, at_s=self._ledger.elapsed_s(now_s))
+            self._ledger.decisions.uphold(steer, at_s=self._ledger.elapsed_s(now_s))
         if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or stand):
             return self._turn(steer)
         self._stage.steer(steer)
@@ -161,6 +161,6 @@ class StageChanges:
     def stay(self, reason: str) -> list[Effect]:
         """Go on with the stage after all."""
         if reason:
-            self._ledger.note(reason)
+            self._ledger.fallbacks.note(reason)
         stood = self._stage.stay()
         return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stood)]

@@ -114,7 +114,7 @@ class Updates:
                         f"{other} {there:g}, and the server uses that which came last: step schedulers alike on all "
                         "workers, by a metric that all of them have, or have session.schedule step them"
                     )
-                    self._ledger.warn(line)
+                    self._ledger.fallbacks.warn(line)
                     self._rates = None
                     return
 
@@ -168,7 +168,7 @@ class Updates:
         """Return the orders that make the next version, and a snapshot of it if one is due."""
         self._trace.event("apply", at_s=now_s, clock=action.version, updates=action.updates, weight=action.weight)
         members, ledger = self._members, self._ledger
-        before = ledger.applied_samples
+        before = ledger.samples.applied
         whole = [self._whole.pop(update, (0, 0)) for update in action.updates]
         num_samples, num_positions = (sum(numbers) for numbers in zip((0, 0), *whole, strict=True))
         ledger.applied(action, num_samples=num_samples, num_positions=num_positions)
@@ -181,12 +181,12 @@ class Updates:
             num_workers=num_workers if members.by_racks else None,
             share=action.share,
             age=action.age,
-            samples=ledger.applied_positions,
+            samples=ledger.samples.applied_positions,
         )
         every = self._snapshot_every
-        if not every or before // every == ledger.applied_samples // every:
+        if not every or before // every == ledger.samples.applied // every:
             return [order]
-        snapshot = Snapshot(len(self.snapshots), ledger.applied_samples, ledger.elapsed_s(now_s))
+        snapshot = Snapshot(len(self.snapshots), ledger.samples.applied, ledger.elapsed_s(now_s))
         self.snapshots.append(snapshot)
         return [order, SnapshotOrder(number=snapshot.number)]
 

@@ -214,7 +214,7 @@ class GridRecords:
         ledger = Ledger(policy=run.setting.spec, info=run.info, num_workers=run.setting.num_workers, world=run.world)
         ledger.begin(0.0, rack_of=run.racks)
         ledger.ran_on(environment())
-        ledger.evaluated(self.evaluations, parameters_sha256=sha256)
+        ledger.metric.enter(self.evaluations, parameters_sha256=sha256)
         there = {figures.rank for figures in told}
         for worker in sorted({*self.collector.known, *range(run.setting.num_workers)} - there):
             ledger.lose(worker)

@@ -98,7 +98,7 @@ class CurrentRun:
         """Enter a sentence in its records; whether there is a run."""
         if self._coordinator is None:
             return False
-        self._coordinator.ledger.note(line)
+        self._coordinator.ledger.fallbacks.note(line)
         return True
 
     def may_write(self, folder: str) -> None:
@@ -145,23 +145,10 @@ class CurrentRun:
         """Begin the run that its first worker describes."""
         self._folder = None if join.folder is None else Path(join.folder)
         aside = None if self._folder is None or self._writes else self._ending.aside(self._folder)
-        policy = parse_policy(join.policy)
-        self._coordinator = Coordinator(
-            policy,
-            info=join.info,
-            expected=range(join.num_workers),
-            num_servers=join.num_servers,
-            alike=(join.layout, *join.optimizer),
-            snapshot_every=join.snapshot_every if policy.pushes else None,
-            elastic=join.elastic,
-            folder=self._folder if aside is None else aside,
-            log_bytes=join.log_bytes,
-            clock=self._clock,
-            world=self._world,
-            saving=join.saving,
-        )
+        folder = self._folder if aside is None else aside
+        self._coordinator = Coordinator(join, folder=folder, clock=self._clock, world=self._world)
         self._carrier.begin_run(join.num_servers)
-        if policy.pushes:  # at once or later in the run: then everybody would wait for it
+        if parse_policy(join.policy).pushes:  # at once or later in the run: then everybody would wait for it
             self._shard.load()
 
     def arrived(self, part: PartArrived) -> bool:
@@ -204,8 +191,7 @@ class CurrentRun:
     def discard(self) -> None:
         """Remove what this backup has put aside: the job is over, and it was not needed."""
         if self._coordinator is not None:
-            self._coordinator.trace.close()
-            self._coordinator.log.close()
+            self._coordinator.logs.close()
         self._ending.discard()
 
     def end(self) -> None:

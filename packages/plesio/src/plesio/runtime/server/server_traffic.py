@@ -45,7 +45,7 @@ class ServerTraffic:
     def enter(self, ledger: Ledger) -> None:
         """Put that of all servers, as far as it is known, into the run's records."""
         own = self.own()
-        ledger.note_servers(
+        ledger.servers.enter(
             sent=Counter(own.sent) + self._sent_elsewhere,
             refused=Counter(own.refused) + self._refused_elsewhere,
             cross_rack_bytes=self._cross_rack_bytes() - self._cross_rack_before,

@@ -56,7 +56,7 @@ class AloneWorld:
         self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
     ) -> None:
         """Enter evaluations in the records."""
-        self._ledger.evaluated(evaluations, parameters_sha256=parameters_sha256)
+        self._ledger.metric.enter(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
         """Take a checkpoint after the next step: there is no other to agree with."""

@@ -125,7 +125,7 @@ class WithoutServer:
         racks = {one.worker: one.rack for one in figures}
         ledger.begin(0.0, rack_of=[racks.get(worker, 0) for worker in range(self._num_workers)])
         ledger.meet(dict.fromkeys(members, tuple(members)))
-        ledger.evaluated(self._evaluations, parameters_sha256=self._parameters_sha256)
+        ledger.metric.enter(self._evaluations, parameters_sha256=self._parameters_sha256)
         ledger.ran_on(environment())
         for worker in range(self._num_workers):
             if worker not in members:
