@@ -76,7 +76,7 @@ def run(
     """
     from plesio.policies.grid import GridSetting
     from plesio.runtime.checkpoints.setting import CheckpointSetting
-    from plesio.runtime.launcher import launch
+    from plesio.runtime.launcher import JoinDefaults, launch
 
     told = {"every": every, "keep": keep, "resume": resume}
     given = {name: value for name, value in told.items() if value is not None}
@@ -98,8 +98,6 @@ def run(
         num_workers=workers if chosen is None else chosen.num_workers,
         join=join,
         port=port,
-        checkpoints=setting,
+        defaults=JoinDefaults(checkpoints=setting, replicas=replicas, grid=chosen),
         restarts=restarts,
-        replicas=replicas,
-        grid=chosen,
     )

@@ -47,7 +47,7 @@ from plesio.runtime.worker.environment import (
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "launch", "listen", "serve_store", "worker_environment"]
+__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "JoinDefaults", "launch", "listen", "serve_store", "worker_environment"]
 
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
@@ -56,11 +56,47 @@ WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
 
 _GRID_KEY = "plesio/grid"
-"""In the job's store: what its workers were told of the grid; empty if nothing."""
+"""In the job's store: the grid that its workers have from the command line; empty if none."""
 
 _JOIN_TIMEOUT_S = 5.0
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinDefaults:
+    """The command line's settings for what a script's ``plesio.join`` and ``plesio.grid`` leave open.
+
+    Attributes:
+        checkpoints: Checkpoints of the run; None for none.
+        replicas: How often server 0 is there; None leaves it to the script.
+        grid: The grid; None leaves it to the script.
+    """
+
+    checkpoints: CheckpointSetting | None = None
+    replicas: int | None = None
+    grid: GridSetting | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment with the variables that workers read."""
+        variables = {} if self.checkpoints is None else self.checkpoints.environment()
+        if self.replicas is not None:
+            variables[REPLICAS_VARIABLE] = str(self.replicas)
+        if self.grid is not None:
+            variables[GRID_VARIABLE] = self.grid.spec
+        return {**os.environ, **variables}
+
+
+_ALL_OPEN = JoinDefaults()
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A script that workers run, with its arguments and the environment that they have in common."""
+
+    script: Path
+    args: Sequence[str]
+    environment: Mapping[str, str]
 
 
 def launch(
@@ -70,10 +106,8 @@ def launch(
     num_workers: int | None = None,
     join: str | None = None,
     port: int = 0,
-    checkpoints: CheckpointSetting | None = None,
+    defaults: JoinDefaults = _ALL_OPEN,
     restarts: int = 0,
-    replicas: int | None = None,
-    grid: GridSetting | None = None,
     site: Site = THIS_HOST,
 ) -> int:
     """Run ``python script args...`` in ``num_workers`` processes until all have ended.
@@ -86,10 +120,8 @@ def launch(
         num_workers: Processes to start; None is one, or those of a group where the job that they join runs a grid.
         join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
         port: Where the job's store listens; 0 is any free port.
-        checkpoints: What the workers' ``plesio.join`` is told of checkpoints; None is nothing.
+        defaults: Settings for what the script leaves open.
         restarts: How often a run that fails is started again from its last checkpoint.
-        replicas: What the workers' ``plesio.join`` is told of replicas; None is nothing.
-        grid: What their ``plesio.grid`` is told of the grid; None is nothing.
         site: Where the processes run.
 
     Returns:
@@ -107,6 +139,7 @@ def launch(
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
     if num_workers is not None and num_workers > _MOST_WORKERS:
         raise ConfigError(f"{num_workers:,} workers are too many for one machine; {_MOST_WORKERS:,} are the most")
+    checkpoints = defaults.checkpoints
     if restarts and checkpoints is None:
         raise ConfigError(
             f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"
@@ -116,8 +149,7 @@ def launch(
     if checkpoints is not None:
         checkpoints.prepare()
     if join is not None:
-        base = _environment(checkpoints, replicas=replicas, grid=grid)
-        return _join(script, args, num_workers=num_workers, address=join, base=base)
+        return _join(_Program(script, args, defaults.environment()), num_workers=num_workers, address=join)
     if checkpoints is not None:
         FolderClaim(checkpoints.folder).check()
     began_unix_s = time.time()
@@ -125,8 +157,9 @@ def launch(
         setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
-        base = _environment(setting, replicas=replicas, grid=grid)
-        outcome, begun_unix_s = _host(script, args, num_workers=num_workers or 1, port=port, base=base, site=site)
+        program = _Program(script, args, replace(defaults, checkpoints=setting).environment())
+        outcome, begun_unix_s = _host(program, num_workers=num_workers or 1, port=port, site=site)
+        # a run that was stopped, or that others have finished, is not started again; nor one that never began
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
             return outcome.status
@@ -165,9 +198,7 @@ def _lost(checkpoints: CheckpointSetting, outcome: JobOutcome, *, since_unix_s: 
     )
 
 
-def _host(
-    script: Path, args: Sequence[str], *, num_workers: int, port: int, base: Mapping[str, str], site: Site
-) -> tuple[JobOutcome, float | None]:
+def _host(program: _Program, *, num_workers: int, port: int, site: Site) -> tuple[JobOutcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
 
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
@@ -189,21 +220,21 @@ def _host(
                 stores.append(serve_store(listener, num_workers=num_workers))
             stores[0].set(NAME_KEY, name)
             stores[0].set(ENDED_KEY, ",".join(map(str, past)))
-            stores[0].set(_GRID_KEY, base.get(GRID_VARIABLE, ""))
-            join = f"; more can join with: plesio run --join {site.address}:{master_port} {script}"
+            stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
+            join = f"; more can join with: plesio run --join {site.address}:{master_port} {program.script}"
             known.append(stores[0].num_keys())
             print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
-        commands = _commands(script, args, base, ranks=ranks, world_size=num_workers, meet=meet)
+        commands = _commands(program, ranks=ranks, world_size=num_workers, meet=meet)
 
         def excused() -> set[int]:
             """Return the workers without which the others have finished the run."""
             if not stores[0].check([FINISHED_WITHOUT_KEY]):
                 return set()
-            told = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
-            return set() if told is None else {int(rank) for rank in told.split(",")}
+            ranks = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
+            return set() if ranks is None else {int(rank) for rank in ranks.split(",")}
 
         def ended(rank: int) -> None:
             """Tell the workers that wait at the start that this one will not come."""
@@ -214,8 +245,8 @@ def _host(
         outcome = supervise(commands, prepare=host_store, excused=excused, ended=ended)
     if not outcome.status and not outcome.joined and num_workers > 1 and stores[0].num_keys() == known[0]:
         print(
-            f"plesio: {script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have run, "
-            "each on its own",
+            f"plesio: {program.script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have "
+            "run, each on its own",
             file=sys.stderr,
             flush=True,
         )
@@ -223,23 +254,12 @@ def _host(
     return outcome, begun
 
 
-def _environment(
-    checkpoints: CheckpointSetting | None, *, replicas: int | None, grid: GridSetting | None
-) -> dict[str, str]:
-    told = {} if checkpoints is None else checkpoints.environment()
-    if replicas is not None:
-        told[REPLICAS_VARIABLE] = str(replicas)
-    if grid is not None:
-        told[GRID_VARIABLE] = grid.spec
-    return {**os.environ, **told}
-
-
-def _join(script: Path, args: Sequence[str], *, num_workers: int | None, address: str, base: Mapping[str, str]) -> int:
+def _join(program: _Program, *, num_workers: int | None, address: str) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
     grid = str(store.get(_GRID_KEY), encoding="utf-8")
     if grid:
-        base = {**base, GRID_VARIABLE: grid}
+        program = replace(program, environment={**program.environment, GRID_VARIABLE: grid})
     if num_workers is None:
         num_workers = GridSetting.parse(grid).stages if grid else 1
     secret = given_secret() or secret_of_user(str(store.get(NAME_KEY), encoding="utf-8"))
@@ -247,7 +267,7 @@ def _join(script: Path, args: Sequence[str], *, num_workers: int | None, address
     past = store.add(NEXT_RANK_KEY, num_workers)
     ranks = range(past - num_workers, past)
     meet = _Meeting(THIS_HOST, master_port, secret, host=host)
-    commands = _commands(script, args, base, ranks=ranks, world_size=world_size, meet=meet)
+    commands = _commands(program, ranks=ranks, world_size=world_size, meet=meet)
 
     def announce() -> None:
         names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
@@ -273,15 +293,13 @@ class _Meeting:
     host: str | None = None
 
 
-def _commands(
-    script: Path, args: Sequence[str], base: Mapping[str, str], *, ranks: range, world_size: int, meet: _Meeting
-) -> list[WorkerCommand]:
-    argv = (sys.executable, str(script), *args)
+def _commands(program: _Program, *, ranks: range, world_size: int, meet: _Meeting) -> list[WorkerCommand]:
+    argv = (sys.executable, str(program.script), *program.args)
     master = (meet.host or meet.site.address, meet.port)
 
     def environment(rank: int) -> dict[str, str]:
         return worker_environment(
-            base, rank=rank, world_size=world_size, master=master, secret=meet.secret, site=meet.site
+            program.environment, rank=rank, world_size=world_size, master=master, secret=meet.secret, site=meet.site
         )
 
     return [

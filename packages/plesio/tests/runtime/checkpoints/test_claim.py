@@ -16,7 +16,7 @@ from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, HashedFile
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
-from plesio.runtime.launcher import launch
+from plesio.runtime.launcher import JoinDefaults, launch
 from plesio.runtime.worker.environment import WorkerPlace
 
 TAKEN = rf"another job takes checkpoints in .* \(process {os.getpid()} on host .*, since 2.*\); end it, or use a folder"
@@ -96,7 +96,7 @@ def test_a_second_run_is_refused_by_join_and_by_the_launcher(tmp_path: Path):
         with pytest.raises(ConfigError, match=TAKEN):
             plesio.join(model, optimizer, policy="bsp", checkpoint=folder)
         with pytest.raises(ConfigError, match=TAKEN):
-            launch(script, checkpoints=CheckpointSetting(folder=folder))
+            launch(script, defaults=JoinDefaults(checkpoints=CheckpointSetting(folder=folder)))
     plesio.join(model, optimizer, policy="bsp", checkpoint=folder).close()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plesio.runtime.checkpoints.setting import CheckpointSetting
-from plesio.runtime.launcher import launch
+from plesio.runtime.launcher import JoinDefaults, launch
 
 PROGRAM = """
     import os, pathlib, signal, sys
@@ -46,8 +46,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def setting(script: Path, **arguments: str) -> CheckpointSetting:
-    return CheckpointSetting(folder=script.parent / "checkpoints", every="10 steps", **arguments)
+def setting(script: Path, **arguments: str) -> JoinDefaults:
+    checkpoints = CheckpointSetting(folder=script.parent / "checkpoints", every="10 steps", **arguments)
+    return JoinDefaults(checkpoints=checkpoints)
 
 
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -55,7 +56,7 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(
     num_workers: int, script: Path, capfd: pytest.CaptureFixture[str]
 ):
     told = setting(script, resume="no")
-    assert launch(script, ["bsp", "55"], num_workers=num_workers, checkpoints=told, restarts=2) == 0
+    assert launch(script, ["bsp", "55"], num_workers=num_workers, defaults=told, restarts=2) == 0
     out, err = capfd.readouterr()
     first, second = (int(text) for text in re.findall(r"begins at (\d+)", out))
     assert first == 0 < second <= 55
@@ -66,7 +67,7 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(
 
 @pytest.mark.slow
 def test_who_has_no_restarts_left_fails(script: Path, capfd: pytest.CaptureFixture[str]):
-    assert launch(script, ["bsp", "1", "2"], num_workers=2, checkpoints=setting(script), restarts=1) != 0
+    assert launch(script, ["bsp", "1", "2"], num_workers=2, defaults=setting(script), restarts=1) != 0
     out, err = capfd.readouterr()
     assert re.findall(r"begins at (\d+)", out) == ["0", "0"]
     assert re.findall(r"the run failed .* after it began, all of which is lost; restart 1 of 1", err)
@@ -76,7 +77,7 @@ def test_who_has_no_restarts_left_fails(script: Path, capfd: pytest.CaptureFixtu
 def test_a_run_that_goes_on_without_the_lost_worker_is_not_started_again(
     script: Path, capfd: pytest.CaptureFixture[str]
 ):
-    assert launch(script, ["asp", "0"], num_workers=2, checkpoints=setting(script), restarts=2) == 0
+    assert launch(script, ["asp", "0"], num_workers=2, defaults=setting(script), restarts=2) == 0
     out, err = capfd.readouterr()
     assert out.count("begins at") == 1
     assert "ended with" in out
@@ -86,7 +87,7 @@ def test_a_run_that_goes_on_without_the_lost_worker_is_not_started_again(
 
 @pytest.mark.slow
 def test_what_is_refused_is_not_tried_again(script: Path, capfd: pytest.CaptureFixture[str]):
-    assert launch(script, ["ssp:-1"], num_workers=2, checkpoints=setting(script), restarts=3) == 1
+    assert launch(script, ["ssp:-1"], num_workers=2, defaults=setting(script), restarts=3) == 1
     out, err = capfd.readouterr()
     assert "begins at" not in out
     assert "restart" not in err
@@ -95,5 +96,5 @@ def test_what_is_refused_is_not_tried_again(script: Path, capfd: pytest.CaptureF
 def test_what_is_stopped_is_not_started_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     script = tmp_path / "train.py"
     script.write_text("import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)\n")
-    assert launch(script, num_workers=1, checkpoints=setting(script), restarts=3) == 130
+    assert launch(script, num_workers=1, defaults=setting(script), restarts=3) == 130
     assert "restart" not in capfd.readouterr().err
