@@ -22,9 +22,9 @@ def in_a_job(*, without: tuple[str, ...] = (), meet_s: float = 10.0, **variables
     assert place is not None
     with Job(place, meet_s=meet_s) as job:
         job.servers(1, folder=None)
-        job._store.set(f"done/{place.rank}", "")
-        job._store.wait(["done/0", "done/1"])  # the servers end with the worker that has started them
-        return job._servers.secret, job._store.check(["secret"])
+        job.start.store.set(f"done/{place.rank}", "")
+        job.start.store.wait(["done/0", "done/1"])  # the servers end with the worker that has started them
+        return job._servers.secret, job.start.store.check(["secret"])
 
 
 def test_workers_have_the_launcher_s_secret_and_the_store_has_none():

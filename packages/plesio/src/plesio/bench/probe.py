@@ -83,7 +83,7 @@ def probe_here(place: WorkerPlace, *, on_step: OnStep = lambda what, done, total
         try:
             return _Prober(job, on_step=on_step).run()
         except RuntimeError as error:  # Gloo's, which has no class of its own
-            absent = job.missing()
+            absent = job.start.missing()
             who = f"worker {', '.join(map(str, absent))} did not come" if absent else "a host was lost, or is too slow"
             reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
             raise TransportError(f"the probe cannot go on: {who} ({reason})") from error

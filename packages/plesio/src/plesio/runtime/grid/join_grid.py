@@ -268,7 +268,7 @@ class _Composer:
 
         def end(lost: Sequence[int]) -> None:
             if lost and job is not None:
-                job.finished_without(lost)
+                job.start.finished_without(lost)
             release()
 
         return Grid(

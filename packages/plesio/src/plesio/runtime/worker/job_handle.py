@@ -26,7 +26,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
-__all__ = ["Ambient", "JobHandle", "Pulse", "ambient", "within"]
+__all__ = ["Ambient", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
 
 
 class Pulse(Protocol):
@@ -86,6 +86,26 @@ class Pulse(Protocol):
         ...
 
 
+class JobStart(Protocol):
+    """The start of a job: workers that have yet to come, and the program that started them."""
+
+    def missing(self) -> list[int]:
+        """List the workers that the job should begin with and that have not come."""
+        ...
+
+    def assure_all_come(self) -> None:
+        """Raise TransportError if a worker that the run waits for at its start has ended."""
+        ...
+
+    def begun(self) -> None:
+        """Take note that a run has begun: all workers are there and agree on it."""
+        ...
+
+    def finished_without(self, lost: Sequence[int]) -> None:
+        """Take note that the others of these workers finished a run, for the program that started the job."""
+        ...
+
+
 class JobHandle(Protocol):
     """One worker's membership in a job."""
 
@@ -95,8 +115,16 @@ class JobHandle(Protocol):
     clock: Clock
     meet_s: float
     world: World
-    shares_gpus: bool
-    """True if two workers of `group` compute on one GPU, so that Gloo and not NCCL carries its collectives."""
+
+    @property
+    def start(self) -> JobStart:
+        """How the job has been started."""
+        ...
+
+    @property
+    def shares_gpus(self) -> bool:
+        """True if two workers of `group` compute on one GPU, so that Gloo and not NCCL carries its collectives."""
+        ...
 
     def servers(self, count: int, *, folder: Path | None, replicas: int = 1) -> Sequence[ServerConnection]:
         """Connect to the first ``count`` servers, which may write results to ``folder``; to ``replicas`` of each."""
@@ -155,10 +183,6 @@ class JobHandle(Protocol):
         """Wake the threads that are blocked in a collective, with an error."""
         ...
 
-    def missing(self) -> list[int]:
-        """List the workers that the job should begin with and that have not come."""
-        ...
-
     def bytes_sent(self) -> Counter[str]:
         """Count the bytes this worker has sent in this job, by class of link."""
         ...
@@ -173,18 +197,6 @@ class JobHandle(Protocol):
 
     def let_servers_go_on(self) -> None:
         """Let the servers that this worker started go on: the others of the run continue without it."""
-        ...
-
-    def begun(self) -> None:
-        """Take note that a run has begun: all workers are there and agree on it."""
-        ...
-
-    def assure_all_come(self) -> None:
-        """Raise TransportError if a worker that the run waits for at its start has ended."""
-        ...
-
-    def finished_without(self, lost: Sequence[int]) -> None:
-        """Take note that the others of these workers finished a run, for the program that started the job."""
         ...
 
     def next_run(self) -> None:

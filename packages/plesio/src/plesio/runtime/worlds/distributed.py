@@ -160,14 +160,14 @@ class DistributedWorld:
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.send(BooksPage(text=page))
         started = self.client.await_message(
-            Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.assure_all_come
+            Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.start.assure_all_come
         )
         self.elapsed_s = started.elapsed_s
-        self._job.begun()
+        self._job.start.begun()
         return started.clock
 
     def _who_is_missing(self) -> str:
-        missing = self._job.missing()
+        missing = self._job.start.missing()
         return f"; of the job's workers {missing} have not come" if missing else ""
 
     def _abort(self) -> None:
@@ -351,7 +351,7 @@ class DistributedWorld:
                 ended = self._ended(timeout_s=timeout_s)
                 self._result = ended.result
                 if ended.result.status == status == "finished" and ended.result.lost_workers:
-                    self._job.finished_without(ended.result.lost_workers)
+                    self._job.start.finished_without(ended.result.lost_workers)
                 self._job.next_run()
                 if ended.unwritten is not None and status == "finished":
                     raise DataError(ended.unwritten)

@@ -153,15 +153,12 @@ class _Pulse:
         self._deployment.scheduler.wake(self._turn)
 
 
-class _NoLauncher:
-    """A job's dealings with its launcher, where there is none: all workers come, and none has started the servers."""
+class _AllStarted:
+    """The start of a job whose workers are all there."""
 
     def missing(self) -> list[int]:
         """Return none: all workers come."""
         return []
-
-    def let_servers_go_on(self) -> None:
-        """Do nothing: no worker has started the servers."""
 
     def begun(self) -> None:
         """Do nothing: no launcher waits for it."""
@@ -173,7 +170,7 @@ class _NoLauncher:
         """Do nothing: no launcher has started it."""
 
 
-class VirtualJob(_NoLauncher):
+class VirtualJob:
     """One virtual worker's membership.
 
     Args:
@@ -183,6 +180,7 @@ class VirtualJob(_NoLauncher):
     """
 
     world: World = "virtual"
+    start = _AllStarted()
     shares_gpus = False
 
     def __init__(self, deployment: Deployment, place: WorkerPlace, turn: ThreadTurn) -> None:
@@ -298,6 +296,9 @@ class VirtualJob(_NoLauncher):
     def memory_bytes(self) -> int:
         """Return the configured need of a worker: this process's memory cannot be divided among workers."""
         return self._deployment.costs.memory_bytes
+
+    def let_servers_go_on(self) -> None:
+        """Do nothing: no worker has started the servers."""
 
     def next_run(self) -> None:
         """Prepare for the next run: messages from now on belong to it."""

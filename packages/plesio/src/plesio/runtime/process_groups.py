@@ -1,0 +1,156 @@
+"""The process groups of torch that the workers of a job form, one after the other."""
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from plesio.runtime.meeting import REGROUP_TIMEOUT, gloo_interface, gpu_of, meet, meeting_store, process_group
+from plesio.runtime.rendezvous import Rendezvous
+from plesio.runtime.transport import TcpTraffic
+from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
+
+__all__ = ["ProcessGroups"]
+
+
+class ProcessGroups:
+    """One process's groups.
+
+    Args:
+        place: Where this process stands.
+        rendezvous: The job's.
+        meet_s: How long the processes wait for each other at the start.
+    """
+
+    def __init__(self, place: WorkerPlace, rendezvous: Rendezvous, *, meet_s: float) -> None:
+        self.members: Sequence[int] = range(place.num_workers)
+        """Members of the group, by rank in the job."""
+        self.generation = 0
+        """Generation of the group."""
+        self.shares_gpus = False
+        """True if two workers of the first group compute on one GPU."""
+        self.traffic = TcpTraffic()
+        """Connections of the group."""
+        self._place = place
+        self._rendezvous = rendezvous
+        self._meet_s = meet_s
+        self._group: TorchGroup | None = None
+        self._meeting: TCPStore | None = None
+        """Store at which the present group's members met, if this worker is the first of them."""
+        self._num_groups = self._run = self._agreed_run = 0
+        self._made = False
+        """True if torch's default group is this job's, and not the user's."""
+        self._whole = True
+        """True while the group is that of all workers, and none has called it off."""
+
+    def group(self, device_type: str, *, rack: int) -> TorchGroup:
+        """Return the group of all ranks that the job began with, made at the first call (all of them call it)."""
+        if self._agreed_run < self._run:
+            self._agree_on_group()
+        if self._group is None or not dist.is_initialized():
+            if not dist.is_initialized():
+                self._make_group(device_type)
+                self._made = True
+            assert dist.group.WORLD is not None
+            self._group = TorchGroup(dist.group.WORLD, rack=rack, connecting=self._connecting)
+        return self._group
+
+    def renew(self) -> None:
+        """Have `group` make its object anew, on the same connections; all workers call it."""
+        self._group = None
+
+    def next_run(self) -> None:
+        """Prepare for the next run, which begins with a group of all workers."""
+        self._run += 1
+
+    def _agree_on_group(self) -> None:
+        """Keep the group of the run before, if all workers have it whole."""
+        self._agreed_run, at = self._run, f"whole/{self._run}"
+        self._rendezvous.store.set(f"{at}/{self._place.rank}", "whole" if self._whole else "broken")
+        if {self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers)} != {"whole"}:
+            self._destroy_process_group()
+            self._group, self._whole = None, True
+            self.members, self.generation = range(self._place.num_workers), 0
+
+    def _make_group(self, device_type: str) -> None:
+        """Make torch's group when all have come: it would wait half an hour for one that has stopped.
+
+        Raises:
+            TransportError: Not all have come in time.
+            CutOffError: One of them was lost.
+        """
+        place, at = self._place, f"group/{self._num_groups}"
+        self._num_groups += 1
+        here = [f"{at}/here/{rank}" for rank in range(place.num_workers)]
+
+        def wanted() -> str:
+            missing = [f"worker {rank}" for rank, key in enumerate(here) if not self._rendezvous.has([key])]
+            return f"{' and '.join(missing)} to form the group of all workers: stopped, or in another join?"
+
+        self._rendezvous.store.set(here[place.rank], gpu_of(device_type))
+        self._rendezvous.wait_for(here, wanted=wanted)
+        gpus = [self._rendezvous.get(key) for key in here]
+        self.shares_gpus = any(gpus) and len(set(gpus)) < len(gpus)
+        timeout = datetime.timedelta(seconds=self._meet_s)
+        with self._connecting():
+            process_group(PrefixStore(at, self._rendezvous.store), rank=place.rank, gpus=gpus, timeout=timeout)
+
+    def meeting(self) -> str:
+        """Host a key-value store at which others could meet this worker to form a new group, and return its address."""
+        self._meeting = meeting_store(host := self._place.own_address())
+        return f"{host}:{self._meeting.port}"
+
+    def regroup(
+        self,
+        members: Sequence[int],
+        *,
+        at: str,
+        generation: int,
+        device_type: str,
+        called_off: Callable[[], bool],
+        rack: int,
+    ) -> TorchGroup:
+        """Form a new group in place of the present one; all its members call it. See `JobHandle.regroup`."""
+        rank = members.index(self._place.rank)
+        self.members, self.generation, self._whole = members, generation, False
+        self._destroy_process_group()
+        self._group, self._made = None, True
+        host, _, port = at.rpartition(":")
+        store: Store | None = self._meeting
+        if rank > 0 or store is None:
+            self._meeting = None
+            store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
+        gpus = meet(store, rank=rank, size=len(members), gpu=gpu_of(device_type), called_off=called_off)
+        with self._connecting():
+            world = process_group(PrefixStore(f"group/{generation}", store), rank=rank, gpus=gpus)
+        self._group = TorchGroup(world, rack=rack, connecting=self._connecting)
+        if called_off():  # what would have woken this worker came before its connections were known
+            raise CutOffError("the group was called off")
+        return self._group
+
+    def abort(self) -> None:
+        """Wake every thread that is blocked in a collective, with an error."""
+        self._whole = False
+        if self._group is not None:
+            self._group.abort()
+        self.traffic.shut()  # Gloo's own abort wakes nobody
+
+    @contextlib.contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Open connections of a process group in this context."""
+        with gloo_interface(self._place), self.traffic.recording():
+            yield
+
+    def _destroy_process_group(self) -> None:
+        self.traffic.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def close(self) -> None:
+        """Leave the group; may be called twice."""
+        if self._made:
+            self._destroy_process_group()
+        self._group, self._made = None, False
