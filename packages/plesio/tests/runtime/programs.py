@@ -247,7 +247,7 @@ def group_alone() -> str:
         if place.rank > 0:
             job.board().await_any(["told"])
             return ""
-        job.meet_s = 0.1
+        job.start.meet_s = 0.1
         try:
             job.group("cpu")
         except PlesioError as error:

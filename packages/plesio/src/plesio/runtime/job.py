@@ -61,7 +61,7 @@ class Job:
         self.meet_s = meet_s
         self._heartbeat: HeartbeatSender | None = None
         self.start = Rendezvous(place, meet_s=meet_s, check=self._check_heartbeat)
-        self._groups = ProcessGroups(place, self.start, meet_s=meet_s)
+        self._groups = ProcessGroups(place, self.start)
         self._racks = RackAgreement(place, self.start, group=self.group)
         self._num_watches: Counter[int] = Counter()
         """Watches of peers by generation of the group: one run after the other is watched."""

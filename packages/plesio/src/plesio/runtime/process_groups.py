@@ -22,10 +22,9 @@ class ProcessGroups:
     Args:
         place: Where this process stands.
         rendezvous: The job's.
-        meet_s: How long the processes wait for each other at the start.
     """
 
-    def __init__(self, place: WorkerPlace, rendezvous: Rendezvous, *, meet_s: float) -> None:
+    def __init__(self, place: WorkerPlace, rendezvous: Rendezvous) -> None:
         self.members: Sequence[int] = range(place.num_workers)
         """Members of the group, by rank in the job."""
         self.generation = 0
@@ -36,7 +35,6 @@ class ProcessGroups:
         """Connections of the group."""
         self._place = place
         self._rendezvous = rendezvous
-        self._meet_s = meet_s
         self._group: TorchGroup | None = None
         self._meeting: TCPStore | None = None
         """Store at which the present group's members met, if this worker is the first of them."""
@@ -94,7 +92,7 @@ class ProcessGroups:
         self._rendezvous.wait_for(here, wanted=wanted)
         gpus = [self._rendezvous.get(key) for key in here]
         self.shares_gpus = any(gpus) and len(set(gpus)) < len(gpus)
-        timeout = datetime.timedelta(seconds=self._meet_s)
+        timeout = datetime.timedelta(seconds=self._rendezvous.meet_s)
         with self._connecting():
             process_group(PrefixStore(at, self._rendezvous.store), rank=place.rank, gpus=gpus, timeout=timeout)
 

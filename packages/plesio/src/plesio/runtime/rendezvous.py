@@ -44,7 +44,7 @@ class Rendezvous:
 
     def __init__(self, place: WorkerPlace, *, meet_s: float, check: Callable[[], None]) -> None:
         self._place = place
-        self._meet_s = meet_s
+        self.meet_s = meet_s
         self._check = check
         self._clock: Clock = MonotonicClock()
         given = given_secret(num_hosts=place.num_hosts)
@@ -68,7 +68,7 @@ class Rendezvous:
                 place.port,
                 is_master=hosts_store,
                 wait_for_workers=False,
-                timeout=datetime.timedelta(seconds=self._meet_s),
+                timeout=datetime.timedelta(seconds=self.meet_s),
                 multi_tenant=True,
             )
         except (RuntimeError, ValueError) as error:
@@ -134,12 +134,12 @@ class Rendezvous:
 
     def wait_for(self, keys: list[str], *, wanted: Callable[[], str]) -> None:
         """Return when all these keys are there; ``wanted`` tells, in an error, what this worker waits for."""
-        deadline_s = self._clock.now_s() + self._meet_s
+        deadline_s = self._clock.now_s() + self.meet_s
         while not self.has(keys):
             self.assure_all_come()
             self._check()
             if self._clock.now_s() > deadline_s:
-                raise TransportError(f"worker {self._place.rank} waited {self._meet_s:g} s for {wanted()}")
+                raise TransportError(f"worker {self._place.rank} waited {self.meet_s:g} s for {wanted()}")
             self._clock.sleep_s(_LOOK_S)
 
     def has(self, keys: list[str]) -> bool:
