@@ -178,7 +178,8 @@ class Coordinator:
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
         """Return what follows from a worker's message, or from an update that a server has got from it."""
-        return self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s) + self._pause_if_due(now_s)
+        effects = self._carry_out(self._answer(message, worker, now_s=now_s), now_s=now_s)
+        return effects + self._pause_if_due(now_s) if self._checkpoints.exist else effects
 
     def _answer(self, message: FromWorker | Join | PartArrived, worker: int, *, now_s: float) -> Answers:
         match message:

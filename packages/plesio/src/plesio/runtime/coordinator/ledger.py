@@ -170,7 +170,8 @@ class Ledger:
     def applied(self, action: Apply, *, num_samples: int, num_positions: int) -> None:
         """Enter an update of the shared parameters, with the samples and positions of the dealt orders in it."""
         self._staleness.update(action.staleness)
-        self.samples.apply(samples=num_samples, positions=num_positions)
+        self.samples.applied += num_samples
+        self.samples.applied_positions += num_positions
 
     def stale(self, counts: Mapping[int, int]) -> None:
         """Count updates by the staleness with which they were applied."""

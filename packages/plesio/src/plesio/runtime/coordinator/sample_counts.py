@@ -35,11 +35,6 @@ class SampleCounts:
         self.applied = self.applied_positions = samples
         self._in_collectives = samples - arrived
 
-    def apply(self, *, samples: int, positions: int) -> None:
-        """Add the samples, and the positions of the dealt orders, of applied updates."""
-        self.applied += samples
-        self.applied_positions += positions
-
     def regrouped(self, members: Sequence[int], *, samples: int, own: int) -> None:
         """Enter that so many samples count when a new group is formed, and its members' ``own`` among them."""
         self._group, self._of_others = tuple(members), samples - own

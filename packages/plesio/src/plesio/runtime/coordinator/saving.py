@@ -60,6 +60,8 @@ class Checkpoints:
         recorder: Recorder,
         stage: Stage,
     ) -> None:
+        self.exist = saving is not None
+        """True if the run takes any."""
         self._saving = saving
         self._remembers = remembers
         self._members = members
