@@ -1,6 +1,5 @@
 """A theorem's answer for given numbers: in a terminal, as a page, and as files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from plesio.core.charts import Chart, Table
-from plesio.core.files import write_whole
 from plesio.core.records import to_json
 from plesio.core.units import format_seconds
-from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Document, pictures, section, tables
 from plesio.report.page_frame import render_document
+from plesio_planning.report.answer import in_terminal, write_answer
 from plesio_planning.theory import Bound, Theorem
 from plesio_planning.theory.pictures import pictures_of
 
@@ -23,10 +21,8 @@ __all__ = ["render_bound", "render_bound_page", "write_bound"]
 
 def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
     """Render the value, its parts, its premises, and its source."""
-    rows: list[RenderableType] = [Text(_finding(bound))]
-    for one in _tables(bound):
-        rows += [Text(), terminal_table(one)]
-    return Group(*rows, Text(), Text(theorem.statement), Text(f"\nSource: {theorem.source}"))
+    shown = in_terminal([_finding(bound)], _tables(bound))
+    return Group(*shown, Text(), Text(theorem.statement), Text(f"\nSource: {theorem.source}"))
 
 
 def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, *, charts: Sequence[Chart]) -> str:
@@ -53,13 +49,10 @@ def write_bound(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, out: 
     Raises:
         DataError: A file cannot be written.
     """
-    page, charts = out / f"{theorem.name}.html", pictures_of(theorem, inputs)
-    write_whole(page, render_bound_page(theorem, inputs, bound, charts=charts))
-    for chart in charts:
-        write_whole(out / f"{theorem.name}-{chart.slug}.png", draw_picture(chart))
+    charts = pictures_of(theorem, inputs)
+    text = render_bound_page(theorem, inputs, bound, charts=charts)
     values = {"bound": theorem.name, "inputs": inputs, "value": bound.value, "details": bound.to_json()}
-    write_whole(out / f"{theorem.name}.json", json.dumps(to_json(values), indent=1) + "\n")
-    return page
+    return write_answer(out / f"{theorem.name}.html", text, charts, to_json(values))
 
 
 def _finding(bound: Bound) -> str:

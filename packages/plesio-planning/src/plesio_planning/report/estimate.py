@@ -1,27 +1,21 @@
 """An estimate in a terminal, as a page, and as files."""
 
-import json
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
-from plesio.core.files import write_whole
 from plesio.core.records import to_json
-from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Document, pictures, section, tables
 from plesio.report.page_frame import render_document
 from plesio_planning.estimate.estimate import Estimate
+from plesio_planning.report.answer import in_terminal, write_answer
 
 __all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:
     """Render the findings, and the tables."""
-    rows: list[RenderableType] = [Text(finding) for finding in estimate.findings]
-    for one in estimate.tables:
-        rows += [Text(), terminal_table(one)]
-    return Group(*rows)
+    return Group(*in_terminal(estimate.findings, estimate.tables))
 
 
 def render_estimate_page(estimate: Estimate) -> str:
@@ -46,10 +40,6 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
     Raises:
         DataError: A file cannot be written.
     """
-    page = out / "estimate.html"
-    write_whole(page, render_estimate_page(estimate))
-    for chart in estimate.charts:
-        write_whole(out / f"estimate-{chart.slug}.png", draw_picture(chart))
     values = estimate.training.to_json() | {
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
@@ -68,5 +58,4 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
             ],
             "front": [one.machine.name for one in estimate.frontier.front],
         }
-    write_whole(out / "estimate.json", json.dumps(values, indent=1) + "\n")
-    return page
+    return write_answer(out / "estimate.html", render_estimate_page(estimate), estimate.charts, values)

@@ -3,22 +3,21 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from plesio.report.charts import plain_table, terminal_table
+from plesio.report.charts import plain_table
 from plesio.report.document import Document, pictures, section, tables
 from plesio.report.page_frame import render_document
 from plesio.report.validation import predictions_table, summary_table
 from plesio_planning.estimate.validation import Validation
 from plesio_planning.estimate.validation_charts import validation_charts, validation_findings, validation_tables
+from plesio_planning.report.answer import in_terminal
 
 __all__ = ["render_estimator", "render_estimator_page"]
 
 
 def render_estimator(validation: Validation) -> RenderableType:
     """Render what the cross-validations found, their groups, and the summary of all rows."""
-    rows: list[RenderableType] = [Text(finding) for finding in validation_findings(validation)]
-    for one in validation_tables(validation):
-        rows += [Text(), terminal_table(one)]
-    return Group(*rows, Text(), plain_table(summary_table(validation.predictions)))
+    shown = in_terminal(validation_findings(validation), validation_tables(validation))
+    return Group(*shown, Text(), plain_table(summary_table(validation.predictions)))
 
 
 def render_estimator_page(validation: Validation) -> str:

@@ -1,22 +1,19 @@
 """A study's answer in a terminal, as a page, and as files; and the index of many."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from plesio.core.charts import Chart, Table
-from plesio.core.files import write_whole
-from plesio.core.predictions import Scale
+from plesio.core.charts import Table
 from plesio.core.records import to_json
 from plesio.core.units import format_percent, format_seconds
-from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Card, Cards, Document, PageSection, pictures, section, tables
 from plesio.report.page_frame import render_document
+from plesio_planning.report.answer import in_terminal, write_answer
 from plesio_planning.studies import Asked, find_study
-from plesio_planning.studies.measured import Measured
+from plesio_planning.studies.measured import Measured, error_text
 from plesio_planning.studies.textbook import Printed, printed_results, value_text
 
 __all__ = [
@@ -34,11 +31,9 @@ __all__ = [
 
 def render_answer(asked: Asked) -> RenderableType:
     """Render the finding, the parts, the tables, and the text's printed results."""
-    rows: list[RenderableType] = [Text(asked.answer.finding)]
     printed = printed_results(find_study(asked.study), asked=asked)
-    for one in (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else [])):
-        rows += [Text(), terminal_table(one)]
-    return Group(*rows, *map(Text, cause_texts(printed)))
+    shown = (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else []))
+    return Group(*in_terminal([asked.answer.finding], shown), *map(Text, cause_texts(printed)))
 
 
 def printed_table(printed: Sequence[Printed]) -> Table:
@@ -83,9 +78,7 @@ def render_measured(measured: Measured) -> RenderableType:
     """Render what was measured, beside what the model says."""
     return Group(
         Text(),
-        Text(measured.finding),
-        Text(),
-        terminal_table(measured_table(measured)),
+        *in_terminal([measured.finding], [measured_table(measured)]),
         *map(Text, (measured.setting, *measured.remarks)),
     )
 
@@ -98,17 +91,13 @@ def measured_table(measured: Measured) -> Table:
             one.quantity,
             f"{one.predicted:.4g}",
             f"{one.measured:.4g}",
-            _error_text(one.error, one.scale),
-            _error_text(one.baseline_error, one.scale),
+            error_text(one.error, one.scale),
+            error_text(one.baseline_error, one.scale),
         )
         for one in measured.predictions
     ]
     headers = ("where", "what", "modelled", "measured", "error", "baseline's error")
     return Table(title="Modelled and measured:", headers=headers, rows=rows)
-
-
-def _error_text(error: float, scale: Scale) -> str:
-    return f"{error:+.1f} points" if scale == "points" else f"{100 * error:+.1f} %"
 
 
 def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
@@ -158,7 +147,7 @@ def render_index_page(answers: Sequence[Asked]) -> str:
         card = Card(
             title=asked.question,
             href=f"{asked.study}.html",
-            picture=_picture_name(asked, first),
+            picture=f"{asked.study}-{first.slug}.png",
             alt=first.caption,
             caption=asked.answer.finding,
         )
@@ -178,15 +167,8 @@ def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) ->
     Raises:
         DataError: A file cannot be written.
     """
-    page = out / f"{asked.study}.html"
-    write_whole(page, render_study_page(asked, measured=measured))
-    for chart in (*asked.answer.charts(), *(() if measured is None else measured.charts)):
-        write_whole(out / _picture_name(asked, chart), draw_picture(chart))
+    charts = [*asked.answer.charts(), *(() if measured is None else measured.charts)]
     printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
     values = asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})
-    write_whole(out / f"{asked.study}.json", json.dumps(values) + "\n")
-    return page
-
-
-def _picture_name(asked: Asked, chart: Chart) -> str:
-    return f"{asked.study}-{chart.slug}.png"
+    text = render_study_page(asked, measured=measured)
+    return write_answer(out / f"{asked.study}.html", text, charts, values, indent=None)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plesio.core.charts import Chart
-from plesio.core.predictions import Prediction, predictions_to_json
+from plesio.core.predictions import Prediction, Scale, predictions_to_json
 from plesio.core.units import counted
 
-__all__ = ["Measured", "ModelledChoice", "Scope"]
+__all__ = ["Measured", "ModelledChoice", "Scope", "error_text"]
 
 _TIE = 0.02
 """A choice that costs less than this share is as good as the best: repeats differ by more."""
@@ -123,7 +123,9 @@ class Measured:
         """The worst errors, wrong choices, and which inputs the measurement has: a sentence for each."""
         told = []
         if self.predictions:
-            worst = ", ".join(f"{one.quantity} {_error_text(one)}{_where(one.setting)}" for one in self.worst)
+            worst = ", ".join(
+                f"{one.quantity} {error_text(one.error, one.scale)}{_where(one.setting)}" for one in self.worst
+            )
             told.append(f"Furthest off: {worst}.")
         choices = self.choices
         if choices:
@@ -150,8 +152,13 @@ class Measured:
         }
 
 
-def _error_text(one: Prediction) -> str:
-    return f"{one.error:+.1f} points" if one.scale == "points" else f"{100 * one.error:+.1f} %"
+def error_text(error: float, scale: Scale) -> str:
+    """Write an error with its sign, in percent or in percentage points.
+
+    >>> error_text(0.125, "relative")
+    '+12.5 %'
+    """
+    return f"{error:+.1f} points" if scale == "points" else f"{100 * error:+.1f} %"
 
 
 def _where(setting: Mapping[str, str]) -> str:

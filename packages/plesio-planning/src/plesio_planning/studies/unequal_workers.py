@@ -8,6 +8,7 @@ jitter on top that nobody can plan for.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,60 +57,6 @@ class Balanced:
     step_s: tuple[float, ...]
     slowest: tuple[float, ...]
     largest_move: int
-
-
-def _simulate_balancing(
-    name: str,
-    speeds: Speeds,
-    present: NDArray[np.bool_],
-    *,
-    total: int,
-    sample_s: float,
-    jitter: NDArray[np.float64],
-    cap: int | None,
-    proportional: bool,
-    every: int,
-    most: int,
-) -> Balanced:
-    """Share ``total`` samples in every step among those who are there.
-
-    Args:
-        name: Name of the way.
-        speeds: (workers, steps).
-        present: Workers that are there, (workers, steps). A worker that comes or goes changes the shares at once.
-        total: Samples of a step.
-        sample_s: Seconds that a worker of speed 1 takes for one.
-        jitter: Factors on times, (workers, steps).
-        cap: Most samples that a worker can hold.
-        proportional: Whether shares follow the measured speeds, or are equal.
-        every: Steps between two looks at the speeds; 0 for one look at the beginning.
-        most: Samples that a share may change by at one look.
-    """
-    num_workers, num_steps = speeds.shape
-    pace = speeds[:, 0].copy()
-    counts = np.zeros(num_workers, dtype=np.int64)
-    times, slowest, largest_move = [], np.zeros(num_workers), 0
-
-    def wanted(here: NDArray[np.bool_]) -> NDArray[np.int64]:
-        found = np.zeros(num_workers, dtype=np.int64)
-        found[here] = divide(total, pace[here] if proportional else np.ones(int(here.sum())), cap=cap)
-        return found
-
-    for step in range(num_steps):
-        here = present[:, step]
-        if step == 0 or (here != present[:, step - 1]).any():
-            pace = np.where(here & (counts == 0), speeds[:, step], pace)
-            counts = wanted(here)
-        elif every and step % every == 0:
-            now = moved(counts, wanted(here), most=most)
-            largest_move = max(largest_move, int(np.abs(now - counts).max()))
-            counts = now
-        took_s = counts * sample_s / speeds[:, step] * jitter[:, step]
-        measured = here & (counts > 0)
-        pace[measured] += (1 - _PACE_MEMORY) * (counts[measured] * sample_s / took_s[measured] - pace[measured])
-        times.append(float(took_s.max()))
-        slowest[took_s.argmax()] += 1
-    return Balanced(name=name, step_s=tuple(times), slowest=tuple(slowest / num_steps), largest_move=largest_move)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,27 +118,48 @@ class DriftingRun:
             every: Steps between two changes of the shares, where they change a little at a time.
             largest_move: Samples that a share may change by at one of them.
         """
-
-        def shared(name: str, *, proportional: bool, every: int, most: int = total) -> Balanced:
-            return _simulate_balancing(
-                name,
-                self.speeds,
-                self.present,
-                total=total,
-                sample_s=sample_s,
-                jitter=self.jitter,
-                cap=max(cap, -(-total // (len(self.speeds) - 2))),
-                proportional=proportional,
-                every=every,
-                most=most,
-            )
-
+        most_samples = max(cap, -(-total // (len(self.speeds) - 2)))
+        shared = partial(self._shared, total=total, sample_s=sample_s, cap=most_samples)
         return (
-            shared("equal", proportional=False, every=0),
-            shared("proportional, once", proportional=True, every=0),
+            shared("equal", proportional=False, every=0, most=total),
+            shared("proportional, once", proportional=True, every=0, most=total),
             shared("rebalanced", proportional=True, every=every, most=largest_move),
-            shared("rebalanced at will", proportional=True, every=1),
+            shared("rebalanced at will", proportional=True, every=1, most=total),
         )
+
+    def _shared(
+        self, name: str, *, total: int, sample_s: float, cap: int, proportional: bool, every: int, most: int
+    ) -> Balanced:
+        """Share ``total`` samples in every step among those who are there.
+
+        A worker that comes or goes changes the shares at once. Otherwise they are looked at after ``every`` steps, 0
+        being once in the beginning, and each changes by ``most`` at a look.
+        """
+        num_workers, num_steps = self.speeds.shape
+        pace = self.speeds[:, 0].copy()
+        counts = np.zeros(num_workers, dtype=np.int64)
+        times, slowest, largest_move = [], np.zeros(num_workers), 0
+
+        def wanted(here: NDArray[np.bool_]) -> NDArray[np.int64]:
+            found = np.zeros(num_workers, dtype=np.int64)
+            found[here] = divide(total, pace[here] if proportional else np.ones(int(here.sum())), cap=cap)
+            return found
+
+        for step in range(num_steps):
+            here = self.present[:, step]
+            if step == 0 or (here != self.present[:, step - 1]).any():
+                pace = np.where(here & (counts == 0), self.speeds[:, step], pace)
+                counts = wanted(here)
+            elif every and step % every == 0:
+                now = moved(counts, wanted(here), most=most)
+                largest_move = max(largest_move, int(np.abs(now - counts).max()))
+                counts = now
+            took_s = counts * sample_s / self.speeds[:, step] * self.jitter[:, step]
+            measured = here & (counts > 0)
+            pace[measured] += (1 - _PACE_MEMORY) * (counts[measured] * sample_s / took_s[measured] - pace[measured])
+            times.append(float(took_s.max()))
+            slowest[took_s.argmax()] += 1
+        return Balanced(name=name, step_s=tuple(times), slowest=tuple(slowest / num_steps), largest_move=largest_move)
 
     def constant_speeds(self, num_steps: int) -> Speeds:
         """Return the first speeds of those that begin, over the jitter of so many steps: (workers, steps)."""
