@@ -9,9 +9,16 @@ from plesio.core.predictions import Prediction
 from plesio.core.results import Evaluation, RunResult
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
-from plesio_planning.measured import batch_scaling, bounded_staleness, load_balancing, parameter_server, time_to_train
+from plesio_planning.measured import (
+    batch_scaling,
+    bounded_staleness,
+    consistency,
+    load_balancing,
+    parameter_server,
+    time_to_train,
+)
 from plesio_planning.measured.batch_scaling import BatchTraining, fitted_critical_batch, window_scales
-from plesio_planning.measured.consistency import ConsistencyInputs, measure_consistency, time_to
+from plesio_planning.measured.consistency import time_to
 from plesio_planning.measured.load_balancing import RankSpeeds
 from plesio_planning.measured.time_to_train import num_parameters
 from plesio_planning.measured.twin import Twin
@@ -115,10 +122,8 @@ def test_parameter_server():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_consistency():
-    situation = ConsistencyInputs(num_workers=2, step_s=0.01, cv=0.3, slowdown=2.0, heterogeneity=0.1, target=1e-3)
-    measured = measure_consistency(
-        situation, on_step=lambda what: None, bounds=(), periods=(4,), seeds=(0,), calibration_steps=10
-    )
+    situation = {"num_workers": 2, "compute_s": 0.01, "cv": 0.3, "slowdown": 2.0, "heterogeneity": 0.1, "target": 1e-3}
+    measured = consistency.measure(Twin(lambda what: None), (0,), 10, **situation, bounds=(), periods=(4,))
     found = check(measured, study="consistency")
     for policy in ("bsp", "local_sgd:4", "asp"):
         assert found["time to the target (s)", policy].measured > 0.05

@@ -74,10 +74,6 @@ def predicted_s(step: PublishedStep, constants: Constants) -> float:
 def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANTS) -> Constants:
     """Fit the constants of `FITTED` that are most probable after these steps; all others are those of ``begin``.
 
-    Args:
-        steps: Any published steps.
-        begin: The constants that are not fitted.
-
     Raises:
         ConfigError: No steps.
     """

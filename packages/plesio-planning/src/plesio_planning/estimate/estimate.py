@@ -161,13 +161,7 @@ class _Run:
     def searched(
         self, machines: Sequence[Machine], *, top: int, on_progress: Callable[[str, int, int], None]
     ) -> Estimate:
-        """Find the fastest layout on the first machine, and the frontier of all.
-
-        Args:
-            machines: Machines to run on.
-            top: Layouts that are shown.
-            on_progress: Called now and then.
-        """
+        """Find the fastest layout on the first machine, and the frontier of all."""
         frontier = find_frontier(
             self.model,
             machines,
@@ -182,12 +176,7 @@ class _Run:
         return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
 
     def laid_out(self, machine: Machine, *, any_memory: bool) -> Estimate:
-        """Estimate the layout that is given, with replicas on the devices that remain.
-
-        Args:
-            machine: Machine to run on.
-            any_memory: Whether it need not fit into the memory.
-        """
+        """Estimate the layout that is given, with replicas on the devices that remain."""
         layout = self._layout(machine)
         multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
         global_batch = self._batch(machine, multiple_of=multiple_of)

@@ -147,12 +147,7 @@ def ways_to_go_on(
 def ways_by_devices(
     ways: Callable[[int], tuple[WayToGoOn, ...]], num_devices: int
 ) -> Mapping[int, tuple[WayToGoOn, ...]]:
-    """Every way on the machine that is asked for and on those of `DEVICE_NUMBERS` that a replica fits on, by size.
-
-    Args:
-        ways: Every way by number of devices.
-        num_devices: Devices of the machine that is asked for.
-    """
+    """Every way on the machine that is asked for and on those of `DEVICE_NUMBERS` that a replica fits on, by size."""
     by_devices = {number: ways(number) for number in sorted({num_devices, *DEVICE_NUMBERS})}
     return {number: found for number, found in by_devices.items() if found}
 

@@ -106,14 +106,7 @@ def layouts_of(
     global_batch: int,
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Layout]:
-    """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses.
-
-    Args:
-        model: Model to train.
-        machine: Machine to run on.
-        global_batch: Sequences (or images) of a step.
-        fixed: Attributes of `Layout` that are not searched, with their values; precision and software never are.
-    """
+    """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses."""
     fixed = fixed or {}
     software = fixed.get("software", SOFTWARE["current"])
 

@@ -31,7 +31,7 @@ from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadrat
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.update_order import order_updates
 
-__all__ = ["FOUND", "ConsistencyInputs", "measure", "measure_consistency", "time_to"]
+__all__ = ["FOUND", "ConsistencyInputs", "measure", "time_to"]
 
 Array = NDArray[np.float64]
 
@@ -48,26 +48,6 @@ _SPARE = 1.3
 """Steps of a run over those until the model is at the target."""
 _SHARES = np.geomspace(0.2, 1.0, 9)
 """Step lengths of asynchronous workers that are tried, over BSP's best."""
-
-
-def measure(
-    twin: Twin,
-    /,
-    *,
-    cv: Annotated[float, Within(0, 1)] = 0.5,
-    slowdown: Annotated[float, Within(1, 4)] = 2.0,
-    compute_s: Annotated[float, Within(0.01, 0.2)] = 0.02,
-    num_workers: Annotated[int, Within(2, 6)] = 4,
-    bounds: Annotated[tuple[int, ...], Within(1, 64, most=3)] = BOUNDS,
-    periods: Annotated[tuple[int, ...], Within(2, 64, most=3)] = PERIODS,
-    heterogeneity: Annotated[float, Within(0, 1)] = 0.1,
-    target: Annotated[float, Within(1e-8, 0.1)] = 1e-4,
-) -> Measured:
-    """Measure BSP, local SGD, SSP and no bound with four processes; takes about a minute."""
-    situation = ConsistencyInputs(
-        num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
-    )
-    return measure_consistency(situation, on_step=twin.say, bounds=bounds, periods=periods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,26 +116,26 @@ class Modelled:
         return {policy: median_s for policy, median_s in medians_s.items() if math.isfinite(max(self.times_s[policy]))}
 
 
-def measure_consistency(
-    situation: ConsistencyInputs,
-    *,
-    on_step: Callable[[str], None],
-    bounds: Sequence[int] = BOUNDS,
-    periods: Sequence[int] = PERIODS,
+def measure(
+    twin: Twin,
     seeds: Sequence[int] = SEEDS,
     calibration_steps: int = CALIBRATION_STEPS,
+    /,
+    *,
+    cv: Annotated[float, Within(0, 1)] = 0.5,
+    slowdown: Annotated[float, Within(1, 4)] = 2.0,
+    compute_s: Annotated[float, Within(0.01, 0.2)] = 0.02,
+    num_workers: Annotated[int, Within(2, 6)] = 4,
+    bounds: Annotated[tuple[int, ...], Within(1, 64, most=3)] = BOUNDS,
+    periods: Annotated[tuple[int, ...], Within(2, 64, most=3)] = PERIODS,
+    heterogeneity: Annotated[float, Within(0, 1)] = 0.1,
+    target: Annotated[float, Within(1e-8, 0.1)] = 1e-4,
 ) -> Measured:
-    """Measure and compare.
-
-    Args:
-        situation: Facts that the models have in common.
-        on_step: Is told what is being measured.
-        bounds: Bounds of SSP.
-        periods: Local steps.
-        seeds: One run each.
-        calibration_steps: Steps that tell what an exchange takes.
-    """
-    exchanges_s = _exchanges_s(situation, calibration_steps, on_step=on_step)
+    """Measure BSP, local SGD, SSP and no bound with four processes; takes about a minute."""
+    situation = ConsistencyInputs(
+        num_workers=num_workers, step_s=compute_s, cv=cv, slowdown=slowdown, heterogeneity=heterogeneity, target=target
+    )
+    exchanges_s = _exchanges_s(situation, calibration_steps, on_step=twin.say)
     # step sizes are the models', so that each policy runs at its best predicted one
     barriers = _barriers(situation, (1, *periods), exchange_s=exchanges_s["bsp"], seeds=seeds)
     stores = _stores(situation, (*bounds, math.inf), bsp=barriers, exchange_s=exchanges_s["asp"], seeds=seeds)
@@ -169,33 +149,28 @@ def measure_consistency(
             num_steps=math.ceil(_SPARE * models.num_steps),
             evaluate_every=max(1, round(models.num_steps / _LOOKS)),
             seeds=seeds,
-            on_step=on_step,
+            on_step=twin.say,
         )
-    predictions = [
-        Prediction(
-            setting={"policy": policy},
-            quantity="time to the target (s)",
-            scale="relative",
+    for policy, found in runs.items():
+        twin.predict(
+            "time to the target (s)",
+            {"policy": policy},
             predicted=modelled_s[policy],
-            measured=statistics.median(time_to(situation.target, run) for run in found),
+            measured=statistics.median(time_to(target, run) for run in found),
             # the simplest guess: all policies take BSP's time
             baseline=modelled_s["bsp"],
         )
-        for policy, found in runs.items()
-    ]
-    error = statistics.median(abs(one.error) for one in predictions)
-    fastest = min(predictions, key=lambda one: one.measured)
-    chosen = min(predictions, key=lambda one: one.predicted)
-    return Measured(
-        study="consistency",
+    fastest = min(twin.predictions, key=lambda one: one.measured)
+    chosen = min(twin.predictions, key=lambda one: one.predicted)
+    return twin.measured(
+        "consistency",
         finding=f"{fastest.setting['policy']} is at the target first, after {format_seconds(fastest.measured)}, and "
-        f"the model says {chosen.setting['policy']}; it is off by {100 * error:.0f} % (median).",
-        setting=f"{situation.num_workers} processes, steps of {format_seconds(situation.step_s)} (lognormal, "
-        f"coefficient of variation {situation.cv:g}), one worker {situation.slowdown:g} times slower; "
-        f"{counted(len(seeds), 'run')} of each policy, medians. An exchange takes {format_seconds(exchanges_s['bsp'])} "
-        f"by a barrier and {format_seconds(exchanges_s['asp'])} by the store. The baseline is BSP's time for all.",
-        predictions=tuple(predictions),
-        charts=(_chart(predictions, runs=runs, target=situation.target),),
+        f"the model says {chosen.setting['policy']}; it is off by {twin.off():.0f} % (median).",
+        setting=f"{num_workers} processes, steps of {format_seconds(compute_s)} (lognormal, coefficient of variation "
+        f"{cv:g}), one worker {slowdown:g} times slower; {counted(len(seeds), 'run')} of each policy, medians. An "
+        f"exchange takes {format_seconds(exchanges_s['bsp'])} by a barrier and {format_seconds(exchanges_s['asp'])} by "
+        "the store. The baseline is BSP's time for all.",
+        charts=[_chart(twin.predictions, runs=runs, target=target)],
         rivals="policy",
     )
 

@@ -155,15 +155,6 @@ def run_quadratics(
 ) -> dict[str, list[RunResult]]:
     """Train with real processes under each of the policies; return a policy's runs in the order of the seeds.
 
-    Args:
-        policies: Their specs.
-        options: Options of the task.
-        workers: A recipe's ``[workers]``.
-        num_steps: Steps of each worker, on average.
-        evaluate_every: Steps of each worker between two evaluations.
-        seeds: One run each.
-        on_step: Is told which run begins.
-
     Raises:
         PlesioError: A run failed.
     """

@@ -98,17 +98,7 @@ class Twin:
         function: Callable[..., Times] = all_reduce_times,
         **arguments: Any,
     ) -> AlphaBeta:
-        """Fit latency and bandwidth of links to all-reduces over them.
-
-        Args:
-            ranks: Ranks at the ends of the links.
-            sizes_bytes: Three sizes or more.
-            num_ranks: Ranks that take part.
-            repeats: Repetitions of each size.
-            saying: Announcement before a size.
-            function: All-reduces on a rank, of ``num_bytes``.
-            arguments: Further arguments.
-        """
+        """Fit latency and bandwidth of links to all-reduces over them."""
 
         def times_s(size: int) -> list[float]:
             self.say(f"{saying} {format_bytes(size)}")
@@ -195,18 +185,7 @@ def beside(
     more: Sequence[Series] = (),
     marks: Mapping[str, float] | None = None,
 ) -> LineChart:
-    """Draw what was measured as points beside what is modelled as lines.
-
-    Args:
-        lines: Names and values; the only line needs no name.
-        title: The finding.
-        caption: Description of the drawing.
-        x: Along.
-        y: Up.
-        slug: The chart's name on the page.
-        more: Series after these.
-        marks: Vertical lines.
-    """
+    """Draw what was measured as points beside what is modelled as lines."""
     series = []
     for group, (places, modelled, found) in lines.items():
         prefix = f"{group}, " if group else ""

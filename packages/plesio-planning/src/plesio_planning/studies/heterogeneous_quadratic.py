@@ -148,15 +148,6 @@ def make_heterogeneous(
 ) -> HeterogeneousQuadratic:
     """Draw a problem: mean eigenvalues from ``1 / condition_number`` to about 1, and each worker's around them.
 
-    Args:
-        num_workers: Workers.
-        num_dimensions: Coordinates.
-        condition_number: Condition number of the mean, before workers differ.
-        hessian_spread: A worker's eigenvalues differ from the mean by up to this share, to either side.
-        heterogeneity: Standard deviation of a worker's optimum in each coordinate.
-        noise: σ.
-        random: Draws it.
-
     Raises:
         ConfigError: A number that is out of range.
     """

@@ -118,17 +118,7 @@ def steps_to_target(
     most: int,
     rng: np.random.Generator,
 ) -> Numbers:
-    """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges.
-
-    Args:
-        bowl: Bowl to descend.
-        batches: B of each row.
-        lengths: Lengths of each row's steps.
-        warmup_steps: Steps of each row, over which steps grow from nothing to their length.
-        target: Target over the first loss.
-        most: Steps.
-        rng: Random numbers of the noise.
-    """
+    """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges."""
     found = np.full(len(batches), math.inf)
     rows = np.arange(len(batches))
     x = np.tile(bowl.start, (len(batches), 1))

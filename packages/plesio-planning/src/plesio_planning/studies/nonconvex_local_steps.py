@@ -68,16 +68,7 @@ def iterations_text(number: float) -> str:
 def nonconvex_local_steps(
     periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
 ) -> NonConvex:
-    """Find iterations to a share of the first loss by number of local steps, and the number that is first.
-
-    Args:
-        periods: K.
-        heterogeneity: How far the workers' optima are apart.
-        noise: Noise of the quadratics beside it.
-        ratio: Communicating over computing.
-        num_draws: Draws of the data.
-        seed: Seed of the draws.
-    """
+    """Find iterations to a share of the first loss by number of local steps, and the number that is first."""
     draws, tried = [], [period for period in periods if period <= _STEPS] or [1]
     for draw in range(num_draws):
         problem = make_sigmoid_regression(

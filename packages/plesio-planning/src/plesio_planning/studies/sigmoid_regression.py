@@ -88,15 +88,7 @@ class SigmoidRegression:
 def make_sigmoid_regression(
     *, num_workers: int, num_dimensions: int, heterogeneity: float, noise: float, random: np.random.Generator
 ) -> SigmoidRegression:
-    """Draw data, and find the least loss.
-
-    Args:
-        num_workers: Workers.
-        num_dimensions: Numbers of the parameters.
-        heterogeneity: Standard deviation of a worker's teacher, and of its inputs' shift, in each coordinate.
-        noise: That of a gradient in each coordinate.
-        random: Draws it.
-    """
+    """Draw data, and find the least loss."""
     shape = (num_workers, _NUM_SAMPLES, num_dimensions)
     inputs = random.standard_normal(shape)
     inputs += heterogeneity * random.standard_normal((num_workers, 1, num_dimensions))

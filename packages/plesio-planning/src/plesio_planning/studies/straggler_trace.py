@@ -83,10 +83,6 @@ def slowest_sum(times: NDArray[np.float64], *, period: int) -> float:
 
     >>> slowest_sum(np.array([[1.0, 3.0], [3.0, 1.0]]), period=2)  # each takes 4 for both
     2.0
-
-    Args:
-        times: Times of steps, (iterations, workers).
-        period: Steps between two barriers.
     """
     num_rounds = max(len(times) // period, 1)
     rounds = times[: num_rounds * period].reshape(num_rounds, -1, times.shape[1]).mean(axis=1)

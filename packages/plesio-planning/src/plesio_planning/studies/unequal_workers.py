@@ -88,16 +88,7 @@ class DriftingRun:
         jitter: float,
         rng: np.random.Generator,
     ) -> "DriftingRun":
-        """Draw a run that begins with ``num_workers``.
-
-        Args:
-            quantile: The function from a standard normal number to a speed.
-            num_workers: Workers at the beginning.
-            num_steps: Steps of the run.
-            drift_steps: Steps after which speeds have forgotten what they were.
-            jitter: Standard deviation of the logarithm of a step's jitter.
-            rng: Source of random numbers.
-        """
+        """Draw a run that begins with ``num_workers``."""
         speeds = _wandering_speeds(
             quantile, num_workers=num_workers + 1, num_steps=num_steps, drift_steps=drift_steps, rng=rng
         )
@@ -109,15 +100,7 @@ class DriftingRun:
         return cls(speeds=speeds, jitter=noise, present=present, leaves=leaves, joins=joins)
 
     def balanced(self, *, total: int, sample_s: float, cap: int, every: int, largest_move: int) -> tuple[Balanced, ...]:
-        """Share the work equally; by the first speeds; by those measured, a little at a time; and at will.
-
-        Args:
-            total: Samples of a step.
-            sample_s: Seconds that a worker of speed 1 takes for one.
-            cap: Most samples that a worker can hold; more where the others could not hold all without one of them.
-            every: Steps between two changes of the shares, where they change a little at a time.
-            largest_move: Samples that a share may change by at one of them.
-        """
+        """Share the work equally; by the first speeds; by those measured, a little at a time; and at will."""
         most_samples = max(cap, -(-total // (len(self.speeds) - 2)))
         shared = partial(self._shared, total=total, sample_s=sample_s, cap=most_samples)
         return (

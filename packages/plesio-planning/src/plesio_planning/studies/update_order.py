@@ -37,10 +37,6 @@ def order_updates(schedule: Schedule, *, exchange_s: float) -> UpdateOrder:
     >>> order = order_updates(simulate_bound([[1.0, 1.0, 1.0], [1.5, 1.5, 1.5]], bound=9), exchange_s=0.0)
     >>> order.workers.tolist(), order.staleness.tolist()
     ([0, 1, 0, 0, 1, 1], [0, 1, 1, 0, 2, 0])
-
-    Args:
-        schedule: When workers computed.
-        exchange_s: Seconds from a step's finish until its update counts, as the schedule was simulated with.
     """
     workers = np.repeat(np.arange(len(schedule.step_s)), schedule.step_s.shape[1])
     applied_s = (schedule.finish_s + exchange_s).ravel()
