@@ -3,7 +3,7 @@ from itertools import pairwise, repeat
 import pytest
 
 from plesio.cost.reliability import expected_slowdown
-from plesio_planning.sim.checkpoints import simulate_runs, trace_run
+from plesio_planning.sim.checkpoints import CheckpointTimes, simulate_runs, trace_run
 
 HOUR = 3600.0
 
@@ -13,7 +13,7 @@ HOUR = 3600.0
 def test_failures_without_memory_give_the_closed_form(interval_s: float, restart_s: float):
     """Within the 99.9 % interval, for twelve tests look at once."""
     times = {"interval_s": interval_s, "checkpoint_s": 300.0, "mtbf_s": 20 * HOUR, "restart_s": restart_s}
-    runs = simulate_runs(num_segments=200, num_runs=4000, **times)
+    runs = simulate_runs(CheckpointTimes(**times), num_segments=200, num_runs=4000)
     low, high = runs.slowdown_ci95
     assert runs.slowdown == pytest.approx(expected_slowdown(**times), abs=3.3 / 1.96 * (high - low) / 2)
     assert high - low < 0.01
@@ -21,17 +21,20 @@ def test_failures_without_memory_give_the_closed_form(interval_s: float, restart
 
 def test_a_lag_costs_a_restart_that_is_longer_by_it():
     times = {"interval_s": HOUR, "checkpoint_s": 5.0, "mtbf_s": 10 * HOUR}
-    runs = simulate_runs(num_segments=500, num_runs=4000, restart_s=0.1 * HOUR, lag_s=0.5 * HOUR, **times)
+    late = CheckpointTimes(restart_s=0.1 * HOUR, lag_s=0.5 * HOUR, **times)
+    runs = simulate_runs(late, num_segments=500, num_runs=4000)
     low, high = runs.slowdown_ci95
     last_state = 0.5 * HOUR / runs.work_s  # a run also waits for its last state
     assert low <= expected_slowdown(restart_s=0.6 * HOUR, **times) + last_state <= high
 
 
 def test_the_interrupted_and_the_sure():
-    sure = simulate_runs(num_segments=3, interval_s=10.0, checkpoint_s=1.0, mtbf_s=1e15, lag_s=4.0, num_runs=2)
+    never = CheckpointTimes(interval_s=10.0, checkpoint_s=1.0, mtbf_s=1e15, lag_s=4.0)
+    sure = simulate_runs(never, num_segments=3, num_runs=2)
     assert sure.elapsed_s.tolist() == [37.0, 37.0]
     assert sure.num_failures.tolist() == [0, 0]
-    often = simulate_runs(num_segments=3, interval_s=10.0, checkpoint_s=1.0, mtbf_s=20.0, num_runs=500)
+    times = CheckpointTimes(interval_s=10.0, checkpoint_s=1.0, mtbf_s=20.0)
+    often = simulate_runs(times, num_segments=3, num_runs=500)
     assert often.num_failures.sum() * 20.0 == pytest.approx(often.elapsed_s.sum(), rel=0.1)  # Wald
 
 

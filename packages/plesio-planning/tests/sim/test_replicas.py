@@ -1,7 +1,7 @@
 import pytest
 
 from plesio.cost.reliability import expected_slowdown
-from plesio_planning.sim.checkpoints import simulate_long_run
+from plesio_planning.sim.checkpoints import CheckpointTimes, simulate_long_run
 from plesio_planning.sim.replicas import Elastic, simulate_replicas
 
 HOUR = 3600.0
@@ -57,7 +57,7 @@ def test_the_interval_covers_what_long_simulations_find():
 @pytest.mark.parametrize("restart_s", [0.0, 600.0, 20_000.0])
 def test_a_run_without_an_end_has_the_closed_form(restart_s: float):
     times = {"interval_s": 600.0, "checkpoint_s": 20.0, "mtbf_s": 5000.0, "restart_s": restart_s}
-    run = simulate_long_run(num_failures=200_000, **times)
+    run = simulate_long_run(CheckpointTimes(**times), num_failures=200_000)
     low, high = run.work_ci95
     assert run.work == pytest.approx(1 / expected_slowdown(**times), abs=3.3 / 1.96 * (high - low) / 2)
     assert run.work + run.writing + run.lost + run.restarts == pytest.approx(1)

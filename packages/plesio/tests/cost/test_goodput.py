@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plesio.core.errors import ConfigError
 from plesio.cost.goodput import expected_goodput
 from plesio.cost.reliability import expected_slowdown
-from plesio_planning.sim.checkpoints import simulate_runs
+from plesio_planning.sim.checkpoints import CheckpointTimes, simulate_runs
 
 WORK_S = 30 * 86_400.0
 durations = st.floats(1.0, 3600.0)
@@ -40,14 +40,8 @@ def test_no_interval_beats_the_best(checkpoint_s: float, factor: float):
 def test_simulated_runs_have_the_expected_mean_and_deviation():
     run = expected_goodput(WORK_S, checkpoint_s=30, restart_s=600, mtbf_s=36_000)
     num_segments = round(WORK_S / run.interval_s)
-    runs = simulate_runs(
-        num_segments=num_segments,
-        interval_s=WORK_S / num_segments,
-        checkpoint_s=30,
-        mtbf_s=36_000,
-        restart_s=600,
-        num_runs=20_000,
-    )
+    times = CheckpointTimes(interval_s=WORK_S / num_segments, checkpoint_s=30, mtbf_s=36_000, restart_s=600)
+    runs = simulate_runs(times, num_segments=num_segments, num_runs=20_000)
     low, high = runs.slowdown_ci95
     assert low < run.total_s / WORK_S < high
     assert runs.num_failures.mean() == pytest.approx(run.num_failures, rel=0.01)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from plesio.core.checks import check_not_negative, check_positive
 from plesio.cost.reliability import best_interval_s, cluster_mtbf_s, expected_slowdown
-from plesio_planning.sim.checkpoints import simulate_long_run
+from plesio_planning.sim.checkpoints import CheckpointTimes, simulate_long_run
 from plesio_planning.sim.replicas import simulate_replicas
 
 __all__ = [
@@ -192,7 +192,7 @@ def _elastic(devices: FailingDevices, num_replicas: int, *, drawn: Mapping[str, 
 
 
 def _saved(name: str, writing: str, times: Mapping[str, float], drawn: Mapping[str, int]) -> WayToGoOn:
-    run = simulate_long_run(**times, **drawn)  # type: ignore[arg-type]
+    run = simulate_long_run(CheckpointTimes(**times), **drawn)
     parts = {"work": run.work, writing: run.writing, "lost work": run.lost, "restarts": run.restarts}
     return WayToGoOn(name=name, parts=parts, work_ci95=run.work_ci95, exact=1 / expected_slowdown(**times))
 

@@ -1,4 +1,4 @@
-"""What all answers are shown as: texts and tables in a terminal, and a page with its pictures and numbers as files."""
+"""The parts of all answers: texts and tables in a terminal, and a page with its pictures and numbers as files."""
 
 import json
 from collections.abc import Iterable

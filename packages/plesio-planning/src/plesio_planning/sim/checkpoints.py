@@ -18,9 +18,30 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LongRun", "Phase", "Runs", "simulate_long_run", "simulate_runs", "trace_run"]
+__all__ = ["CheckpointTimes", "LongRun", "Phase", "Runs", "simulate_long_run", "simulate_runs", "trace_run"]
 
 Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTimes:
+    """A run that saves its state and fails.
+
+    Attributes:
+        interval_s: I, seconds of work between two states.
+        checkpoint_s: C, seconds that the run stands still for each.
+        mtbf_s: M, mean seconds between two failures.
+        restart_s: R, seconds from a failure until the run goes on.
+        lag_s: w, seconds from then on until the state can be gone back to.
+        shape: Weibull's; 1 is the exponential distribution.
+    """
+
+    interval_s: float
+    checkpoint_s: float
+    mtbf_s: float
+    restart_s: float = 0.0
+    lag_s: float = 0.0
+    shape: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,35 +89,20 @@ class LongRun:
     work_ci95: tuple[float, float]
 
 
-def simulate_long_run(
-    *,
-    interval_s: float,
-    checkpoint_s: float,
-    mtbf_s: float,
-    restart_s: float = 0.0,
-    num_failures: int = 10_000,
-    seed: int = 0,
-) -> LongRun:
-    """Simulate a run over so many failures, which come without memory.
+def simulate_long_run(times: CheckpointTimes, *, num_failures: int = 10_000, seed: int = 0) -> LongRun:
+    """Simulate a run over so many failures, two or more, which come without memory, and whose states do not lag.
 
-    >>> run = simulate_long_run(interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e9, num_failures=100)
+    >>> times = CheckpointTimes(interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e9)
+    >>> run = simulate_long_run(times, num_failures=100)
     >>> round(run.work, 4), round(run.writing, 4)
     (0.9836, 0.0164)
-
-    Args:
-        interval_s: I, seconds of work between two states.
-        checkpoint_s: C, seconds that the run stands still for each.
-        mtbf_s: M, mean seconds between two failures.
-        restart_s: R, seconds from a failure until the run goes on.
-        num_failures: How many, two or more.
-        seed: Seed of what is drawn.
     """
-    until_failure_s = mtbf_s * np.random.default_rng(seed).exponential(size=num_failures)
-    restarting_s = np.minimum(until_failure_s, restart_s)
-    segments = np.floor((until_failure_s - restarting_s) / (interval_s + checkpoint_s))
-    work_s, total_s = segments * interval_s, float(until_failure_s.sum())
+    until_failure_s = times.mtbf_s * np.random.default_rng(seed).exponential(size=num_failures)
+    restarting_s = np.minimum(until_failure_s, times.restart_s)
+    segments = np.floor((until_failure_s - restarting_s) / (times.interval_s + times.checkpoint_s))
+    work_s, total_s = segments * times.interval_s, float(until_failure_s.sum())
     work = float(work_s.sum()) / total_s
-    writing, restarts = float(segments.sum()) * checkpoint_s / total_s, float(restarting_s.sum()) / total_s
+    writing, restarts = float(segments.sum()) * times.checkpoint_s / total_s, float(restarting_s.sum()) / total_s
     # of a ratio of two means
     half = 1.96 * float((work_s - work * until_failure_s).std(ddof=1)) * math.sqrt(num_failures) / total_s
     return LongRun(
@@ -108,56 +114,35 @@ def simulate_long_run(
     )
 
 
-def simulate_runs(
-    *,
-    num_segments: int,
-    interval_s: float,
-    checkpoint_s: float,
-    mtbf_s: float,
-    restart_s: float = 0.0,
-    lag_s: float = 0.0,
-    shape: float = 1.0,
-    num_runs: int = 1000,
-    seed: int = 0,
-) -> Runs:
-    """Simulate runs of ``num_segments`` intervals of work each, to the end.
+def simulate_runs(times: CheckpointTimes, *, num_segments: int, num_runs: int = 1000, seed: int = 0) -> Runs:
+    """Simulate two or more runs, of ``num_segments`` intervals of work each, to the end.
 
-    >>> runs = simulate_runs(num_segments=10, interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e12, num_runs=2)
+    >>> times = CheckpointTimes(interval_s=60.0, checkpoint_s=1.0, mtbf_s=1e12)
+    >>> runs = simulate_runs(times, num_segments=10, num_runs=2)
     >>> runs.elapsed_s.tolist(), runs.work_s
     ([610.0, 610.0], 600.0)
-
-    Args:
-        num_segments: Intervals of work.
-        interval_s: I, seconds of work between two states.
-        checkpoint_s: C, seconds that the run stands still for each.
-        mtbf_s: M, mean seconds between two failures.
-        restart_s: R, seconds from a failure until the run goes on.
-        lag_s: w, seconds from then on until the state can be gone back to.
-        shape: Weibull's; 1 is the exponential distribution.
-        num_runs: How many, two or more.
-        seed: Seed of what is drawn.
     """
     random = np.random.default_rng(seed)
-    scale_s = mtbf_s / math.gamma(1 + 1 / shape)
-    segment_s = interval_s + checkpoint_s
+    scale_s = times.mtbf_s / math.gamma(1 + 1 / times.shape)
+    segment_s = times.interval_s + times.checkpoint_s
     elapsed_s, left = np.zeros(num_runs), np.full(num_runs, num_segments, dtype=np.int64)
     num_failures = np.zeros(num_runs, dtype=np.int64)
     back_s = np.zeros(num_runs)  # until a run goes on: nothing at first, then R
     ongoing = np.arange(num_runs)
     while ongoing.size:
-        until_failure_s = scale_s * random.weibull(shape, ongoing.size)
-        needed_s = back_s[ongoing] + left[ongoing] * segment_s + lag_s
+        until_failure_s = scale_s * random.weibull(times.shape, ongoing.size)
+        needed_s = back_s[ongoing] + left[ongoing] * segment_s + times.lag_s
         ends = until_failure_s >= needed_s
         done = ongoing[ends]
         elapsed_s[done] += needed_s[ends]
         failed, survived_s = ongoing[~ends], until_failure_s[~ends]
-        saved = np.floor((survived_s - back_s[failed] - lag_s) / segment_s)
+        saved = np.floor((survived_s - back_s[failed] - times.lag_s) / segment_s)
         left[failed] -= np.maximum(saved, 0).astype(np.int64)
         elapsed_s[failed] += survived_s
         num_failures[failed] += 1
-        back_s[failed] = restart_s
+        back_s[failed] = times.restart_s
         ongoing = failed
-    return Runs(elapsed_s=elapsed_s, num_failures=num_failures, work_s=num_segments * interval_s)
+    return Runs(elapsed_s=elapsed_s, num_failures=num_failures, work_s=num_segments * times.interval_s)
 
 
 class Phase(NamedTuple):

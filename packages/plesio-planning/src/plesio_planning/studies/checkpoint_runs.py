@@ -8,7 +8,7 @@ from itertools import chain, count
 from plesio.core.charts import TimelineBar
 from plesio.cost.faults import Failures
 from plesio.cost.reliability import check_run_ends, expected_slowdown, slowdown_parts
-from plesio_planning.sim.checkpoints import Runs, simulate_runs, trace_run
+from plesio_planning.sim.checkpoints import CheckpointTimes, Runs, simulate_runs, trace_run
 
 __all__ = ["SavedRun", "SimulatedInterval"]
 
@@ -90,13 +90,9 @@ class SavedRun:
         simulated_s = min(self.work_s, _MOST_FAILURES * mtbf_s / exact)
 
         def runs(shape: float) -> Runs:
-            return simulate_runs(
-                num_segments=max(1, round(simulated_s / interval_s)),
-                **self._times(interval_s),
-                shape=shape,
-                num_runs=num_runs,
-                seed=seed,
-            )
+            times = CheckpointTimes(**self._times(interval_s), shape=shape)
+            number = max(1, round(simulated_s / interval_s))
+            return simulate_runs(times, num_segments=number, num_runs=num_runs, seed=seed)
 
         poisson, weibull = runs(1.0), runs(self.failures.shape)
         return SimulatedInterval(

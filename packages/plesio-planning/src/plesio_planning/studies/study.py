@@ -3,6 +3,7 @@
 A study is a function with keyword arguments, whose names carry their units and whose defaults give the reference
 values, and a frozen dataclass that it returns. Everything else follows from these two: the options of ``plesio study
 NAME`` (`plesio.core.inputs`), the tables, the page, the pictures and the JSON file (`plesio_planning.report.study`).
+A study refuses an input that is out of range with a `ConfigError`.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,7 @@
-"""A theorem's bound for given numbers: a value, the parts that add up to it, and the premises that it rests on."""
+"""A theorem's bound for given numbers: a value, the parts that add up to it, and the premises that it rests on.
+
+A theorem refuses an argument that is out of range with a `ConfigError`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

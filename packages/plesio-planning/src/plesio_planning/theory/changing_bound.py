@@ -58,9 +58,6 @@ def staleness_of_lead(lead: int, *, num_workers: int) -> int:
     Args:
         lead: s, of an SSP policy; of an update the largest in force between its pull and its push.
         num_workers: n.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_not_negative(lead=lead)
     check_count(num_workers=num_workers)
@@ -204,9 +201,6 @@ def varying_staleness(*, curvature: float = 1.0, max_staleness: int = 8) -> Boun
     Args:
         curvature: λ, the largest eigenvalue of the Hessian.
         max_staleness: S, no gradient is later; in steps.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(curvature=curvature)
     check_not_negative(max_staleness=max_staleness)

@@ -20,9 +20,6 @@ def all_reduce_bytes(*, message_bytes: float = 700e6, num_ranks: int = 256) -> B
     Args:
         message_bytes: d, what every rank has to add up with the others.
         num_ranks: N.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_not_negative(message_bytes=message_bytes)
     check_count(num_ranks=num_ranks)
@@ -45,9 +42,6 @@ def speedup(*, compute_s: float = 1.0, exchange_s: float = 0.1, num_workers: int
         compute_s: Seconds that one worker computes for an iteration of the whole batch.
         exchange_s: Seconds of the exchange in an iteration, for any number of workers.
         num_workers: n.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(compute_s=compute_s)
     check_not_negative(exchange_s=exchange_s)
@@ -89,9 +83,6 @@ def best_num_workers(
         messages_per_worker: c, messages one after the other for every worker that takes part.
         message_bytes: d, that the busiest link carries in an iteration.
         bytes_per_s: B, of that link.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(
         compute_s=compute_s, latency_s=latency_s, messages_per_worker=messages_per_worker, bytes_per_s=bytes_per_s

@@ -155,9 +155,6 @@ def asynchronous_average_staleness(
         gradient_variance: σ², of an update's gradient.
         mean_staleness: τ̄, over all updates.
         num_steps: T, updates.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap)
     check_not_negative(gradient_variance=gradient_variance, mean_staleness=mean_staleness)

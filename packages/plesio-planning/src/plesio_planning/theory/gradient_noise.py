@@ -15,9 +15,6 @@ def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: floa
     Args:
         covariance_trace: tr Σ, of one sample's gradient.
         squared_gradient_norm: ‖G‖², of the mean gradient.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_not_negative(covariance_trace=covariance_trace)
     check_positive(squared_gradient_norm=squared_gradient_norm)
@@ -38,9 +35,6 @@ def critical_batch(*, min_steps: float = 1000.0, noise_scale: float = 1000.0, ba
         min_steps: S_min, that no batch can undercut.
         noise_scale: B_noise, in samples; `gradient_noise_scale` has it from gradients.
         batch_size: B.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(min_steps=min_steps)
     check_not_negative(noise_scale=noise_scale)

@@ -81,9 +81,6 @@ def consensus_rate(mixing: Mixing, *, late: int = 0) -> float:
     Args:
         mixing: P.
         late: n, how many mixings late the result of one is added.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_not_negative(late=late)
     radii = [0.0]

@@ -24,9 +24,6 @@ def local_staleness(*, period: int = 8, num_workers: int = 8) -> Bound:
     Args:
         period: K, local steps between two averagings.
         num_workers: n.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_count(period=period, num_workers=num_workers)
     others = float(num_workers - 1)

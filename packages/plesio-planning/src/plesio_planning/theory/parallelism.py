@@ -93,9 +93,6 @@ def zero_memory(
         weight_bytes: Bytes of a parameter.
         gradient_bytes: Bytes of a parameter's gradient.
         optimizer_bytes: Bytes of a parameter's optimizer state: 12 for Adam with weights, mean and variance in FP32.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(num_parameters=num_parameters)
     check_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, optimizer_bytes=optimizer_bytes)

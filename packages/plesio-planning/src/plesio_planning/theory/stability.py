@@ -41,9 +41,6 @@ def stability_limit(*, staleness: int, momentum: float = 0.0) -> float:
     Args:
         staleness: τ, of every gradient, in steps.
         momentum: β, below 1.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     _check(staleness, momentum)
     if staleness == 0:
@@ -71,9 +68,6 @@ def first_unstable_staleness(*, step: float, momentum: float = 0.0) -> int:
     Args:
         step: αλ, learning rate times curvature.
         momentum: β, below 1.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(step=step)
     _check(0, momentum)
@@ -103,9 +97,6 @@ def spectral_radius(*, step: float, staleness: int, momentum: float = 0.0) -> fl
         step: αλ, learning rate times curvature.
         staleness: τ, of every gradient, in steps.
         momentum: β, below 1.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_not_negative(step=step)
     _check(staleness, momentum)
@@ -135,9 +126,6 @@ def constant_staleness(
         curvature: λ, the largest eigenvalue of the Hessian.
         staleness: τ, of every gradient, in steps.
         momentum: β, below 1.
-
-    Raises:
-        ConfigError: An argument that is out of range.
     """
     check_positive(learning_rate=learning_rate, curvature=curvature)
     step = learning_rate * curvature

@@ -260,9 +260,6 @@ def bounded_staleness(
         cv: Coefficient of variation of their steps.
         slowdown: How many times as long one of them takes.
         seed: Seed of the trials.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     spectrum = eigenvalues_of(condition_number, num_dimensions=num_dimensions)
     random = np.random.default_rng(seed)

@@ -289,9 +289,6 @@ def checkpointing(
         shape: Weibull's, of failures in bursts.
         num_runs: Simulated for each interval.
         seed: Seed of the simulation.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     run = SavedRun(
         work_s=work_s,

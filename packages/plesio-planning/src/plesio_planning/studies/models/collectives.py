@@ -348,9 +348,6 @@ def collectives(
         local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.
         algorithms: Competing algorithms; ring and double tree are what NCCL has.
         other_ranks: Numbers of ranks for the pictures, beside the one above.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     links = RankLinks(
         latency_s=latency_s,

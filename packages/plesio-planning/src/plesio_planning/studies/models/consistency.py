@@ -220,9 +220,6 @@ def consistency(
         noise: Standard deviation of a gradient's noise.
         target: Loss above the optimum that is wanted.
         seed: Seed of quadratics and step times.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     problem = make_heterogeneous(
         num_workers=num_workers,

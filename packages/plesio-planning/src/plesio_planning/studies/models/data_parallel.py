@@ -322,9 +322,6 @@ def data_parallel(
         overlap: Share of the backward pass during which communication can go on, 0 to 1.
         other_gradients_bytes: Sizes for the picture, beside the one above.
         seed: Seed of the iteration in the timeline.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     if forward_s + backward_s == 0:
         raise ArgumentError("`forward_s` and `backward_s` are 0; write more than 0 for one of them")

@@ -325,9 +325,6 @@ def hierarchical(
         latency_s: Latency of a message between hosts.
         local_bytes_per_s: Bandwidth of one direction of a rank's link within its host.
         local_latency_s: Latency of a message within a host.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     if nics_per_host > ranks_per_host:
         raise ArgumentError(

@@ -361,9 +361,6 @@ def loss_scaling(
         num_steps: Steps of the run.
         step_s: Seconds of a step, applied or skipped.
         seed: Seed of what is drawn.
-
-    Raises:
-        ConfigError: A number out of range.
     """
     ranges = {
         "normal": Range(name=f"N(0, {standard_deviation:g})", log_mean=None, deviation=standard_deviation),

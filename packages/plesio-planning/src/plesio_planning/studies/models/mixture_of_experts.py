@@ -286,9 +286,6 @@ def mixture_of_experts(
         latency_s: Latency of each message.
         num_trials: Draws of the routing.
         seed: Seed of what is drawn.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     _check_experts(num_experts, num_devices=num_devices, top_k=experts_per_token)
     _check_work(

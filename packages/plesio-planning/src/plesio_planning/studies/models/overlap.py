@@ -322,9 +322,6 @@ def overlap(
         bytes_per_s: Bandwidth of one direction of a worker's link.
         latency_s: Latency of each message.
         algorithm: Algorithm of the all-reduce.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
 
     def all_reduce_at(bandwidth: float) -> AllReduce:

@@ -262,9 +262,6 @@ def parameter_server(
         pull: Part of it that a worker pulls; what it touches itself next, what anybody has changed, or all.
         compute_s: Mean time that a worker computes for an update.
         barrier_factor: Mean of the slowest worker's step over the mean step (plesio study stragglers has it).
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     model = ServerModel(
         num_workers=num_workers,

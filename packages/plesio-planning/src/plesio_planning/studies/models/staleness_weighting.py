@@ -300,9 +300,6 @@ def staleness_weighting(
             part.
         num_trials: Starts, each with a draw of the staleness, for the steps that are not tuned.
         seed: Seed of starts and draws.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     if shares and sum(shares) == 0:
         raise ArgumentError("`shares` are all 0; write how many updates had staleness 0, 1, 2 ...")

@@ -329,9 +329,6 @@ def tensor_parallel(
         devices_per_host: Devices that reach each other so.
         bytes_per_s: Bandwidth of one direction of a device's own link to other hosts.
         latency_s: Latency of each message there.
-
-    Raises:
-        ConfigError: An input that is out of range.
     """
     check_heads(num_heads, tp=tp, hidden_size=hidden_size)
     layers = _Layers(

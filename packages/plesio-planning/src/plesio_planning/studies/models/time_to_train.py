@@ -34,7 +34,7 @@ from plesio_planning.estimate.training_charts import (
     tornado_chart,
     tornado_table,
 )
-from plesio_planning.sim.checkpoints import Runs, simulate_runs
+from plesio_planning.sim.checkpoints import CheckpointTimes, Runs, simulate_runs
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, TrainingWork
 
@@ -322,15 +322,13 @@ def _check_work(run: Goodput, *, num_runs: int) -> None:
 def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
     """Simulate runs of as many whole segments as are nearest to the work."""
     num_segments = max(round(run.work_s / run.interval_s), 1)
-    return simulate_runs(
-        num_segments=num_segments,
+    times = CheckpointTimes(
         interval_s=run.work_s / num_segments,
         checkpoint_s=run.checkpoint_s,
         mtbf_s=run.mtbf_s,
         restart_s=run.restart_s,
-        num_runs=num_runs,
-        seed=seed,
     )
+    return simulate_runs(times, num_segments=num_segments, num_runs=num_runs, seed=seed)
 
 
 def _interval(simulated: Runs, *, mfu_error: float, confidence: float, seed: int) -> tuple[float, float]:
