@@ -6,8 +6,7 @@ The comparison looks at the runs through an `Observer`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from plesio.bench.assignment import Assignment
 from plesio.bench.process_pool import FOR_TRAINING, ProcessPool
@@ -94,11 +93,3 @@ class WorkerPool:
         """Stop the workers."""
         self._observer.close()
         self._processes.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

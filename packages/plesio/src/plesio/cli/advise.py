@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration
+from plesio.cli.options import Arguments, Calibration, Slow, TaskOption
 from plesio.cli.output_files import check_output_file
 from plesio.cli.simulate import options_table, refuse_for_script, slow_table, step_time_table
 from plesio.cli.terminal import show
@@ -54,14 +54,6 @@ Table = dict[str, Any]
 What = Annotated[
     str,
     typer.Argument(metavar="TASK|SCRIPT", help="A task's name, file.py:attribute, or a .py file.", show_default=False),
-]
-Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
-]
-TaskOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
 ]
 Measure = Annotated[str, typer.Option("--measure", metavar="TIME", help="How long this machine may run your code.")]
 Tolerance = Annotated[

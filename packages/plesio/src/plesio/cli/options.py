@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Calibration", "Out", "Overwrite", "RecipeFile", "Resume", "RunFolder"]
+__all__ = [
+    "Arguments",
+    "Calibration",
+    "Out",
+    "Overwrite",
+    "RecipeFile",
+    "Resume",
+    "RunFolder",
+    "Slow",
+    "TaskOption",
+]
 
 Out = Annotated[
     Path | None,
@@ -18,6 +28,14 @@ RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The TOML fil
 Calibration = Annotated[
     Path | None,
     typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured, for the virtual world."),
+]
+Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
+]
+TaskOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier command left in --out DIR.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration, Overwrite
+from plesio.cli.options import Arguments, Calibration, Overwrite, Slow, TaskOption
 from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -70,22 +70,14 @@ FLAGS: Mapping[tuple[str, ...], str] = {
 
 
 What = Annotated[str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)]
-Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
 Policy = Annotated[str, typer.Option("--policy", metavar="POLICY", help="A policy, as `plesio policies` lists them.")]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", help="Seed of the parameters, the order of samples and the step times.")
-]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
 ]
 Lose = Annotated[
     list[str] | None, typer.Option("--lose", metavar="RANK@TIME", help="A worker that is lost; may be repeated.")
 ]
 Join = Annotated[list[str] | None, typer.Option("--join", metavar="TIME", help="A worker that joins; may be repeated.")]
-TaskOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
-]
 Folder = Annotated[
     Path | None,
     typer.Option(

@@ -8,6 +8,11 @@ of equal links that are not shared it is the formula, exactly.
 
 A round ends for all ranks at once: one slow link in a ring is waited for in every round. Real ranks overlap a little,
 so this is an upper bound. The double tree is missing, as it is no sequence of rounds of equal messages.
+
+All take the cluster of the workers, the ``ranks`` that take part (arranged host by host, as all libraries do), and the
+size of the tensor. They raise `ConfigError` for no ranks, one twice, one that the cluster has no slot for, and a
+negative size. Workers ``beside`` these, group by group, do the same among themselves at the same time: links on which
+they meet are shared.
 """
 
 from collections import Counter
@@ -46,14 +51,6 @@ def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: floa
     >>> choice = select_all_reduce_on(parse_cluster("16x8h100"), range(128), 700e6)
     >>> choice.algorithm, f"{choice.duration_s * 1e3:.1f} ms"
     ('ring', '6.0 ms')
-
-    Args:
-        cluster: Cluster of the workers.
-        ranks: The workers that take part. They are arranged host by host, as all libraries do.
-        num_bytes: Size of the tensor.
-
-    Raises:
-        ConfigError: No ranks, one twice, one that the cluster has no slot for, or a negative size.
     """
     return fastest(all_reduce_times_on(cluster, ranks, num_bytes))
 
@@ -61,35 +58,14 @@ def select_all_reduce_on(cluster: Cluster, ranks: Sequence[int], num_bytes: floa
 def all_reduce_on(
     cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
 ) -> float:
-    """Return seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small.
-
-    Args:
-        cluster: Cluster of the workers.
-        ranks: The workers that take part.
-        num_bytes: Size of the tensor.
-        beside: Other workers, group by group, that do the same among themselves at the same time. Links that they and
-            these workers meet on are shared.
-
-    Raises:
-        ConfigError: As in `select_all_reduce_on`.
-    """
+    """Return seconds of a ring all-reduce of these workers: what Gloo does, and NCCL for tensors that are not small."""
     return _rounds_beside_s(_ring, cluster=cluster, ranks=ranks, num_bytes=num_bytes, beside=beside)
 
 
 def broadcast_on(
     cluster: Cluster, ranks: Sequence[int], num_bytes: float, *, beside: Iterable[Sequence[int]] = ()
 ) -> float:
-    """Return the seconds of a broadcast down a binomial tree over these workers.
-
-    Args:
-        cluster: Cluster of the workers.
-        ranks: The workers that take part.
-        num_bytes: Size of the tensor.
-        beside: As in `all_reduce_on`.
-
-    Raises:
-        ConfigError: As in `select_all_reduce_on`.
-    """
+    """Return the seconds of a broadcast down a binomial tree over these workers."""
     return _rounds_beside_s(_tree_down, cluster=cluster, ranks=ranks, num_bytes=num_bytes, beside=beside)
 
 
@@ -97,14 +73,6 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
     """Return the seconds of an all-reduce on the cluster, by algorithm.
 
     ``hierarchical`` is there if every host has as many of the ranks, more than one, and there are several hosts.
-
-    Args:
-        cluster: Cluster of the workers.
-        ranks: The workers that take part.
-        num_bytes: Size of the tensor.
-
-    Raises:
-        ConfigError: As in `select_all_reduce_on`.
     """
     hosts = _hosts(cluster, ranks, num_bytes)
     per_host = [len(list(group)) for _, group in groupby(hosts)]

@@ -123,17 +123,13 @@ def bytes_finding(comparison: Comparison) -> str:
 def wait_finding(comparison: Comparison) -> str:
     """Describe how much of their time workers waited, at the two extremes."""
     shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
-    if not shares:
-        return "Where each worker's time went"
-    return _at_extremes("Workers waited {} of their time", shares, share_text)
+    return _at_extremes("Workers waited {} of their time", shares, share_text) or "Where each worker's time went"
 
 
 def memory_finding(comparison: Comparison) -> str:
     """Tell how much memory workers needed, at the two extremes."""
     peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
-    if not peaks:
-        return "Memory of a worker"
-    return _at_extremes("A worker had {} at its peak", peaks, format_bytes)
+    return _at_extremes("A worker had {} at its peak", peaks, format_bytes) or "Memory of a worker"
 
 
 def memory_of_run_finding(comparison: Comparison) -> str:
@@ -142,25 +138,25 @@ def memory_of_run_finding(comparison: Comparison) -> str:
     held = {
         summary.policy: sum(summary.memory[part] for part in parts) for summary in comparison.policies if summary.memory
     }
-    if not held:
-        return "Parameters, gradients and optimizer state"
-    most, least = max(held, key=held.__getitem__), min(held, key=held.__getitem__)
-    finding = f"Parameters, gradients and optimizer state took {format_bytes(held[most])} under {most}"
-    if held[least] == held[most]:
-        return finding.replace(f"under {most}", "under every policy") if len(held) > 1 else finding
-    return f"{finding}, {format_bytes(held[least])} under {least}"
+    what = "Parameters, gradients and optimizer state"
+    if len(held) > 1 and len({*held.values()}) == 1:
+        return f"{what} took {format_bytes(next(iter(held.values())))} under every policy"
+    return _at_extremes(f"{what} took {{}}", held, format_bytes) or what
 
 
 def cpu_finding(comparison: Comparison) -> str:
     """Describe how busy the workers' processes were, at the two extremes."""
     used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
-    if not used:
-        return "Processor time over time"
-    return _at_extremes("A worker used {} of a core", used, share_text)
+    return _at_extremes("A worker used {} of a core", used, share_text) or "Processor time over time"
 
 
 def _at_extremes(sentence: str, values: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """Fill the sentence for the policy with the most, and for the one with the least if that is another."""
+    """Fill the sentence for the policy with the most, and for the one with the least if that is another.
+
+    Empty without values.
+    """
+    if not values:
+        return ""
     most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
     finding = f"{sentence.format(text(values[most]))} under {most}"
     return finding if most == least else f"{finding}, {text(values[least])} under {least}"
