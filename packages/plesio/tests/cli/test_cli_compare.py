@@ -153,8 +153,8 @@ def test_ctrl_c_says_how_to_go_on(
 
     replace_training(interrupted)
     out = tmp_path / "out"
-    assert invoke(["compare", str(recipe_path), "--out", str(out)]) == 130
-    assert f"plesio compare {recipe_path} --out {out} --resume" in capsys.readouterr().err
+    assert invoke(["compare", str(recipe_path), "--out", str(out), "--seeds", "3,4", "--policies", "bsp"]) == 130
+    assert f"plesio compare {recipe_path} --out {out} --policies bsp --seeds 3,4 --resume" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_kept_unless_told_otherwise(

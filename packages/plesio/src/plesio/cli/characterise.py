@@ -74,12 +74,10 @@ def characterise(
         prepare_for_hosts()
     check_plan(plan)  # whatever is wrong is said before anything is removed
     prepare_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)])
-    words = ["--quick"] if quick else []
-    words += [] if world is None else ["--world", world.value]
-    words += [] if seeds is None else ["--seeds", seeds]
     done = do_runs(
         partial(run_plan, plan, out=out, resume=resume),
-        again=["plesio", "characterise", str(recipe), "--out", str(out), *words, "--resume"],
+        ["plesio", "characterise", str(recipe), "--out", str(out)],
+        options={"--quick": quick, "--world": None if world is None else world.value, "--seeds": seeds},
     )
     _show(plan, done, out=out)
     return exit_code_of(run for runs in done.values() for run in runs)

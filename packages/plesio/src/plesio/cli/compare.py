@@ -143,7 +143,12 @@ def _compare(
 
     runs = do_runs(
         partial(run_comparison, loaded, out=out, resume=resume, world=world.value, calibration=measured),
-        again=["plesio", "compare", str(recipe), "--out", str(out), "--resume"],
+        ["plesio", "compare", str(recipe), "--out", str(out)],
+        options={
+            **{f"--{'checkpoint' if name == 'folder' else name}": value for name, value in given.items()},
+            "--world": None if world is WorldChoice.PROCESS else world.value,
+            "--calibration": calibration,
+        },
     )
     print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None)
     return exit_code_of(runs)

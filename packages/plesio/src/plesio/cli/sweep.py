@@ -137,10 +137,10 @@ def _sweep(
         "--world": None if world is SweptWorld.VIRTUAL else world.value,
         "--calibration": calibration,
     }
-    words = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
     done = do_runs(
         partial(run_plan, plan, out=out, resume=resume),
-        again=["plesio", "sweep", str(recipe), "--out", str(out), *words, "--resume"],
+        ["plesio", "sweep", str(recipe), "--out", str(out)],
+        options=options,
     )
     assert loaded.workers.cluster is not None, "planned"
     swept = dict(zip(chosen_bandwidths, done.values(), strict=True))

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -31,8 +31,13 @@ def show(what: "RenderableType") -> None:
     console().print(what)
 
 
-def do_runs(run: Callable[..., Done], *, again: Sequence[str]) -> Done:
-    """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command ``again``, which goes on with them.
+def do_runs(run: Callable[..., Done], command: Sequence[str], *, options: Mapping[str, object]) -> Done:
+    """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command that goes on with them.
+
+    Args:
+        run: Does them.
+        command: The command, without its options.
+        options: Values of the options that were given; None and False were not, and True has no text.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came.
@@ -43,7 +48,10 @@ def do_runs(run: Callable[..., Done], *, again: Sequence[str]) -> Done:
         with progress_display() as progress:
             return run(progress=progress)
     except KeyboardInterrupt:
-        print(f"plesio: interrupted; finished runs are kept, go on with: {shlex.join(again)}", file=sys.stderr)
+        given = {option: value for option, value in options.items() if value not in (None, False)}
+        words = [word for option, value in given.items() for word in (option, *([] if value is True else [str(value)]))]
+        again = shlex.join([*command, *words, "--resume"])
+        print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
         raise
 
 
