@@ -87,7 +87,7 @@ def play(
     Raises:
         AssertionError: The machine broke a law, which the message names.
     """
-    return _Play(machine, step_s=step_s, faults=faults, exchanges_at=exchanges_at).run(num_steps)
+    return _Play(machine, step_s=step_s, exchanges_at=exchanges_at).run(num_steps, faults)
 
 
 @dataclass(slots=True)
@@ -103,10 +103,20 @@ class _Worker:
 
 
 @dataclass(slots=True)
+class _Tally:
+    """The outcome of the schedule so far; the fields are `Played`'s."""
+
+    waited_s: float = 0.0
+    largest_lead: int = 0
+    events: list[Event] = field(default_factory=list)
+    answers: list[tuple[Action, ...]] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Play:
     machine: PolicyMachine
     step_s: Sequence[Callable[[], float]]
-    faults: Sequence[Fault]
     exchanges_at: Callable[[int], bool]
     workers: dict[int, _Worker] = field(default_factory=dict)
     """That are admitted and not lost."""
@@ -116,18 +126,14 @@ class _Play:
     """Updates that are neither applied nor refused."""
     version: int = 0
     now_s: float = 0.0
-    waited_s: float = 0.0
-    largest_lead: int = 0
-    events: list[Event] = field(default_factory=list)
-    answers: list[tuple[Action, ...]] = field(default_factory=list)
-    staleness: list[int] = field(default_factory=list)
+    tally: _Tally = field(default_factory=_Tally)
     ends: list[tuple[float, int]] = field(default_factory=list)
     """When steps under way end, and whose they are."""
 
-    def run(self, num_steps: int) -> Played:
+    def run(self, num_steps: int, faults: Sequence[Fault]) -> Played:
         for _ in self.step_s:
             self._join()
-        coming = sorted(self.faults, key=lambda fault: fault.at_s)
+        coming = sorted(faults, key=lambda fault: fault.at_s)
         while sum(self.steps.values()) < num_steps:
             self._begin_steps()
             if coming and (not self.ends or coming[0].at_s <= self.ends[0][0]):
@@ -140,13 +146,13 @@ class _Play:
         for worker in self.workers.values():
             self._resume(worker)
         return Played(
-            events=tuple(self.events),
-            answers=tuple(self.answers),
+            events=tuple(self.tally.events),
+            answers=tuple(self.tally.answers),
             steps=tuple(self.steps[number] for number in sorted(self.steps)),
             time_s=self.now_s,
-            waited_s=self.waited_s,
-            largest_lead=self.largest_lead,
-            staleness=tuple(self.staleness),
+            waited_s=self.tally.waited_s,
+            largest_lead=self.tally.largest_lead,
+            staleness=tuple(self.tally.staleness),
         )
 
     def _join(self) -> None:
@@ -173,14 +179,14 @@ class _Play:
                 continue
             self._resume(worker)
             worker.waits_since_s = None
-            self.largest_lead = max(self.largest_lead, worker.clock - slowest)
+            self.tally.largest_lead = max(self.tally.largest_lead, worker.clock - slowest)
             if worker.since_exchange == 0:
                 worker.version = self.version
             heapq.heappush(self.ends, (self.now_s + worker.draw_s(), number))
 
     def _resume(self, worker: _Worker) -> None:
         if worker.waits_since_s is not None:
-            self.waited_s += self.now_s - worker.waits_since_s
+            self.tally.waited_s += self.now_s - worker.waits_since_s
             worker.waits_since_s = self.now_s
 
     def _end_step(self, number: int) -> None:
@@ -197,8 +203,8 @@ class _Play:
     def _tell(self, event: Event) -> None:
         actions = self.machine.handle(event)
         self.machine.validate()
-        self.events.append(event)
-        self.answers.append(actions)
+        self.tally.events.append(event)
+        self.tally.answers.append(actions)
         for action in actions:
             self._obey(action)
 
@@ -218,7 +224,7 @@ class _Play:
                 self.version = version
                 for update in updates:
                     self._settle(update)
-                self.staleness += staleness
+                self.tally.staleness += staleness
             case Refuse(worker=number, clock=clock):
                 self._settle((number, clock))
             case _:
