@@ -77,7 +77,6 @@ class Candidate:
     """A strategy with its settings.
 
     Attributes:
-        spec: The policy's text.
         family: Settings of one family cost more progress the more slack they give.
         slack: Steps that a worker's part of the parameters may be behind.
         is_scout: Whether it is one of those that are run first, to see what their kind of slack costs.

@@ -33,7 +33,6 @@ class ProgressCurve:
 
     Attributes:
         samples: Trained on, over all workers, at each point; increasing.
-        seconds: Seconds of training.
         points: The metric or the training loss, negative where less is better.
 
     >>> line = ProgressCurve([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0], [0.1, 0.2, 0.3, 0.4, 0.5])

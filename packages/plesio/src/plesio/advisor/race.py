@@ -75,7 +75,6 @@ class Race:
 
     Args:
         entries: Candidates that can be run and fit, `bsp` first.
-        rehearsal: Does the runs.
         budget: Seconds of this machine.
         target: The metric to reach, as a value on curves; None is a level of bsp's own.
         must_reach: Whether a target that no run reaches is an error.

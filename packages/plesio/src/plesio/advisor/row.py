@@ -17,7 +17,6 @@ class Row:
     """One candidate in the ranking.
 
     Attributes:
-        spec: The policy's text.
         how: Source of its time, or the reason why it has none.
         time_s: Predicted seconds to the goal, failures included; inf if it was not reached.
         low_s: Lower end of its interval, and
@@ -31,7 +30,6 @@ class Row:
         lost: Points that its final metric fell short of bsp's; None was not checked.
         slowdown: By failures.
         problem: Why it could not be run.
-        slack: The candidate's, `Candidate.slack`.
         doubt: Times its time that may be true as well: one standard error of the ratio to bsp, within limits.
         shares: Shares of the batch that it dealt; empty is equal shares.
     """

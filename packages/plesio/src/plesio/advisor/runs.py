@@ -112,12 +112,7 @@ class Rehearsal(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Seconds of this machine.
-
-    Attributes:
-        measure_s: All of them.
-        now_s: The clock.
-    """
+    """Seconds of this machine."""
 
     measure_s: float
     now_s: Callable[[], float]

@@ -143,7 +143,6 @@ class ScriptRehearsal:
 
     Args:
         script: The script, with its workers.
-        probed: Probe of it.
     """
 
     by_loss = True

@@ -20,8 +20,6 @@ class Assignment:
     """One run.
 
     Attributes:
-        policy: Its policy's spec.
-        seed: Its seed.
         folder: For its traces, and the name of its checkpoints; None for neither.
         until_samples: Samples at which it ends, in the midst of its schedule; None is the recipe's length.
     """

@@ -19,7 +19,6 @@ class Happening:
         at_s: When, in seconds since the run began.
         at_step: Or once its workers have done so many steps together.
         after_s: So much later.
-        happen: Does it.
     """
 
     at_s: float | None = None

@@ -40,7 +40,6 @@ class ProcessPool:
     """Starts ``count`` processes.
 
     Args:
-        count: How many.
         main: Called in each as ``main(*arguments, environment, commands)`` with torchrun's variables and a pipe. It
             sends ``("ready", value)`` when it can be told what to do, or ``("unusable", sentence)``, and ends when it
             is sent None.
@@ -51,7 +50,6 @@ class ProcessPool:
     Attributes:
         pipes: Pipes to the processes, by rank.
         store: The job's key-value store; None once closed.
-        secret: The job's secret.
     """
 
     def __init__(

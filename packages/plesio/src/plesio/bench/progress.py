@@ -14,7 +14,6 @@ class RunLabel:
 
     Attributes:
         policy: Spec of its policy.
-        seed: Its seed.
         number: Its place in the comparison, from 1.
         num_runs: Runs in the comparison, those kept from an earlier one included.
     """
@@ -32,7 +31,6 @@ class RunSnapshot:
     Attributes:
         samples: Samples trained on so far, over all workers.
         step: Optimizer steps so far, over all workers.
-        samples_per_s: Recent throughput.
         loss: Recent mean training loss; None before the first.
         mean_staleness: Mean staleness τ of the updates so far; None where none was applied.
     """
@@ -75,10 +73,8 @@ class PartOfAll:
     """Tells of one comparison's runs as a part of all runs.
 
     Args:
-        progress: Hears of them.
         where: Text behind a policy's name: ``at 1 Gbit/s``.
         before: Runs of the comparisons before it.
-        total: Runs of all.
     """
 
     def __init__(self, progress: ProgressSink, *, where: str, before: int, total: int) -> None:

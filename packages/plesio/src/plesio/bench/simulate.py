@@ -28,7 +28,6 @@ class VirtualScript:
     """A script that each of the virtual workers runs; its ``plesio.join`` finds the virtual job by itself.
 
     Attributes:
-        path: The Python file.
         arguments: Its ``sys.argv``, less the first.
         workers: How many, how fast, where, and what befalls them.
         calibration: Measurements with batches like the script's; None is a typical machine.

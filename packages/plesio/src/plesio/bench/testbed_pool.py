@@ -49,9 +49,6 @@ class TestbedPool:
     Raises:
         ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.
         PlesioError: They cannot be made.
-
-    Attributes:
-        testbed: The hosts.
     """
 
     def __init__(self, recipe: Recipe) -> None:

@@ -33,7 +33,6 @@ class Combination:
 
     Attributes:
         model: Its name in the recipe.
-        workers: How many.
         batch: Samples in a worker's step.
         link: Bandwidth of a host's network interface, with its unit.
         imbalance: Speed of the last worker; the others have 1.

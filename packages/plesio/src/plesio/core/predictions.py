@@ -17,10 +17,8 @@ class Prediction:
 
     Attributes:
         setting: Which run: its policy, its task and what else distinguishes it, by name.
-        quantity: Predicted quantity.
         scale: How its error is counted.
         predicted: Value by the model.
-        measured: Measured value.
         baseline: Value by the simplest model that one would otherwise use.
 
     >>> share = Prediction(

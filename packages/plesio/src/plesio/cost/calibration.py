@@ -48,7 +48,6 @@ class SizeCurve:
 
     Attributes:
         points: Pairs of size and value (a median, where it is a time).
-        fit: The line.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -69,11 +68,9 @@ class Calibration:
     """A machine, as one task's workers have it.
 
     Attributes:
-        task: The task.
         batch_size: Batch size of one worker.
         num_parameters: Parameters of the task's model.
         num_workers: Workers that exchanged, on this machine.
-        num_cores: Its cores.
         cores: Cores' worth of work that it does when all workers compute at once.
         gradient: Seconds that a batch and its gradient take, by samples, alone on the machine.
         gradient_cv: Their standard deviation over their mean.
@@ -81,7 +78,6 @@ class Calibration:
         step_s: Seconds for what follows a gradient: the optimizer, the records.
         all_reduce: Seconds among the workers, by bytes.
         worker: Processor seconds of a worker for an exchange with a server, by bytes of the parameters.
-        server: The server's.
         message_s: Processor seconds of a worker for an exchange with one server more, besides the bytes.
         exchange: Seconds that the exchange takes a worker, by bytes.
         environment: Environment of the measurement.

@@ -42,11 +42,7 @@ _NIC = Link(latency_s=50e-6, bytes_per_s=125e6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop(Link):
-    """One direction of one link on a path; hops of equal name are the same.
-
-    Attributes:
-        name: Which link.
-    """
+    """One direction of one link on a path; hops of equal name are the same."""
 
     name: str
 
@@ -56,7 +52,6 @@ class Cluster:
     """Hosts alike, in racks alike.
 
     Attributes:
-        name: Its name.
         hosts: How many there are.
         workers_per_host: Workers that a host has room for.
         cores_per_host: Its cores, or its accelerators if its workers compute on those: so many workers compute at full

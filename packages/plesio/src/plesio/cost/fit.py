@@ -34,9 +34,7 @@ class LineFit:
         intercept: Intercept in units of y: seconds, for times.
         slope: Slope in units of y over units of x: seconds per byte, for times by sizes.
         intercept_ci95: Ends of the 95 % confidence interval, 0 or more.
-        slope_ci95: Likewise.
         residuals: ``measured / predicted - 1`` of each point, in the order given.
-        num_points: How many.
     """
 
     intercept: float

@@ -39,8 +39,6 @@ class NcclRow:
         algorithm_bytes_per_s: ``num_bytes / time_s``, as printed (multiples of 1e7).
         bus_bytes_per_s: The printed one; as in `plesio.cost.collectives.bus_bytes_per_s`.
         in_place_time_s: Seconds in place; None if that was not measured. The other two likewise.
-        in_place_algorithm_bytes_per_s: Likewise.
-        in_place_bus_bytes_per_s: Likewise.
     """
 
     num_bytes: int

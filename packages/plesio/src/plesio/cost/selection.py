@@ -50,12 +50,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm and what it takes.
-
-    Attributes:
-        algorithm: Its name.
-        duration_s: Seconds.
-    """
+    """An algorithm and what it takes."""
 
     algorithm: str
     duration_s: float
@@ -67,7 +62,6 @@ class Crossover:
 
     Attributes:
         from_bytes: The size; 0 for the first.
-        algorithm: Its name.
     """
 
     from_bytes: float

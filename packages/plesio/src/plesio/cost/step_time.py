@@ -242,7 +242,6 @@ class RackSlowdowns:
 
     Args:
         slowdowns: How slow, how often and for how long.
-        rack: Which rack.
         seed: Seed of the run.
 
     >>> rack = Slowdowns(factor=3.0, every_s=20.0, lasting_s=5.0).of_rack(0, seed=0)

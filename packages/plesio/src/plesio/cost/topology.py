@@ -47,7 +47,6 @@ class PairMatrix:
     """Measurements between every two hosts, in both directions.
 
     Attributes:
-        hosts: Their names.
         latency_s: Seconds of a small message from host i (row) to host j (column).
         bytes_per_s: Bandwidth from host i to host j. The diagonals mean nothing.
 

@@ -47,7 +47,6 @@ class RunStages:
     """The workers of one run of a grid, by rank.
 
     Attributes:
-        policy: The grid's text.
         stages: By rank.
         consensus: (Seconds, mean squared distance of the groups' networks from their mean), where it was measured.
     """

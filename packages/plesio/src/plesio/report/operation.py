@@ -81,7 +81,6 @@ class Operation:
     """A run, step by step.
 
     Attributes:
-        policy: The run's.
         compute_share: Share of all workers' time that was computing.
         communicate_share: Share in which they stood still for transfers.
         steps: None of a run with too few.

@@ -45,7 +45,6 @@ class TraceLink:
     """A run's Perfetto file.
 
     Attributes:
-        name: The run's folder.
         href: The file, relative to the page; None where there is none.
         problem: Why there is none.
     """

@@ -37,7 +37,6 @@ class RunUtilisation:
     """Samples of one run, by worker.
 
     Attributes:
-        policy: The run's.
         samples: (Seconds since the run's first sample, what was used since the sample before), by worker.
     """
 

@@ -211,7 +211,6 @@ class _Line:
 
     Attributes:
         name: Its name in the legend.
-        look: Its look.
         points: What was found, by places on the axis; None where nothing was.
         dots_at: Where the dots of a point's seeds are: beside it, and beside those of other lines.
     """

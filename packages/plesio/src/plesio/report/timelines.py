@@ -21,10 +21,8 @@ class Window:
     """Spans of one run that overlap a stretch of its time.
 
     Attributes:
-        policy: The run's.
         spans: Those that overlap the window, of the workers that are shown.
         begins_s: Where the window begins, in seconds since the traces do.
-        ends_s: Where it ends.
         num_workers: Workers in the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
     """
 

@@ -68,9 +68,6 @@ class LinkNetwork:
     >>> kernel.run()
     arrived at 2.5
     arrived at 2.5
-
-    Args:
-        kernel: The events.
     """
 
     def __init__(self, kernel: Kernel) -> None:

@@ -35,7 +35,6 @@ class ProcessorSharing:
     b at 2.0
 
     Args:
-        kernel: The events.
         capacity: Cores; need not be whole.
 
     Raises:

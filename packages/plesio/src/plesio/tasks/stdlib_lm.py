@@ -98,9 +98,7 @@ class ByteTransformer(nn.Module):
     """A decoder-only transformer with pre-normalisation and a shared byte embedding (Radford et al. 2019).
 
     Args:
-        context: Longest sequence.
         width: Width of the embeddings; a multiple of ``num_heads``.
-        depth: Blocks.
         num_heads: Attention heads in a block.
         tied: Whether the output layer is the byte embedding.
     """

@@ -54,7 +54,6 @@ class Wire:
 
     Attributes:
         near: The end that charges latency for what it sends.
-        far: The other.
         link: Bandwidth of each direction, and latency.
     """
 

@@ -73,7 +73,6 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
         created_unix_s: When it was made.
         workers_per_host: Workers that a host has room for.
         by_racks: Whether workers are told their racks.
-        hosts: By number.
     """
 
     name: str
@@ -95,9 +94,6 @@ class HostsOf:
     """The hosts of a testbed as the site of a job (`plesio.runtime.site.Site`).
 
     Its key-value store is on host 0, as torchrun's is.
-
-    Attributes:
-        record: The testbed.
     """
 
     record: TestbedRecord

@@ -38,12 +38,9 @@ class Ending:
     """How a worker ended.
 
     Attributes:
-        rank: Which worker.
         exit_status: 0, or minus the signal that ended it.
         value: Its function's result.
         error: Name of the class of the exception that it raised instead.
-        message: The exception's text.
-        trace: The exception's traceback.
     """
 
     rank: int

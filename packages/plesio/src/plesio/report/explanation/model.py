@@ -69,7 +69,6 @@ class Limit:
     """A component of the policy held the slack back.
 
     Attributes:
-        component: Which.
         num_steps: Steps of the chapter for which it did.
         free_step_s: What a step would have taken with any slack, as last predicted.
     """

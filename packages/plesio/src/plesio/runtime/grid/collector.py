@@ -29,7 +29,6 @@ class Collector:
 
     Attributes:
         links: To the others; None for a worker by itself.
-        rank: This worker's.
         formation: The groups that are there.
         watch: Notices workers that have stopped.
         lost: Groups that are gone, as far as is known.

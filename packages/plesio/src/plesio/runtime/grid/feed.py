@@ -56,10 +56,8 @@ class Feed:
     """Deals a group's samples.
 
     Args:
-        group: Whose.
         formation: The groups that are there.
         seed: Of the order of samples.
-        now_s: The time.
         say: Takes a line on samples that are left out.
         past: Where an earlier run was, or the groups that this one joins.
         go_on: Has random numbers go on from there; called when the loop that it was in has begun.

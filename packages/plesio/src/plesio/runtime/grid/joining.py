@@ -52,10 +52,8 @@ class Door:
     """The door at which newcomers wait, seen from a worker on either side of it.
 
     Args:
-        job: The workers' job.
         setting: The grid that the run begins with.
         step_s: Tells the mean seconds of a step so far.
-        device: Of the parameters.
     """
 
     def __init__(

@@ -93,9 +93,6 @@ class Outgoing:
     """Messages to one worker under one tag.
 
     Attributes:
-        links: Carry them.
-        to: The worker.
-        tag: Theirs.
         most: So many may be on their way; one that says a size counts as one of them, and makes room for itself.
     """
 
@@ -138,9 +135,6 @@ class Incoming:
     """Messages from one worker under one tag; room for the next one is made as soon as its size is known.
 
     Attributes:
-        links: Carry them.
-        source: The worker.
-        tag: Theirs.
         pending: Messages that have been taken off the links, to be read first.
     """
 

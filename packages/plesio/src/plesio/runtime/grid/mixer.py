@@ -56,9 +56,7 @@ class _Choco:
     Args:
         compression: Of what is sent.
         own: This replica's weights, with which all begin.
-        group: This replica's.
         neighbours: Whose estimates are kept beside its own.
-        seed: Of random numbers.
         place: Of this replica's group among those that are there, for its random numbers.
     """
 

@@ -17,8 +17,6 @@ class WholeNetwork:
     """The whole network, of which every worker has the layers and the collector the use.
 
     Args:
-        layers: All of them.
-        stages: Their parts.
         ends: After how many layers each but the last ends.
     """
 

@@ -39,7 +39,6 @@ class Figures(Record, frozen=True, kw_only=True):
     """One worker's figures, for the collector.
 
     Attributes:
-        rank: Whose.
         report: Its totals and losses.
         staleness: How many updates had which.
         shots: Samples of all workers and seconds of training at each snapshot.
@@ -57,7 +56,6 @@ class Shot:
 
     Attributes:
         samples: Those that count.
-        at_s: When.
         tensors: The state; empty of a worker that was not there yet.
         dealt: Samples that were given out, lost ones among them: alike on all workers.
     """
@@ -75,7 +73,6 @@ class GridRun:
     Attributes:
         setting: The grid that it began with.
         info: Names for the result.
-        world: Where it runs.
         folder: Where the result goes; None for nowhere.
         racks: Number of each worker's rack.
         on_ended: Called with the whole run's result, on the collector.
@@ -101,7 +98,6 @@ class GridRecords:
         snapshots: Says when to take one.
         past: Evaluations that the program has come through.
         tally: What the worker counts.
-        shots: Its snapshots.
         evaluations: On the worker that collects.
         finished: Whether the training is over.
         result: The whole run's, or where it has ended with an error this worker's part.

@@ -36,7 +36,6 @@ class GridSaver:
     """Takes one worker's part of checkpoints.
 
     Attributes:
-        setting: The user's setting.
         taken_s: When the last one was taken, or the training began.
         writer: Writes what is copied.
         asked: One is to be taken after the next tick; all workers ask at the same place.

@@ -130,8 +130,6 @@ class GridStage:
 
     Args:
         layers: Called with what the stage before hands on; hands on a tensor or a tuple of tensors.
-        optimizer: Of their parameters.
-        setting: The grid.
         number: k, from 0.
         loss: Of the last stage's output.
         clip: Largest norm of the stage's gradient; None for any.

@@ -91,7 +91,6 @@ class StageWorker:
 
     Args:
         stage: Its layers and optimizer.
-        tally: What it counts.
         column: Its neighbours in the group.
         mixer: Its neighbours in other groups; None with one group.
         news: Of ticks to come, from and for the others.
