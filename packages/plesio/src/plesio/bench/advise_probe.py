@@ -102,12 +102,7 @@ def probe_task(task: Task) -> Probed:
 
 
 def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probed:
-    """Run a script's first steps on virtual workers, and count what it keeps.
-
-    Args:
-        script: The Python file.
-        arguments: Its own.
-        count: Workers.
+    """Run a script's first steps on ``count`` virtual workers, and count what it keeps.
 
     Raises:
         ConfigError: It cannot be run, or never calls ``plesio.join``.

@@ -46,11 +46,7 @@ def check_for_grids(recipe: Recipe, task: Task) -> None:
 
 
 def optimizer_of_stage(whole: Optimizer, weights: Iterable[nn.Parameter]) -> Optimizer:
-    """Make an optimizer of the same kind, with the same options for each of these weights.
-
-    Args:
-        whole: The optimizer of the whole network.
-        weights: Weights of a stage.
+    """Make an optimizer of the kind of the ``whole`` network's, with the same options for each weight of a stage.
 
     Raises:
         TaskError: It has none of the weights.

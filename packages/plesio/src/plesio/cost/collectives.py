@@ -183,11 +183,6 @@ def bytes_sent_per_rank(num_bytes: float, *, num_ranks: int, collective: str = "
     >>> bytes_sent_per_rank(8e6, num_ranks=8)
     14000000.0
 
-    Args:
-        num_bytes: S.
-        num_ranks: n.
-        collective: ``all_reduce``, ``reduce_scatter``, ``all_gather`` or ``all_to_all``.
-
     Raises:
         ConfigError: An unknown collective, or an argument that is out of range.
     """

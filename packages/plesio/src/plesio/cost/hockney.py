@@ -50,10 +50,6 @@ def point_to_point_s(num_bytes: float, *, link: Link) -> float:
 
     >>> point_to_point_s(1e6, link=Link(latency_s=50e-6, bytes_per_s=125e6))
     0.00805
-
-    Args:
-        num_bytes: S.
-        link: α and B.
     """
     check_message(num_bytes)
     return link.latency_s + num_bytes / link.bytes_per_s

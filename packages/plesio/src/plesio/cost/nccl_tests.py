@@ -72,9 +72,6 @@ class NcclTests:
 def read_nccl_tests(path: Path) -> NcclTests:
     """Read a file of a test's output.
 
-    Args:
-        path: Text, as the test prints it.
-
     Raises:
         DataError: The file cannot be read, or is refused by `parse_nccl_tests`.
     """

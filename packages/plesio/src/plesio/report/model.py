@@ -161,6 +161,14 @@ class Comparison:
         """The baseline's own figures."""
         return next(summary for summary in self.policies if summary.policy == self.baseline)
 
+    def unfinished(self, where: str = "") -> list[str]:
+        """Write a line for each run that did not finish, with ``where`` behind its policy."""
+        return [
+            f"{summary.policy}{where}, seed {seed}, {status}{f': {error}' if error else '.'}"
+            for summary in self.policies
+            for seed, status, error in summary.unfinished
+        ]
+
     def find(self, policy: str) -> PolicySummary | None:
         """Return the policy's figures; None if it was not run."""
         return next((summary for summary in self.policies if summary.policy == policy), None)

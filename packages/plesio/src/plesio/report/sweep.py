@@ -189,12 +189,7 @@ def _time_text(time_s: float) -> str:
 
 
 def _troubles(sweep: Sweep) -> list[str]:
-    return [
-        f"{summary.policy} at {bandwidth}, seed {seed}, {status}{f': {error}' if error else '.'}"
-        for bandwidth, comparison in sweep.comparisons.items()
-        for summary in comparison.policies
-        for seed, status, error in summary.unfinished
-    ]
+    return [line for where, comparison in sweep.comparisons.items() for line in comparison.unfinished(f" at {where}")]
 
 
 def render_sweep(sweep: Sweep) -> RenderableType:

@@ -104,9 +104,7 @@ class Characterisation:
     def unfinished(self) -> Iterator[str]:
         """Yield a line for each run that did not finish."""
         for combination, comparison in self.settings.items():
-            for summary in comparison.policies:
-                for seed, status, error in summary.unfinished:
-                    yield f"{summary.policy}, {combination.text}, seed {seed}, {status}{f': {error}' if error else '.'}"
+            yield from comparison.unfinished(f", {combination.text}")
 
 
 def summarise_characterisation(
