@@ -80,19 +80,21 @@ _COST_TEXTS: Mapping[Unit, Callable[[float], str]] = {
 }
 
 
-def layers_of(stages: nn.Sequential | Sequence[nn.Module]) -> tuple[nn.Sequential, NetworkCut | None]:
-    """Return the network as one chain of layers, and its cut if it comes in stages.
+def layers_of(
+    stages: nn.Sequential | Sequence[nn.Module], cuts: Sequence[int] | None = None
+) -> tuple[nn.Sequential, NetworkCut | None]:
+    """Return the network as one chain of layers, and its cut: the user's ``cuts``, or that of a list of stages.
 
     Raises:
         TaskError: It is no chain of modules, or stages have parameters or buffers in common.
     """
     if isinstance(stages, nn.Sequential):
-        return stages, None
+        return stages, None if cuts is None else NetworkCut(tuple(cuts))
     if not isinstance(stages, list | tuple) or not all(isinstance(stage, nn.Module) for stage in stages):
         raise TaskError(f"stages are a torch.nn.Sequential, or a list of modules; this is a {type(stages).__name__}")
     if not stages:
         raise TaskError("there are no stages; give a torch.nn.Sequential, or a list of modules")
-    return nn.Sequential(*stages), NetworkCut(tuple(range(1, len(stages))))
+    return nn.Sequential(*stages), NetworkCut(tuple(range(1, len(stages)) if cuts is None else cuts))
 
 
 def parts(layers: nn.Sequential, cut: NetworkCut) -> list[nn.Sequential]:

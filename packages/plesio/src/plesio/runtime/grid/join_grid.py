@@ -120,9 +120,7 @@ def grid(
     if around is not None and around.policy is not None and is_grid(around.policy):
         setting, groups = around.policy, None
     place = place_of(options)
-    layers, own_cut = layers_of(stages)
-    cut = own_cut if cuts is None else NetworkCut(tuple(cuts))
-    # the cut says how many stages there are, and the job how many workers
+    layers, cut = layers_of(stages, cuts)
     chosen = _setting(setting, groups=groups, num_workers=1 if place is None else place.num_workers, cut=cut)
     composer = _Composer(
         layers=layers,
