@@ -14,7 +14,7 @@ from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
 from plesio_planning.measured import checkpointing, mixture_of_experts, pipeline, tensor_parallel
 from plesio_planning.measured.checkpoint_intervals import STEP_S, measure_intervals, waiting_work
-from plesio_planning.measured.checkpointing import measure_states, state_times, with_runs
+from plesio_planning.measured.checkpointing import measure_states, state_times
 from plesio_planning.measured.failing_runs import run_with_failures
 from plesio_planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, NUM_EXPERTS, TOKEN_BYTES, routed
 from plesio_planning.measured.pipeline import FORWARD_S
@@ -90,17 +90,13 @@ def test_tensor_parallel_sends_what_it_should():
 
 
 def test_checkpointing():
-    measured = measure_states(
-        on_step=lambda what: None, fitted_bytes=(120_000, 600_000, 1_200_000), other_bytes=(480_000,), repeats=2
-    )
-    check(measured, study="checkpointing")
-    assert [one.quantity for one in measured.predictions] == 2 * ["write (s)", "read (s)"]
+    twin = Twin(lambda what: None)
+    costs = measure_states(twin, (120_000, 600_000, 1_200_000), (480_000,), repeats=2)
+    costs.predict(twin, (480_000,), most=1_200_000)
+    assert [one.quantity for one in twin.predictions] == 2 * ["write (s)", "read (s)"]
 
 
 def test_the_best_interval_is_found_by_runs():
-    states = measure_states(
-        on_step=lambda what: None, fitted_bytes=(120_000, 600_000, 1_200_000), other_bytes=(300_000,), repeats=1
-    )
     runs = measure_intervals(
         on_step=lambda what: None, checkpoint_s=0.002, mtbf_s=0.4, work_s=0.5, interval_s=0.1, factors=(1.0, 4.0)
     )
@@ -110,10 +106,14 @@ def test_the_best_interval_is_found_by_runs():
         assert run.total_s > runs.work_s * 0.9
         assert len(run.restarts_s) in (run.num_failures, run.num_failures - 1)  # it may be killed before it is back
         assert len(run.writes_s) >= runs.work_s / interval_s - 2
-    measured = with_runs(states, runs)
+
+
+def test_states_and_runs_are_one_measurement():
+    sizes = (120_000, 600_000, 1_200_000), (300_000,)
+    asked = {"checkpoint_s": 0.002, "cluster_mtbf_s": 0.4, "work_s": 0.5, "checkpoint_interval_s": 0.1}
+    measured = checkpointing.measure(Twin(lambda what: None), *sizes, 1, (1.0, 4.0), **asked)
     check(measured, study="checkpointing")
     best = next(one for one in measured.predictions if one.quantity == "best interval (s)")
-    assert min(runs.runs) <= best.measured <= max(runs.runs)
     assert best.predicted < best.baseline, "Young's rule is the longer one"
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import numpy as np
 import torch
 
 from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
 from plesio.core.units import format_seconds
 from plesio.cost.reliability import best_interval_s, expected_slowdown, young_interval_s
 from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, run_with_failures, write_state
+from plesio_planning.measured.twin import Twin
 
 __all__ = ["IntervalRuns", "lowest_point", "measure_intervals", "waiting_work"]
 
@@ -80,13 +81,12 @@ class IntervalRuns:
         """The best interval by the runs."""
         return lowest_point({interval_s: run.total_s for interval_s, run in self.runs.items()})
 
-    def predictions(self) -> list[Prediction]:
-        """Return seconds of the run by interval, and the best interval; Young's rule is the baseline of the latter."""
-        rows = [
-            Prediction(
-                setting={"interval": format_seconds(interval_s)},
-                quantity="run (s)",
-                scale="relative",
+    def predict(self, twin: Twin) -> None:
+        """Predict seconds of the run by interval, and the best interval; Young's rule is the baseline of the latter."""
+        for interval_s, run in self.runs.items():
+            twin.predict(
+                "run (s)",
+                {"interval": format_seconds(interval_s)},
                 predicted=self.modelled_s(
                     interval_s,
                     checkpoint_s=statistics.fmean(run.writes_s or [self.checkpoint_s]),
@@ -95,17 +95,13 @@ class IntervalRuns:
                 measured=run.total_s,
                 baseline=self.work_s,
             )
-            for interval_s, run in self.runs.items()
-        ]
-        best = Prediction(
-            setting={"a failure every": format_seconds(self.mtbf_s)},
-            quantity="best interval (s)",
-            scale="relative",
+        twin.predict(
+            "best interval (s)",
+            {"a failure every": format_seconds(self.mtbf_s)},
             predicted=self.modelled_best_s,
             measured=self.measured_best_s,
             baseline=young_interval_s(checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s),
         )
-        return [*rows, best]
 
     def chart(self) -> LineChart:
         """Draw the overhead by interval."""
@@ -192,29 +188,19 @@ def measure_intervals(
         on_step(f"a state that takes {format_seconds(checkpoint_s)} to write")
         # a state that takes this disk the time that was asked for
         num_bytes, found_s = _state_bytes(checkpoint_s, folder)
-
-        def run(steps: int, gaps_s: Sequence[float]) -> FailingRun:
-            own = folder / f"every-{steps}"
-            own.mkdir()
-            return run_with_failures(
-                waiting_work,
-                arguments=(num_bytes,),
-                num_steps=num_steps,
-                steps_per_state=steps,
-                gaps_s=gaps_s,
-                folder=own,
-            )
-
+        run = partial(run_with_failures, waiting_work, arguments=(num_bytes,), num_steps=num_steps)
         on_step("the work without failures")
         # never saves: the work alone
-        plain_s = run(num_steps + 1, ()).total_s
+        plain_s = run(steps_per_state=num_steps + 1, gaps_s=(), folder=folder / "plain").total_s
         best_s = best_interval_s(checkpoint_s=found_s, mtbf_s=mtbf_s)
         wanted_s = [factor * best_s for factor in factors] + ([interval_s] if interval_s else [])
         runs = {}
         for steps in sorted({min(num_steps // 2, max(1, round(each_s / STEP_S))) for each_s in wanted_s}):
             on_step(f"a state every {format_seconds(steps * STEP_S)}, a failure every {format_seconds(mtbf_s)}")
             # the same gaps between failures, in another order for each interval
-            runs[steps * plain_s / num_steps] = run(steps, failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=steps))
+            gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=steps)
+            found = run(steps_per_state=steps, gaps_s=gaps_s, folder=folder / f"every-{steps}")
+            runs[steps * plain_s / num_steps] = found
     return IntervalRuns(work_s=plain_s, mtbf_s=mtbf_s, runs=runs)
 
 

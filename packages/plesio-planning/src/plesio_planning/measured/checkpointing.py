@@ -8,29 +8,27 @@ is found by runs that are killed again and again (`checkpoint_intervals`).
 """
 
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import torch.distributed as dist
 
-from plesio.core.charts import Axis, LineChart, Series
-from plesio.core.predictions import Prediction
+from plesio.core.charts import Axis, LineChart
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
 from plesio.cost.fit import LineFit, fit_line
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio_planning.measured.checkpoint_intervals import IntervalRuns, measure_intervals
+from plesio_planning.measured.checkpoint_intervals import FACTORS, measure_intervals
 from plesio_planning.measured.ranks import Ranks, slowest_s
-from plesio_planning.measured.twin import Twin
+from plesio_planning.measured.twin import Twin, beside
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure", "measure_states", "state_times"]
+__all__ = ["FOUND", "StateCosts", "measure", "measure_states", "state_times"]
 
 FOUND = ("restart_s", "storage_writers")
 
@@ -42,8 +40,65 @@ REPEATS = 3
 Times = list[tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCosts:
+    """Writing and reading states.
+
+    Attributes:
+        times_s: Median seconds by way and what is done, ``full write``, and by the bytes of the state.
+        fits: Lines through those of full states, by what is done.
+        writers: Writers that the disk keeps up with, by what is done.
+    """
+
+    times_s: Mapping[str, Mapping[int, float]]
+    fits: Mapping[str, LineFit]
+    writers: Mapping[str, float]
+
+    def modelled_s(self, name: str, num_bytes: int) -> float:
+        """Return the seconds of a way and what is done for a state of this size."""
+        way, what = name.split()
+        return self.fits[what].intercept + self.fits[what].slope * num_bytes / (
+            self.writers[what] if way == "sharded" else 1.0
+        )
+
+    def predict(self, twin: Twin, sizes: Sequence[int], *, most: int) -> None:
+        """Predict writing and reading by way and size; the baseline is the largest full state's bandwidth."""
+        for way in ("full", "sharded"):
+            for size in sizes:
+                for what in self.fits:
+                    twin.predict(
+                        f"{what} (s)",
+                        {"state": format_bytes(size), "way": way},
+                        predicted=self.modelled_s(f"{way} {what}", size),
+                        measured=self.times_s[f"{way} {what}"][size],
+                        baseline=self.times_s[f"full {what}"][most] / most * size,
+                    )
+
+    def chart(self) -> LineChart:
+        """Draw times by size."""
+        lines = {
+            name: (
+                [size / 1e6 for size in times_s],
+                [1e3 * self.modelled_s(name, size) for size in times_s],
+                [1e3 * each_s for each_s in times_s.values()],
+            )
+            for name, times_s in self.times_s.items()
+        }
+        return beside(
+            lines,
+            title=f"The disk keeps up with {self.writers['write']:.2g} of {NUM_RANKS} writers",
+            caption="Writing a state with fsync, and reading it, by its size; medians.",
+            x=Axis(title="state (MB)", log=True),
+            y=Axis(title="time (ms)", log=True),
+        )
+
+
 def measure(
     twin: Twin,
+    fitted_bytes: Sequence[int] = FITTED_BYTES,
+    other_bytes: Sequence[int] = OTHER_BYTES,
+    repeats: int = REPEATS,
+    factors: Sequence[float] = FACTORS,
     /,
     *,
     checkpoint_s: Annotated[float, Within(5e-3, 0.5)] = 0.02,
@@ -52,64 +107,50 @@ def measure(
     work_s: Annotated[float, Within(1, 30)] = 4.0,
 ) -> Measured:
     """Measure states of 1.2 to 120 MB and runs that fail twice a second; takes about a minute."""
-    states = measure_states(on_step=twin.say)
+    states = measure_states(twin, fitted_bytes, other_bytes, repeats=repeats)
     runs = measure_intervals(
         on_step=twin.say,
         checkpoint_s=checkpoint_s,
         mtbf_s=cluster_mtbf_s,
         work_s=work_s,
         interval_s=checkpoint_interval_s,
+        factors=factors,
     )
-    return with_runs(states, runs)
-
-
-def with_runs(states: Measured, runs: IntervalRuns) -> Measured:
-    """Add the measurements of runs that fail to those of states."""
-    *totals, best = runs.predictions()
-    error = statistics.median(abs(one.error) for one in totals)
-    return replace(
-        states,
+    runs.predict(twin)
+    states.predict(twin, sorted(other_bytes), most=max(fitted_bytes))
+    writing = states.fits["write"]
+    return twin.measured(
+        "checkpointing",
         finding=f"Runs that were killed {runs.num_failures} times were fastest with a state every "
-        f"{format_seconds(best.measured)}, where the model has {format_seconds(best.predicted)} for the best and is "
-        f"off by {100 * error:.0f} % in what a run takes (median). {states.finding}",
-        setting=f"{states.setting} Runs: {format_seconds(runs.work_s)} of work, a failure every "
+        f"{format_seconds(runs.measured_best_s)}, where the model has {format_seconds(runs.modelled_best_s)} for the "
+        f"best and is off by {twin.off('run (s)'):.0f} % in what a run takes (median). From three sizes, writing is "
+        f"predicted within {twin.off('write (s)'):.0f} % and reading within {twin.off('read (s)'):.0f} % (medians); "
+        f"the disk keeps up with {states.writers['write']:.2g} of {NUM_RANKS} writers.",
+        setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
+        f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by {twin.spread:.0f} %. Fitted: "
+        f"writing {format_seconds(writing.intercept)} and {_bandwidth_text(writing.slope)}. The baseline is the "
+        f"bandwidth of the largest full state. Runs: {format_seconds(runs.work_s)} of work, a failure every "
         f"{format_seconds(runs.mtbf_s)}, states that took {format_seconds(runs.checkpoint_s)} and returns that took "
         f"{format_seconds(runs.restart_s)} (means); their baseline is the work alone, that of the best interval is "
         "Young's rule.",
-        predictions=(*totals, best, *states.predictions),
-        charts=(runs.chart(), *states.charts),
+        charts=[runs.chart(), states.chart()],
         rivals="interval",
     )
 
 
-def measure_states(
-    *,
-    on_step: Callable[[str], None],
-    fitted_bytes: Sequence[int] = FITTED_BYTES,
-    other_bytes: Sequence[int] = OTHER_BYTES,
-    repeats: int = REPEATS,
-) -> Measured:
-    """Measure and compare.
-
-    Args:
-        on_step: Is told what is being measured.
-        fitted_bytes: Sizes of the full state that the model is fitted to; three or more.
-        other_bytes: Sizes that are predicted.
-        repeats: Repetitions of each.
-    """
+def measure_states(twin: Twin, fitted_bytes: Sequence[int], other_bytes: Sequence[int], *, repeats: int) -> StateCosts:
+    """Write and read full and sharded states, and fit lines to three or more of their sizes."""
     found: dict[str, dict[int, float]] = {}
-    spreads = []
     with tempfile.TemporaryDirectory(prefix="plesio-states-") as folder, Ranks(NUM_RANKS) as ranks:
         for sharded in (False, True):
             for size in sorted({*fitted_bytes, *other_bytes}):
                 way = "sharded" if sharded else "full"
-                on_step(f"{way} state of {format_bytes(size)}")
+                twin.say(f"{way} state of {format_bytes(size)}")
                 answers = ranks.run(state_times, folder=folder, num_bytes=size, sharded=sharded, repeats=repeats)
                 for place, what in enumerate(("write", "read")):
                     # a state is there when its last shard is
                     times_s = slowest_s([answer[place] for answer in answers])
-                    found.setdefault(f"{way} {what}", {})[size] = statistics.median(times_s)
-                    spreads.append(statistics.stdev(times_s) / statistics.median(times_s) if repeats > 1 else 0.0)
+                    found.setdefault(f"{way} {what}", {})[size] = twin.median(times_s)
     most = max(fitted_bytes)
     fits = {
         what: fit_line(list(fitted_bytes), [found[f"full {what}"][size] for size in fitted_bytes])
@@ -122,51 +163,7 @@ def measure_states(
         else float(NUM_RANKS)
         for what, fit in fits.items()
     }
-    predictions = _predictions(found, fits=fits, writers=writers, most=most, sizes=sorted(other_bytes))
-    errors = {
-        quantity: statistics.median(abs(one.error) for one in predictions if one.quantity == quantity)
-        for quantity in ("write (s)", "read (s)")
-    }
-    return Measured(
-        study="checkpointing",
-        finding=f"From three sizes, writing is predicted within {100 * errors['write (s)']:.0f} % and reading within "
-        f"{100 * errors['read (s)']:.0f} % (medians); the disk keeps up with {writers['write']:.2g} of {NUM_RANKS} "
-        "writers.",
-        setting=f"torch.save with fsync into {tempfile.gettempdir()}, reading after the pages were dropped, "
-        f"{NUM_RANKS} processes of one thread; medians of {repeats}, which vary by "
-        f"{100 * statistics.median(spreads):.0f} %. Fitted: writing {format_seconds(fits['write'].intercept)} and "
-        f"{_bandwidth_text(fits['write'].slope)}. The baseline is the bandwidth of the largest full state.",
-        predictions=tuple(predictions),
-        charts=(_chart(found, fits=fits, writers=writers),),
-    )
-
-
-def _predictions(
-    found: Mapping[str, Mapping[int, float]],
-    *,
-    fits: Mapping[str, LineFit],
-    writers: Mapping[str, float],
-    most: int,
-    sizes: Sequence[int],
-) -> list[Prediction]:
-    """Predict writing and reading by way and size; the baseline is the largest full state's bandwidth."""
-    predictions = []
-    for way in ("full", "sharded"):
-        for size in sizes:
-            times = {what: _modelled_s(fits[what], size, writers[what] if way == "sharded" else 1.0) for what in fits}
-            setting = {"state": format_bytes(size), "way": way}
-            for what, predicted_s in times.items():
-                predictions.append(
-                    Prediction(
-                        setting=setting,
-                        quantity=f"{what} (s)",
-                        scale="relative",
-                        predicted=predicted_s,
-                        measured=found[f"{way} {what}"][size],
-                        baseline=found[f"full {what}"][most] / most * size,
-                    )
-                )
-    return predictions
+    return StateCosts(times_s=found, fits=fits, writers=writers)
 
 
 def _bandwidth_text(s_per_byte: float) -> str:
@@ -205,31 +202,3 @@ def _drop_pages(path: Path) -> None:
     """Drop the file's pages from memory, so that it is read from the disk, where it has been written."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _modelled_s(fit: LineFit, num_bytes: int, writers: float) -> float:
-    return fit.intercept + fit.slope * num_bytes / writers
-
-
-def _chart(found: dict[str, dict[int, float]], *, fits: dict[str, LineFit], writers: dict[str, float]) -> LineChart:
-    series = []
-    for name, times_s in found.items():
-        way, what = name.split()
-        sizes = list(times_s)
-        count = writers[what] if way == "sharded" else 1.0
-        modelled = [1e3 * _modelled_s(fits[what], size, count) for size in sizes]
-        x = [size / 1e6 for size in sizes]
-        series.append(Series(name=f"{name}, modelled", group=name, x=x, y=modelled))
-        series.append(
-            Series(
-                name=f"{name}, measured", group=name, x=x, y=[1e3 * each for each in times_s.values()], style="points"
-            )
-        )
-    return LineChart(
-        slug="measured",
-        title=f"The disk keeps up with {writers['write']:.2g} of {NUM_RANKS} writers",
-        caption="Writing a state with fsync, and reading it, by its size; medians.",
-        x=Axis(title="state (MB)", log=True),
-        y=Axis(title="time (ms)", log=True),
-        series=series,
-    )

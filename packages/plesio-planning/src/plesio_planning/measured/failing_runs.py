@@ -89,11 +89,12 @@ def run_with_failures(
         num_steps: Steps of the work.
         steps_per_state: Steps between two states; there is none after the last step.
         gaps_s: Times from the beginning, and from each failure, to the next one; over and over. None for no failure.
-        folder: Empty, for the states.
+        folder: For the states; made, where it is not there, and empty.
 
     Raises:
         PlesioError: A process ended with an error, or the run was killed so often that it would hardly ever end.
     """
+    folder.mkdir(exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     arguments_of_all = (make_work, tuple(arguments), num_steps, steps_per_state, folder)

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,26 +202,15 @@ def _failing(
     *, mtbf_s: float, work_s: float, intervals: Sequence[float], on_step: Callable[[str], None]
 ) -> list[tuple[Goodput, FailingRun]]:
     """Run a training without failures, and with them, with states at several intervals."""
+    run = partial(run_with_failures, training_work, arguments=(FAILING_WIDTH,))
     with tempfile.TemporaryDirectory(prefix="plesio-training-") as name:
-
-        def run(folder: str, *, num_steps: int, steps_per_state: int, gaps_s: Sequence[float]) -> FailingRun:
-            own = Path(name) / folder
-            own.mkdir()
-            return run_with_failures(
-                training_work,
-                arguments=(FAILING_WIDTH,),
-                num_steps=num_steps,
-                steps_per_state=steps_per_state,
-                gaps_s=gaps_s,
-                folder=own,
-            )
-
+        folder = Path(name)
         on_step("a training without failures")
         # times a step and a state, from which lengths and the best interval follow
-        trial = run("trial", num_steps=CALIBRATION_STEPS, steps_per_state=5, gaps_s=())
+        trial = run(num_steps=CALIBRATION_STEPS, steps_per_state=5, gaps_s=(), folder=folder / "trial")
         step_s = (trial.total_s - sum(trial.writes_s)) / CALIBRATION_STEPS
         num_steps = max(4, round(work_s / step_s))
-        plain_s = run("plain", num_steps=num_steps, steps_per_state=num_steps, gaps_s=()).total_s
+        plain_s = run(num_steps=num_steps, steps_per_state=num_steps, gaps_s=(), folder=folder / "plain").total_s
         best_s = best_interval_s(checkpoint_s=statistics.median(trial.writes_s), mtbf_s=mtbf_s)
         found = []
         for number, factor in enumerate(intervals):
@@ -228,7 +218,8 @@ def _failing(
             interval_s = steps * plain_s / num_steps
             on_step(f"a training that fails every {format_seconds(mtbf_s)}, a state every {format_seconds(interval_s)}")
             gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=number)
-            failed = run(f"failing-{number}", num_steps=num_steps, steps_per_state=steps, gaps_s=gaps_s)
+            own = folder / f"failing-{number}"
+            failed = run(num_steps=num_steps, steps_per_state=steps, gaps_s=gaps_s, folder=own)
             # with this run's own costs, so that only the failures are predicted
             goodput = expected_goodput(
                 plain_s,
