@@ -287,7 +287,7 @@ class _Run:
             resumed = None if place.late else self._resumed(rank=rank)  # who joins late goes on from where the run is
             # Racks come first: they decide who serves whom, and all workers settle them together.
             wish = RackWish.of(place, racks, policy=policy.spec, by_racks=policy.goes_by_racks)
-            choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device_type)
+            choice = None if place.late else job.settle_racks(wish, device_type=self.replica.device.type)
             count, replicas = self._num_servers(num_hosts=place.num_hosts), self.options.num_replicas
             servers = job.servers(count, folder=self.folder, replicas=replicas)
             timeline = self._timeline_in(job)

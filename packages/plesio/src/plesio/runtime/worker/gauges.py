@@ -19,7 +19,7 @@ class Gauges:
     """
 
     def __init__(self, replica: Replica) -> None:
-        device_type = replica.device_type
+        device_type = replica.device.type
         self._process = ProcessMemory()
         self._on_gpu = device_type == "cuda"
         self._memory = MemoryGauge(replica, CudaMemory() if self._on_gpu else self._process)

@@ -266,7 +266,7 @@ class Recovery:
     def _follow(self, regroup: Regroup, *, since_s: float) -> None:
         """Form the group, agree, and apply; the worker has been waiting ``since_s``."""
         positions, place = regroup.positions, leader_of(regroup.positions)
-        group = self._world.form(regroup, device_type=self._replica.device_type)
+        group = self._world.form(regroup, device_type=self._replica.device.type)
         text = self._agreement(regroup) if group.rank == place else ""
         agreement = json.loads(broadcast_text(text, group=group, source=place))
         memory = None

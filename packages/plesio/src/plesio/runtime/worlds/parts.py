@@ -12,10 +12,10 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import WorkerPlace
-from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, Gauge, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.held_rate import HeldRate
@@ -256,7 +256,7 @@ class Parts:
 
     def _group(self) -> LiveGroup:
         workers = [self.place.rank] if self.place.late else range(self.place.num_workers)
-        return LiveGroup(self.world.group(self.replica.device_type), workers)
+        return LiveGroup(self.world.group(self.replica.device.type), workers)
 
     def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
         return InRounds(rounds=self.world.rounds, group=group, in_rack=in_rack)

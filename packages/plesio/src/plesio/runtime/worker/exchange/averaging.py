@@ -219,8 +219,7 @@ class AveragingExchange:
 
     def _blame(self, clock: int) -> None:
         guilty = not all(mean.sent_finite for mean in self._means)
-        device = next(iter(self._replica.parameters.values())).device
-        if takes_blame(self._group, guilty=guilty, device=device):
+        if takes_blame(self._group, guilty=guilty, device=self._replica.device):
             self._timeline.refuse(clock, "not_finite")
 
     def _state(self, means: Sequence[torch.Tensor]) -> State:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, HeldSteps, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Gauge, HeldSteps, SnapshotTaker
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, TorchGroup
@@ -34,30 +34,7 @@ from plesio.runtime.worker.exchange.synchronous import ReducingExchange, Synchro
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["CollectiveExchange", "CollectiveExchanges"]
-
-
-class CollectiveExchange(Exchange, Protocol):
-    """An exchange that another one can follow in the middle of a run."""
-
-    def count_as(self, share: float) -> None:
-        """Set the weight of this rank's parameters in a mean of parameters, relative to an equal share.
-
-        All ranks call it between steps, after the same one.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
-        ...
-
-    def held_steps(self) -> HeldSteps | None:
-        """Return the steps that the replica holds; None if it has made none by this exchange."""
-        ...
-
-    def units(self) -> list[int]:
-        """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
-        ...
+__all__ = ["CollectiveExchanges"]
 
 
 class CollectiveExchanges:
@@ -125,8 +102,7 @@ class CollectiveExchanges:
     def agree_on_scale(self) -> None:
         """Scale the loss alike on all ranks from here on, where it is scaled."""
         if self._replica.scaling is not None:
-            device = next(iter(self._replica.parameters.values())).device
-            self._replica.scaling.agree(self._group, device=device)
+            self._replica.scaling.agree(self._group, device=self._replica.device)
 
     def own(self) -> dict[str, Any]:
         """Return the state that outlives an exchange here, as plain values."""
@@ -140,9 +116,8 @@ class CollectiveExchanges:
         inner_rate, momentum = own["made_as"]
         self._outer_made_as = inner_rate, momentum
         self._outer = {dtype: OuterStep(inner_rate=inner_rate, momentum=momentum) for dtype in self._dtypes()}
-        device = next(iter(self._replica.parameters.values())).device
         for dtype, step in self._outer.items():
-            step.go_on_from(own["outer"][str(dtype)], device=device)
+            step.go_on_from(own["outer"][str(dtype)], device=self._replica.device)
 
     def _dtypes(self) -> set[torch.dtype]:
         return {parameter.dtype for parameter in self._replica.parameters.values()}

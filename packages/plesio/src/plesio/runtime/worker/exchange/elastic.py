@@ -5,8 +5,8 @@ from typing import Any
 
 from plesio.policies import Policy
 from plesio.protocol.to_worker import Steering
-from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import HeldSteps, SharedState, StepProgress
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords

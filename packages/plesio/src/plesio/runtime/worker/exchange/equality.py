@@ -102,13 +102,12 @@ class Equality:
 
     def _bits(self) -> torch.Tensor:
         """Compute one number for each parameter and each learning rate."""
-        device = next(iter(self._replica.parameters.values())).device
-        rates = torch.tensor(self._rates(), dtype=torch.float64, device=device)
+        rates = torch.tensor(self._rates(), dtype=torch.float64, device=self._replica.device)
         return torch.stack([*map(_sum_of_bits, self._whole().values()), *rates.view(torch.int64)])
 
     def _values(self) -> torch.Tensor:
         """Return the learning rates; then for each parameter its sum, its sum of squares, and its size."""
-        device = next(iter(self._replica.parameters.values())).device
+        device = self._replica.device
         numbers = list(torch.tensor(self._rates(), dtype=torch.float64, device=device))
         for parameter in self._whole().values():
             wide = parameter.double()

@@ -10,7 +10,16 @@ import torch
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Exchange", "Gauge", "HeldSteps", "LocalExchange", "SharedState", "SnapshotTaker", "StepProgress"]
+__all__ = [
+    "CollectiveExchange",
+    "Exchange",
+    "Gauge",
+    "HeldSteps",
+    "LocalExchange",
+    "SharedState",
+    "SnapshotTaker",
+    "StepProgress",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,29 @@ class Exchange(Protocol):
 
     def close(self) -> None:
         """Let go of the model: hooks, buffers, handles."""
+        ...
+
+
+class CollectiveExchange(Exchange, Protocol):
+    """An exchange that another one can follow in the middle of a run."""
+
+    def count_as(self, share: float) -> None:
+        """Set the weight of this rank's parameters in a mean of parameters, relative to an equal share.
+
+        All ranks call it between steps, after the same one.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
+        ...
+
+    def held_steps(self) -> HeldSteps | None:
+        """Return the steps that the replica holds; None if it has made none by this exchange."""
+        ...
+
+    def units(self) -> list[int]:
+        """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
         ...
 
 
@@ -191,7 +223,7 @@ class SnapshotTaker:
         """Tell whether a multiple has been passed since the last snapshot."""
         return self._every is not None and samples is not None and samples // self._every > self._passed
 
-    def offer(self, samples: int | None, *, at_s: float, state: "StateMaker") -> None:
+    def offer(self, samples: int | None, *, at_s: float, state: Callable[[], State]) -> None:
         """Take a snapshot if one is due."""
         if samples is not None and self._every is not None and self.due(samples):
             self._passed = samples // self._every
@@ -223,11 +255,3 @@ class SnapshotTaker:
         """Return the snapshots since the last call."""
         taken, self._taken = self._taken, []
         return taken
-
-
-class StateMaker(Protocol):
-    """Makes the state to keep, called only when it is kept."""
-
-    def __call__(self) -> State:
-        """Make the state."""
-        ...

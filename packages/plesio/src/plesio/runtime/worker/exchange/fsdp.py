@@ -82,7 +82,7 @@ class FsdpExchange(SynchronousExchange):
         parts = [p.grad.to_local() for p in self._replica.parameters.values() if isinstance(p.grad, DTensor)]
         own = torch.tensor([float(not all_finite(parts)), float(self._collectives.checksum)], dtype=torch.float64)
         looked_s = self._timeline.now_s() - begun_s
-        gathered = torch.stack(self._group.all_gather(own.to(self._replica.device_type)).wait()).tolist()
+        gathered = torch.stack(self._group.all_gather(own.to(self._replica.device.type)).wait()).tolist()
         self._timeline.blocked(begun_s + looked_s, self._timeline.now_s(), clock=progress.clock)
         self._collectives.compare([checksum for _, checksum in gathered])
         self._collectives.agreed()

@@ -81,7 +81,6 @@ class GradientMeanExchange(SynchronousExchange):
         super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
         self._delay = policy.delay
         self._judges_together = policy.delay == 0
-        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
         self._flat = FlatGradients(replica)
         self._rotation = [
             [CompressedReducer(group, policy.compression, shapes=shapes, seed=seed) for shapes in self._flat.shapes]

@@ -12,21 +12,12 @@ costs its rack the step, and no other.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from plesio.runtime.worker.exchange.averaging import AveragingExchange
-from plesio.runtime.worker.exchange.exchange import Exchange, HeldSteps, SharedState, StepProgress
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import State
 
 __all__ = ["HierarchicalExchange"]
-
-
-class SteppingExchange(Exchange, Protocol):
-    """An exchange that reports which steps its replica holds."""
-
-    def held_steps(self) -> HeldSteps | None:
-        """Return the steps that the replica holds; None if it has made none."""
-        ...
 
 
 class HierarchicalExchange:
@@ -38,7 +29,7 @@ class HierarchicalExchange:
         racks: The ranks of each.
     """
 
-    def __init__(self, inner: SteppingExchange, outer: AveragingExchange, *, racks: Sequence[Sequence[int]]) -> None:
+    def __init__(self, inner: CollectiveExchange, outer: AveragingExchange, *, racks: Sequence[Sequence[int]]) -> None:
         self._inner = inner
         self._outer = outer
         self._racks = racks

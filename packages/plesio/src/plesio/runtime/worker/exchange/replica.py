@@ -195,9 +195,9 @@ class Replica:
             )
 
     @property
-    def device_type(self) -> str:
-        """Type of the first parameter's device."""
-        return next(iter(self.parameters.values())).device.type
+    def device(self) -> torch.device:
+        """Device of the first parameter."""
+        return next(iter(self.parameters.values())).device
 
     @property
     def frozen_since(self) -> str | None:

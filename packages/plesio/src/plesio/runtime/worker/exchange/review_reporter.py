@@ -9,9 +9,9 @@ from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
 from plesio.runtime.worker.exchange.held_rate import HeldRate
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
+from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ReviewReporter"]
@@ -35,7 +35,7 @@ class ReviewReporter:
         replica: Replica,
         *,
         group: LiveGroup,
-        channel: SteeringChannel,
+        channel: ServerSteering,
         timeline: WorkerTimeline,
         held: HeldRate,
         monitor: StepMonitor | None,

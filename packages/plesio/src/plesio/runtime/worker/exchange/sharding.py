@@ -62,7 +62,7 @@ class Sharding:
             if not parameter.requires_grad:  # the others are equal by now
                 group.broadcast(parameter.data)
         whole = dict(model.named_parameters())
-        self._mesh = DeviceMesh.from_group(group.process_group, replica.device_type)
+        self._mesh = DeviceMesh.from_group(group.process_group, replica.device.type)
         self._wrapping = Wrapping(model)
         for section in sections:
             fully_shard(section.module, mesh=self._mesh, reshard_after_forward=not section.is_root)

@@ -37,14 +37,13 @@ from plesio.core.records import to_values
 from plesio.policies import Policy, parse_policy
 from plesio.protocol.to_server import Standing
 from plesio.protocol.to_worker import Steering, Turn
-from plesio.runtime.worker.exchange.collective import CollectiveExchange, CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import Exchange, HeldSteps, SharedState, StepProgress
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
-from plesio.runtime.worker.exchange.steering_channel import SteeringChannel
 from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
 from plesio.runtime.worker.quiescent_point import QuiescentPoint, Saver
@@ -52,6 +51,7 @@ from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, standing
+from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
 
@@ -78,7 +78,7 @@ class StageParts:
     group: LiveGroup
     exchanges: CollectiveExchanges
     stores: StoreExchanges | None
-    channel: SteeringChannel
+    channel: ServerSteering
     rounds: RoundRecords
     leasing: Leasing
     steps: StepClock

@@ -86,7 +86,7 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
         for _, value in sorted(state.get(parameter, {}).items())
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]
-    device = next(iter(replica.parameters.values())).device
+    device = replica.device
     count = torch.tensor([float(sum(value.numel() for value in held))], dtype=torch.float64, device=device)
     own = count.item()
     group.all_reduce(count).wait()

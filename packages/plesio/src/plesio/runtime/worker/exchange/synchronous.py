@@ -43,6 +43,7 @@ class SynchronousExchange:
         self._leads = group.rank == 0
         self._snapshots = snapshots
         self._gauge = gauge
+        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
         self._judges_together = True
         """True if a step is made of the mean of that step's gradients, which all ranks judge alike."""
         self._stepped: int | None = None
@@ -98,8 +99,7 @@ class SynchronousExchange:
             self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
             return
         guilty = progress.loss is not None and not math.isfinite(progress.loss)
-        device = next(iter(self._replica.parameters.values())).device
-        if takes_blame(self._group, guilty=guilty, device=device):
+        if takes_blame(self._group, guilty=guilty, device=self._replica.device):
             self._timeline.refuse(progress.clock, "not_finite")
 
     def accumulating(self) -> AbstractContextManager[None]:
@@ -129,18 +129,6 @@ class SynchronousExchange:
 
 class ReducingExchange(SynchronousExchange):
     """Reduces the gradients itself, after the backward pass; for groups that DDP cannot use."""
-
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        group: Group,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        gauge: Gauge | None = None,
-    ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
-        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
 
     @torch.no_grad()
     def _complete(self, progress: StepProgress) -> None:
