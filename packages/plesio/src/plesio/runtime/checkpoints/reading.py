@@ -3,8 +3,8 @@
 A tensor is copied once, from the file to where it stays. torch's own reader allocates it, reads it into a second one,
 and copies that, which takes two to three times as long (`benchmarks/bench_checkpoint.py`).
 
-Nothing that is read can run. What torch writes of the table of contents, ``.metadata``, is a pickle, and torch's own
-reader runs whatever a pickle says; here it may name the few classes that such a table is made of. Values are read with
+Nothing that is read can run. torch's table of contents, ``.metadata``, is a pickle, and torch's own reader runs
+whatever a pickle says; here it may name the few classes that such a table is made of. Values are read with
 ``weights_only``.
 """
 

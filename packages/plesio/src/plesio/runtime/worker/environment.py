@@ -28,7 +28,7 @@ REPLICAS_VARIABLE = "PLESIO_REPLICAS"
 GRID_VARIABLE = "PLESIO_GRID"
 """A grid's text, where a program does not set it: ``plesio run --grid`` sets it."""
 BEGUN_KEY = "plesio/begun"
-"""In the job's store: when its first run began, by the clock on the wall. What ends before that was refused."""
+"""In the job's store: when its first run began, by the clock on the wall. A process that ends before was refused."""
 FINISHED_WITHOUT_KEY = "plesio/finished_without"
 """In the store of a launcher: the ranks that the others have finished a run without, and the proof that a member says
 so (`plesio.runtime.transport.job_secret.signed`)."""
@@ -47,7 +47,7 @@ class WorkerPlace:
         num_workers: Workers at the start.
         local_rank: Its number on its host.
         local_workers: Workers on its host at the start.
-        address: Where the job's key-value store is.
+        address: Address of the job's key-value store.
         port: Its port.
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.

@@ -35,10 +35,10 @@ class Evaluator:
 
         Args:
             metric: Called with the shared parameters in the model.
-            goal: What is better.
+            goal: The better direction.
             samples: Samples of all workers so far, if this worker has been told.
             at_s: Training time of the run so far.
-            number: Of this worker's evaluation, where all workers are to have its result; None where some wait for it.
+            number: Number of this worker's evaluation, where all workers are to have its result; None where some wait.
 
         Returns:
             As `plesio.Session.evaluate`.

@@ -15,7 +15,7 @@ class Gauges:
     """One worker's, for one session.
 
     Args:
-        replica: What it trains.
+        replica: The worker's.
     """
 
     def __init__(self, replica: Replica) -> None:

@@ -1,6 +1,6 @@
 """A watch for a scheduler that the script steps once a step, and whose length it cannot know.
 
-Alone a script reckons ``epochs * len(loader)`` steps. Of several workers each takes a part of the loader, so a schedule
+Alone a script reckons ``epochs * len(loader)`` steps. Each of several workers takes a part of the loader, so a schedule
 of that length is half-way when the run of two workers ends. A script that asks the session for the number of steps or
 of workers has reckoned with it. One that asks nothing, and steps a scheduler at every step of a loop over shared data,
 is told so. Progress bars ask for the length of the loop too; once the schedule is made that counts for nothing.

@@ -43,7 +43,7 @@ class HeartbeatSender:
 
     Args:
         client: A connection of its own; closed by `stop`.
-        rank: Of this worker.
+        rank: This worker's.
         meeting_place: Address and port of the job's key-value store, which is on the server's host.
     """
 
@@ -121,7 +121,7 @@ class HeartbeatSender:
         """Beat for a run.
 
         Args:
-            meter: Whose figures go with each beat.
+            meter: Its figures go with each beat.
             abort: Called from the thread when the run cannot go on, and when workers must form a new group.
             hold: Called from the thread when others wait to join; see `plesio.runtime.worker.stop_point`.
             lost: Called from the thread with the workers that are lost.

@@ -161,10 +161,10 @@ class JobHandle(Protocol):
 
         Args:
             members: In ascending order.
-            at: Where they meet: the first one's `meeting`.
+            at: Their meeting place: the first one's `meeting`.
             generation: The group's number.
-            device_type: Of the parameters.
-            called_off: Says whether there is to be yet another group.
+            device_type: The parameters'.
+            called_off: Tells whether there is to be yet another group.
 
         Raises:
             RuntimeError: Not all of them came.
@@ -216,7 +216,7 @@ class Ambient:
         job: The job.
         policy: Instead of the one that a session asks for.
         trace: Folder of sessions that name none.
-        pacer: Of sessions that bring none.
+        pacer: For sessions that bring none.
         on_join: Told of the model and the optimizer of each session.
         on_meter: Called with this worker's figures when a run begins without a server.
         on_ended: Told of such a run's result, on one of its workers.

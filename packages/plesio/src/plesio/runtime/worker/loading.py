@@ -56,9 +56,9 @@ class SynchronousBatches:
     """Batches in a fixed order that every rank computes by itself; all ranks have equally many.
 
     Args:
-        remainder: What is dealt out: a plan, or what is left of it.
+        remainder: The samples that are dealt out: a plan, or what is left of it.
         batch_size: Samples in a worker's batch.
-        plan: Which loop of the session.
+        plan: Number of the session's loop.
         rounds: The rank's; outlives the plan.
     """
 

@@ -40,7 +40,7 @@ class LossScaler:
 
     Args:
         scaler: The user's, enabled.
-        optimizers: Whose gradients it scales.
+        optimizers: It scales their gradients.
     """
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> None:

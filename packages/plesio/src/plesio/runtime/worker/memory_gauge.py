@@ -7,11 +7,11 @@ the gradients that had come by then. The moments are the end of the forward pass
 (the loss has come between), and those at which some of the parameters have got their gradients. This needs neither a
 profiler nor hooks on saved tensors, which would get in the way of the user's own and of ``torch.func``. It is right
 with activation checkpointing, and it counts whatever else a pass takes for a while (under FSDP the parameters that are
-gathered). What other threads allocate meanwhile is counted, too.
+gathered). Allocations of other threads meanwhile are counted, too.
 
 A step is measured if its number is 3 or a power of two from 2 on, so a long run pays nothing for it; the step that took
-most counts. The hooks on the model are there during these steps only. What the allocator keeps free is looked at as
-often as utilisation is: the process is larger than what it has in use by that much.
+most counts. The hooks on the model are there during these steps only. The allocator's free memory is looked at as often
+as utilisation is: the process is larger than what it has in use by that much.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,8 +90,8 @@ class MemoryGauge:
     """Measures some steps of one worker.
 
     Args:
-        replica: What it trains.
-        memory: Where that is.
+        replica: The worker's.
+        memory: The memory that has them.
     """
 
     def __init__(self, replica: Replica, memory: MemoryReadings) -> None:

@@ -6,7 +6,7 @@ and for the whole run, so differences and inner products of sketches estimate th
 the sketch of the parameters: its change since the last review shows how far training has come.
 
 Every gradient's norm is taken, which also shows whether it is finite, and an extraordinary one is scaled down before it
-is applied or sent (`adaptive.training.spike`). What comes in several pieces (DDP's buckets) is judged piece by piece,
+is applied or sent (`adaptive.training.spike`). A gradient in several pieces (DDP's buckets) is judged piece by piece,
 because the first is under way before the last is known. The loss is known in time for the next step: while it is
 extraordinary, the gradient counts as if it were, too.
 """
@@ -111,7 +111,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         suspect: Whether the latest loss was extraordinary.
         factor: The least that a piece of this step's gradient was multiplied by.
         is_finite: Whether what is known of this step's gradient and loss is finite.
-        sparse_bytes: Of each step with sparse gradients, what `Reviewed.sparse_bytes` has the mean of.
+        sparse_bytes: Bytes of each step with sparse gradients; `Reviewed.sparse_bytes` is their mean.
         num_trained: Samples of all workers, as far as this one has been told.
     """
 
@@ -161,10 +161,10 @@ class StepMonitor:
 
     Args:
         traits: The worker's.
-        config: Which steps are sampled.
-        guard: What is extraordinary; None lets everything through.
-        timeline: Where the worker's time is taken down.
-        rounds: Says how much of a round this worker has.
+        config: Has the steps that are sampled.
+        guard: Finds what is extraordinary; None lets everything through.
+        timeline: Has the worker's time.
+        rounds: Has this worker's share of a round.
         total_samples: Samples of the whole training, over all workers; None if it is unknown.
     """
 
@@ -202,8 +202,8 @@ class StepMonitor:
         """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
 
         Args:
-            parts: Of the gradient, times ``scale``.
-            scale: Of the loss: what is noted down is without it.
+            parts: Parts of the gradient, times ``scale``.
+            scale: Scale of the loss; the notes are without it.
 
         Returns:
             Whether it is finite.

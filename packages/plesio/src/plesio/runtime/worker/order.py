@@ -60,7 +60,7 @@ class Order:
 
     Args:
         loader: The user's, over a map-style data set.
-        seed: Of the run.
+        seed: The run's.
 
     Attributes:
         loader: The user's.
@@ -234,7 +234,7 @@ def _generators(sampler: object) -> Iterator[object]:
 
 
 def _seed(generator: object, seed: int) -> Callable[[], None]:
-    """Begin a generator anew; returns what puts its state back. What is no generator is left alone."""
+    """Begin a generator anew; returns what puts its state back. An object that is no generator is left alone."""
     match generator:
         case torch.Generator():
             state = generator.get_state()

@@ -23,13 +23,13 @@ class QuiescentPoint:
         next_clock: Clock at which its answer holds.
         shares: By rank, of each round's samples; empty is equal shares.
         keep: The workers keep a copy of their state as it is here.
-        samples: Of all workers, trained on.
-        plan: Which loop over the data the workers are in; None in none.
+        samples: Samples of all workers, trained on.
+        plan: Number of the loop over the data that the workers are in; None in none.
         figures: That loop's.
-        remainder: What is left of it.
-        own: What of the exchange is this worker's own, as plain values.
+        remainder: The samples that are left of it.
+        own: This worker's own part of the exchange's state, as plain values.
         own_optimizer: Whether the optimizer's state is.
-        workers: Those that save; the first one writes what is common to all.
+        workers: The workers that save; the first one writes what is common to all.
     """
 
     clock: int

@@ -120,10 +120,10 @@ class Recovery:
     Args:
         replica: Its state.
         group: The present one.
-        world: Where groups are formed.
+        world: Forms groups.
         steps: The clock; moved where the others are further.
         exchange: Built anew.
-        timeline: Where the time goes.
+        timeline: Takes the time.
         handover: The handover to joining workers.
         late: Whether this worker joins a run that is under way.
     """
@@ -183,8 +183,8 @@ class Recovery:
         """Take in workers that wait to join, between two steps, if all workers have agreed to stop here.
 
         Args:
-            plan: As in `recover`.
-            samples: Likewise.
+            plan: See `recover`.
+            samples: See `recover`.
         """
         try:
             agreed = self._stops()

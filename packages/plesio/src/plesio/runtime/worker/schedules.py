@@ -238,8 +238,8 @@ class Schedules:
         """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
 
         Args:
-            objects: What is registered.
-            why: What comes of it.
+            objects: The registered objects.
+            why: The consequence.
             warn: Tells the user.
         """
         if has_scheduler(self._optimizers) and not any(map(_has_scheduler, objects)):

@@ -264,7 +264,7 @@ class Session:
             evaluates, rank 0, of a store run (where the others go on at once and get None).
 
         Raises:
-            ConfigError: What ``metric`` gives is no number, or the goal is of no metric.
+            ConfigError: The result of ``metric`` is no number, or the goal is of no metric.
         """
         self._ensure_open()
         if self._past.knows_metric:

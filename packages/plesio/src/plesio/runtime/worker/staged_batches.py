@@ -2,7 +2,7 @@
 
 On the way to the store all ranks have trained on the same rounds, so each can compute what is left; the coordinator
 leases that out. On the way from it every worker gives back what it holds, and the coordinator computes what is left;
-that is dealt in rounds. What a loader has drawn ahead is dropped with the loader, since no step has used it.
+that is dealt in rounds. Batches that a loader has drawn ahead are dropped with it, since no step has used them.
 
 A worker that is stopped stands still here, between two batches. Others may have been quicker and be in the next plan:
 a plan that is done is left, and the worker stands still at the beginning of the next one. Fewer samples than there are
@@ -50,7 +50,7 @@ class Stages(Leaser, Protocol):
         """Stand still until it is known how to go on, and begin that.
 
         Args:
-            plan: Which loop of the session the worker is in.
+            plan: Number of the session's loop that the worker is in.
             release: Called when all updates are handed in: gives back what is leased.
         """
         ...
@@ -60,11 +60,11 @@ class StagedBatches:
     """Deals in rounds or in leases, as the exchange in force asks.
 
     Args:
-        figures: What is dealt out.
-        plan: Which loop of the session.
+        figures: The plan that is dealt out.
+        plan: Number of the session's loop.
         rounds: The rank's; outlives the plan.
         lease: Makes the source of what is leased in the stage that begins.
-        stages: Says which exchange is in force.
+        stages: Has the exchange in force.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class StagedSharing:
     """Deals samples and shares metrics as the exchange in force asks.
 
     Args:
-        stages: Says which exchange is in force.
+        stages: Has the exchange in force.
         leasing: Deals samples on the store.
         rounds: This rank's, which are dealt on a collective.
         group: The ranks.

@@ -43,8 +43,8 @@ class StopPoint:
         """Begin this step, if this worker neither holds nor stops before it.
 
         Args:
-            step: Which.
-            generation: Of the group that the worker is in; what was asked of an earlier one is over.
+            step: Its number.
+            generation: The generation of the group that the worker is in; requests to an earlier one are over.
         """
         with self._lock:
             if self._asked > generation:

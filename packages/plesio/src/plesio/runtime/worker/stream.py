@@ -58,10 +58,10 @@ class Stream:
 
     Args:
         loader: The user's.
-        seed: Of the run.
-        epoch: Which loop.
+        seed: The run's.
+        epoch: Number of the loop.
         rounds: This rank's, with the workers that share the stream.
-        past: What `position` gave where the run that is resumed or joined was in this loop.
+        past: The result of `position` where the run that is resumed or joined was in this loop.
         warn: Takes a line on samples that are left out, or read again.
     """
 

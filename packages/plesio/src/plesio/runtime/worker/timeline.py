@@ -19,7 +19,7 @@ class WorkerTimeline:
         meter: The totals.
         trace: The trace.
         clock: Tells the time.
-        gauges: What measures memory and utilisation at each step; None for nothing.
+        gauges: Measure memory and utilisation at each step; None for nothing.
     """
 
     __slots__ = ("_gauges", "_totals", "clock", "ended_s", "exchanged_s", "meter", "now_s", "trace")

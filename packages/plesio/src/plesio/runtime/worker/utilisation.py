@@ -30,7 +30,7 @@ class CounterReading:
 
     Attributes:
         cpu_s: Processor seconds of this process.
-        host_busy_s: Of all processes of the machine, over all cores.
+        host_busy_s: Seconds of all processes of the machine, over all cores.
         host_s: Seconds of all cores, busy or not.
     """
 
@@ -101,7 +101,7 @@ class UtilisationGauge:
     """Samples of one worker.
 
     Args:
-        counters: Where they come from.
+        counters: Their source.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -149,7 +149,7 @@ class HostCounters:
     """Readings of this process, its machine and, in a network namespace, that host's interfaces.
 
     Args:
-        device_type: Of the parameters: with ``cuda`` the GPU is read, too.
+        device_type: The parameters': with ``cuda`` the GPU is read, too.
     """
 
     def __init__(self, device_type: str) -> None:

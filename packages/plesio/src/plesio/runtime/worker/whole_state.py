@@ -38,8 +38,8 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
     """Begin from what `state_of_run` gave.
 
     Args:
-        replica: What is trained.
-        state: What it is to be.
+        replica: The worker's.
+        state: The state that it gets.
         steps: That this session has made.
         resumed: Whether its run was resumed from a checkpoint.
 

@@ -24,7 +24,7 @@ class AloneSaving:
 
     Args:
         exchange: Makes the steps.
-        checkpoints: Of the run.
+        checkpoints: The run's.
         world: Has its records.
         policy: Spec of what it would run under with others.
         timeline: Tells the time.

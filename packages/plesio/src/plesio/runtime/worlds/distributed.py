@@ -57,7 +57,7 @@ class DistributedWorld:
         owns_job: Whether the job ends with this run.
         terms: The run's terms.
         timeline: This worker's figures, and where updates go that the policy refuses.
-        checkpoints: Of a run that has them.
+        checkpoints: The run's, if it has any.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ class RunTerms:
     Attributes:
         policy: The consistency policy.
         info: Names for the results.
-        folder: Where traces and results go; None for nowhere.
+        folder: Takes traces and results; None for nowhere.
         snapshot_every: Samples between two snapshots.
         elastic: Whether workers of a collective go on without one that is lost.
-        log_bytes: What the policy's log may take on the disk.
+        log_bytes: The most that the policy's log may take on the disk.
     """
 
     policy: Policy

@@ -1,13 +1,13 @@
 """The end of a run on a collective whose server is lost: its workers put the records together by themselves.
 
-A server of such a run holds no parameters and decides nothing but who goes on after a loss. What it knows of the run
-the workers have reported, and each of them keeps its reports (`plesio.runtime.worker.history`). So the workers go
-on, and when all have trained, each tells all others its figures, and the first of them writes the results. They notice
-the loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way
-because of it until its own training is over, and then all of them do.
+A server of such a run holds no parameters and decides nothing but who goes on after a loss. All that it has of the run
+the workers have reported, and each of them keeps its reports (`plesio.runtime.worker.history`). So the workers go on,
+and when all have trained, each sends all others its figures, and the first of them writes the results. They notice the
+loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way because
+of it until its own training is over, and then all of them do.
 
-What only the server knew is not in the results: what a worker that was lost before had reported (its samples count all
-the same), what the server itself has sent, and the policy's event log.
+The results lack what only the server had: the reports of a worker that was lost before (its samples count all the
+same), the server's own traffic, and the policy's event log.
 """
 
 import json
@@ -58,7 +58,7 @@ class WithoutServer:
         terms: The run's terms.
         num_workers: Workers that the run began with.
         worker: This one's number.
-        rack: Where it is.
+        rack: Number of its rack.
         meter: Its records.
     """
 

@@ -13,8 +13,8 @@ class HalfPrecisionCodec(Codec):
     """Payload: ``[num_elements]`` of float16 or bfloat16.
 
     Args:
-        compression: Which of the two.
-        num_elements: Of an update.
+        compression: One of the two.
+        num_elements: Length of an update.
     """
 
     summable = True

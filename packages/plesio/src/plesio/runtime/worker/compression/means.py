@@ -92,7 +92,7 @@ class Mean(Protocol):
 
         Args:
             share: This rank's, flat.
-            clock: Of the exchange.
+            clock: The exchange's.
             asks: Whether this rank asks for a flush.
         """
         ...
@@ -215,8 +215,8 @@ class ScatteredMean:
 
     Args:
         wire: To the other ranks.
-        codec: Of an n-th, rounded up; rounds and adds up all parts at once.
-        num_elements: Of all.
+        codec: Made for an n-th, rounded up; rounds and adds up all parts at once.
+        num_elements: Their number in all.
         feedback: Whether residuals are kept.
     """
 
@@ -277,7 +277,7 @@ class FactoredMean:
 
     Args:
         wire: To the other ranks.
-        factoring: Of this rank's matrices.
+        factoring: The factors of this rank's matrices.
         feedback: Whether residuals are kept.
     """
 

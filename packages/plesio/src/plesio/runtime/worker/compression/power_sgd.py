@@ -5,7 +5,7 @@
 Sums over the ranks of P and Q are those of the sum of all M, so what is exchanged is the factored *sum*. Q is where the
 next exchange begins, so over exchanges it is the power method (*warm start*).
 
-What a rank could not send is ``M - P (M'P)'``, with its own M: the part of M beyond the subspace of P, as in the
+The part that a rank could not send is ``M - P (M'P)'``, with its own M: that beyond the subspace of P, as in the
 paper's algorithm 2. torch's `powerSGD_hook` subtracts the mean's P Q' from every rank's M instead. Both residuals have
 the same mean over the ranks, so what is sent is the same but for rounding. But in torch's a rank's residual minus the
 ranks' mean residual is the sum of all that its updates ever differed from the mean update: nothing sends that, and it
@@ -32,7 +32,7 @@ class _Matrix:
     """One that is factored.
 
     Attributes:
-        begin: Where it begins in the flat update.
+        begin: Its beginning in the flat update.
     """
 
     begin: int
@@ -57,8 +57,8 @@ class Factoring:
 
     Args:
         compression: The rank.
-        shapes: Of the tensors of an update.
-        seed: Of the run; all ranks begin alike.
+        shapes: Shapes of the tensors of an update.
+        seed: The run's; all ranks begin alike.
     """
 
     def __init__(self, compression: PowerSgd, *, shapes: Sequence[Sequence[int]], seed: int) -> None:

@@ -20,8 +20,8 @@ class QsgdCodec(Codec):
 
     Args:
         compression: How many levels.
-        num_elements: Of an update.
-        seed: Of the run.
+        num_elements: Length of an update.
+        seed: The run's.
         rank: Ranks round independently.
     """
 

@@ -17,8 +17,8 @@ class RandomKCodec(Codec):
 
     Args:
         compression: How many.
-        num_elements: Of an update.
-        seed: Of the run; the same on all ranks.
+        num_elements: Length of an update.
+        seed: The run's; the same on all ranks.
     """
 
     summable = True

@@ -43,8 +43,8 @@ class CompressionRecords:
     (another policy or the end follows). ``compression``: the figures of one reducer when its exchange ends.
 
     Args:
-        reducers: Of one exchange; all do the same, at the same clocks. None where it sends nothing that is dense.
-        timeline: Where it goes.
+        reducers: One exchange's; all do the same, at the same clocks. None where it sends nothing that is dense.
+        timeline: Takes it.
     """
 
     def __init__(self, reducers: Sequence[Recorded], *, timeline: WorkerTimeline) -> None:

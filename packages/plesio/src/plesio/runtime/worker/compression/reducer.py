@@ -58,7 +58,7 @@ class Flush:
     """An exchange that was sent in full because the guard of a rank had asked for it.
 
     Attributes:
-        clock: Of the exchange.
+        clock: The exchange's.
         ratio: This rank's residual before it, as a multiple of its updates' average norm.
         limit: The multiple that is allowed.
     """
@@ -106,9 +106,9 @@ class CompressedReducer:
 
     Args:
         group: The ranks.
-        compression: What is sent; equal on all ranks.
-        shapes: Of the tensors that lie one after the other in the flat one.
-        seed: Of the run; equal on all ranks.
+        compression: Equal on all ranks.
+        shapes: Shapes of the tensors that lie one after the other in the flat one.
+        seed: The run's; equal on all ranks.
         spread: Makes the whole mean of this group's, which is a slice of it; called once for each exchange. None: it is
             all of it. The whole is refused or taken, so groups that share one do the same.
     """
@@ -162,8 +162,8 @@ class CompressedReducer:
 
         Args:
             flat: This rank's, floating-point.
-            clock: Of the exchange: the same on all ranks, and another for every exchange.
-            weight: Of this rank; together 1. None: every rank counts as much.
+            clock: The exchange's: the same on all ranks, and another for every exchange.
+            weight: This rank's; together 1. None: every rank counts as much.
             in_full: Send everything, and what was kept back of earlier updates; all ranks do or none.
         """
         assert flat.shape == (self._num_elements,), "flat, and of the shapes that the reducer was made for"

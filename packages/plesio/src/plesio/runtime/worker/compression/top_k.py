@@ -18,7 +18,7 @@ class TopKCodec(Codec):
 
     Args:
         compression: How many.
-        num_elements: Of an update.
+        num_elements: Length of an update.
     """
 
     summable = False

@@ -44,7 +44,7 @@ class DeltaAveraging:
 
     Attributes:
         make_reducer: Makes what compresses deltas, for each dtype; None sends everything.
-        outer: What becomes of a mean of deltas, by dtype; the mean itself where there is nothing for it.
+        outer: Makes the step of a mean of deltas, by dtype; it is the mean itself where there is none.
         moments: Keeps the optimizer's state what it would be of the mean gradient; None leaves it alone.
     """
 
@@ -58,9 +58,9 @@ class AveragingExchange:
 
     Args:
         replica: Equal on all ranks when the exchange is built.
-        policy: Says when, and which share of the learning rate local steps take.
+        policy: Has the period, and the share of the learning rate that local steps take.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0, each at the next averaging.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
         deltas: How deltas of parameters are averaged; None averages the parameters themselves.

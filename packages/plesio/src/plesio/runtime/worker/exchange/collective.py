@@ -41,12 +41,12 @@ class CollectiveExchanges:
     """Builds one exchange after another for one worker.
 
     Args:
-        replica: What it trains.
+        replica: The worker's.
         group: The workers that are there; an exchange is built on the group that they are now.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients; None for a policy that never adapts.
-        seed: Of the run; equal on all ranks.
+        seed: The run's; equal on all ranks.
         watch: Shown what exchanges by racks take; None where nothing was predicted.
         elastic: Whether workers go on when one of them is lost.
     """

@@ -20,7 +20,7 @@ class ElasticExchange:
     Args:
         policy: The run's.
         exchanges: Builds its exchange.
-        rounds: Says how many samples have been trained on.
+        rounds: Counts the samples that have been trained on.
         late: Whether this worker has yet to join the others.
     """
 

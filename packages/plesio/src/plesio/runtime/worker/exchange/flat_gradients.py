@@ -19,7 +19,7 @@ class FlatGradients:
     taken and given as they are (`Replica.sparse` says which); where no module has announced one, it is made dense.
 
     Args:
-        replica: Whose.
+        replica: The worker's.
     """
 
     def __init__(self, replica: Replica) -> None:

@@ -34,7 +34,7 @@ class FsdpExchange(SynchronousExchange):
         replica: Equal on all ranks when the exchange is built; cut from then on until `finish`.
         blocks: Classes of modules that are gathered one at a time.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
     """
 

@@ -59,11 +59,11 @@ class GradientMeanExchange(SynchronousExchange):
 
     Args:
         replica: Equal on all ranks when the exchange is built.
-        policy: Says how late and how small.
+        policy: Has the delay and the compression.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
-        seed: Of the run; equal on all ranks.
+        seed: The run's; equal on all ranks.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
     """
 

@@ -24,7 +24,7 @@ class HierarchicalExchange:
     """Steps as one exchange has it and then merges and starts averagings as another has.
 
     Args:
-        inner: Of the rack; takes no snapshots.
+        inner: The rack's; takes no snapshots.
         outer: Between racks.
         racks: The ranks of each.
     """

@@ -1,7 +1,7 @@
 """The state of Adam and its kin, where workers step on their own: as if their gradients were the mean of all.
 
 Such an optimizer divides by the root of v, a mean of squared gradients. Under BSP these are of the mean gradient of N
-workers, s² + σ²/N with signal s and noise σ of a worker's batch, number by number. Of a worker's own gradient g they
+workers, s² + σ²/N with signal s and noise σ of a worker's batch, number by number. For a worker's own gradient g they
 are s² + σ²: local steps come out too short where noise is large, by up to the root of N, and so do synchronous ones
 afterwards, since v forgets in a thousand steps. One share for all of v does not mend that, for noise is large in one
 number and small in another. But a worker can estimate by itself what the mean gradient's square would be. With m a mean
@@ -24,7 +24,7 @@ If the workers of a rack step together, then each rack steps on its own, and N i
 
 0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
 local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
-adaptive gradient method") sends v. What this is worth: docs/log.md, section 58.
+adaptive gradient method") sends v. Measurements are in docs/log.md, section 58.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class MeanMoments:
     """Keeps an optimizer's state, in local steps, what it would be if it had seen the mean gradient of all.
 
     Args:
-        optimizer: One that `can_share_moments`, with dense gradients. What it steps with is seen until `close`.
+        optimizer: One that `can_share_moments`, with dense gradients. Its steps are observed until `close`.
         num_replicas: N, those that step on their own: workers, or racks.
     """
 

@@ -34,7 +34,7 @@ class PairLink:
 
     Args:
         group: The ranks.
-        most_bytes: Of a message.
+        most_bytes: The most in a message.
     """
 
     def __init__(self, group: TorchGroup, *, most_bytes: int = MOST_BYTES) -> None:

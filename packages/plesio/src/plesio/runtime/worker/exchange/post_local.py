@@ -1,8 +1,8 @@
 """torch's own post-local SGD: `post_localSGD_hook` on DDP, and `PeriodicModelAverager` behind the optimizer's steps.
 
 In the warm-up this is DDP. After it a worker steps with its own gradient, which it alone refuses if that is not finite,
-and torch's averager makes parameters equal every H steps. What torch leaves to its user is done as under ``local_sgd``:
-an evaluation sees the mean of the replicas, and at the end they become that.
+and torch's averager makes parameters equal every H steps. The rest, which torch leaves to its user, is as under
+``local_sgd``: an evaluation sees the mean of the replicas, and at the end they become that.
 
 In a group that is formed after a loss the hook counts its warm-up anew, as torch's has no other way to know; the
 averager goes by the worker's clock.
@@ -29,10 +29,10 @@ class PostLocalExchange(DdpExchange):
 
     Args:
         replica: Equal on all ranks when the exchange is built.
-        policy: Says when something is averaged.
-        hook: Says how long gradients are.
+        policy: Has the period.
+        hook: Has the length of the warm-up.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
         elastic: Whether the workers go on when one is lost.
     """

@@ -9,7 +9,7 @@ A mean that is not finite is refused on all rails or on none: it is spread in th
 rail with a finite slice would take it as sent, while the update as a whole is refused, and what its residual had added
 to it would be lost.
 
-What cannot be cut (`Compression.cuts`: the matrices of PowerSGD) goes by the leaders.
+An update that cannot be cut (`Compression.cuts`: the matrices of PowerSGD) goes by the leaders.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ class RackReducer:
 
     Args:
         between: All ranks; with one rail where the compression cannot be cut.
-        compression: What is sent between racks; equal on all ranks.
-        shapes: Of the tensors that lie one after the other in the flat one.
-        seed: Of the run; equal on all ranks.
+        compression: For what is sent between racks; equal on all ranks.
+        shapes: Shapes of the tensors that lie one after the other in the flat one.
+        seed: The run's; equal on all ranks.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class RackReducer:
 
         Args:
             flat: This rank's, floating-point, and its rack's.
-            clock: Of the exchange: the same on all ranks, and another for every exchange.
-            weight: Of this rank, as of each other of its rack; all ranks' together are 1.
+            clock: The exchange's: the same on all ranks, and another for every exchange.
+            weight: This rank's, equal in its rack; all ranks' together are 1.
             in_full: Send everything, and what was kept back of earlier updates; all ranks do or none.
         """
         if self._on_rail is None:

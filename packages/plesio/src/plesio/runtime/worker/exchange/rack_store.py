@@ -30,11 +30,11 @@ class RackStoreExchange:
     """Averages gradients in the rack, and exchanges with the store by way of the rack's leader.
 
     Args:
-        inner: Of the rack; takes no snapshots.
+        inner: The rack's; takes no snapshots.
         store: This worker's way to the store; pushes and pulls on the leader only.
         rack: The workers of the rack; rank 0 leads.
-        replica: What is trained.
-        timeline: Where waiting and communicating go.
+        replica: The worker's.
+        timeline: Takes waiting and communicating.
     """
 
     def __init__(

@@ -32,9 +32,9 @@ class RackWatch:
     """Holds what exchanges take against the probe's prediction; all ranks have one, and show it the same exchanges.
 
     Args:
-        found: What the probe found, with two racks or more.
+        found: The probe's result, with two racks or more.
         group: All ranks.
-        workers_per_host: Which share a host's way to other racks.
+        workers_per_host: Workers that share a host's way to other racks.
         warn: Called on every rank, with a sentence, at most once within racks and once between them.
     """
 

@@ -68,7 +68,7 @@ class BetweenRacks:
 
     Args:
         group: All ranks.
-        racks: Where they are.
+        racks: The racks that they are in.
         rails: Whether all ranks of racks that are equally large take part between racks, or the leaders alone.
         watch: Shown what sums take; None where nothing was predicted.
     """
@@ -130,7 +130,7 @@ class BetweenRacks:
     def spread(self, own: torch.Tensor, *, num_elements: int) -> torch.Tensor:
         """Gather all ``num_elements`` numbers, this rank's slice ``own`` among them; all ranks of the rack call it.
 
-        Of a rack with one rail the leader's ``own`` is all of them, and the others' is overwritten with it.
+        In a rack with one rail the leader's ``own`` is all of them, and the others' is overwritten with it.
         """
         if self.num_rails > 1:
             return torch.cat(self.inside.all_gather(own).wait())[:num_elements]

@@ -47,9 +47,9 @@ class ReplicaMean(Protocol):
         """Begin the mean of the tensors as they are now.
 
         Args:
-            clock: Of the exchange.
+            clock: The exchange's.
             num_steps: Since the last one was begun, at least 1.
-            share: What this rank's count; the ranks' shares add up to their number.
+            share: This rank's weight; the ranks' shares add up to their number.
             in_full: Send everything, also what was kept back.
         """
         ...
@@ -107,7 +107,7 @@ class ParameterMean:
     """The mean of the tensors themselves.
 
     Args:
-        named: Of one dtype.
+        named: Tensors of one dtype.
         group: The ranks.
     """
 
@@ -157,9 +157,9 @@ class DeltaMean:
     """The mean of how far the tensors have come since the last one.
 
     Args:
-        named: Of one dtype, equal on all ranks.
-        reducer: Of their shapes.
-        outer: What becomes of the mean.
+        named: Tensors of one dtype, equal on all ranks.
+        reducer: Made for their shapes.
+        outer: Makes the step of the mean.
         group: The ranks.
         met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
     """

@@ -24,7 +24,7 @@ class ReviewReporter:
         replica: The model that is trained.
         group: The ranks.
         channel: The way to server 0 and back.
-        timeline: Where waiting for an answer goes.
+        timeline: Takes waiting for an answer.
         held: Holds learning rates that leap.
         monitor: Gathers reviews; None if they are not read.
         first_review: Clock of the first review and the one from which its answer holds.

@@ -25,8 +25,8 @@ class Section:
     """Parameters that are gathered together.
 
     Attributes:
-        module: Whose they are.
-        parameters: Those of the module that are in no section within it, trained ones and others.
+        module: The module that they belong to.
+        parameters: Parameters of the module that are in no section within it, trained ones and others.
         is_root: Whether it is the model, which stays whole from its forward to its backward pass.
     """
 

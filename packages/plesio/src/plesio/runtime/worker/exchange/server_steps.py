@@ -24,7 +24,7 @@ class ServerSteps:
     """Makes one worker's optimizer honour the script while the servers step.
 
     Args:
-        replica: What they step.
+        replica: Stepped by the servers.
         fetch: Puts the servers' state into the replica's optimizer.
         policy: In force; under one that pushes deltas the workers step, and only the end differs.
         warn: Tells the user.

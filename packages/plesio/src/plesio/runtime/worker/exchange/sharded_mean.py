@@ -30,7 +30,7 @@ class ShardedMeanExchange(SynchronousExchange):
         replica: Equal on all ranks when the exchange is built.
         blocks: Classes of modules that are gathered one at a time.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
 
     Raises:

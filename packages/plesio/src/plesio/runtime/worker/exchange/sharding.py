@@ -193,7 +193,7 @@ class Sharding:
     def undo(self) -> None:
         """Make the parameters whole on every rank for good; the optimizer begins anew with them. All call it.
 
-        What the optimizer remembers is let go first, so that the end takes no more memory than training has.
+        The optimizer's state is let go first, so that the end takes no more memory than training has.
         """
         self._replica.optimizer.zero_grad(set_to_none=True)
         for part in self._parts.values():

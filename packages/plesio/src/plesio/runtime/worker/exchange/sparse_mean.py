@@ -30,7 +30,7 @@ class SparseMean:
     Args:
         gradients: This rank's, COO; at least one, and the same ones on all ranks.
         group: The ranks.
-        weight: What this rank's count; the ranks' weights add up to 1.
+        weight: This rank's; the ranks' weights add up to 1.
     """
 
     @torch.no_grad()

@@ -72,7 +72,7 @@ class StageParts:
         rounds: This rank's; dealt in the shares that are asked for.
         leasing: Deals samples on the store.
         steps: Moved where all go on together.
-        timeline: Where this worker's time goes.
+        timeline: Takes this worker's time.
     """
 
     group: LiveGroup
@@ -108,7 +108,7 @@ class StagedExchange:
         reporter: Reports reviews and brings their answers.
         on_transition: Called after every change, with the optimizer, on every worker.
         saver: Takes checkpoints.
-        resumed: Where the run stood when it was saved, if it is resumed; ``first`` and the first review are then those
+        resumed: Position of the run when it was saved, if it is resumed; ``first`` and the first review are then those
             from there on.
         late: Whether this worker has yet to join the others.
     """
@@ -240,7 +240,7 @@ class StagedExchange:
         """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
 
         Args:
-            plan: Which loop of the session the worker is in.
+            plan: Number of the session's loop that the worker is in.
             release: Called when all updates are handed in: gives back what is leased.
         """
         self.flush()

@@ -5,9 +5,9 @@ replicas would drift apart under equal gradients; so a change to it averages the
 
 Going back (the guard's alarm): a state is known to be good one review after it was kept, so two are kept, and every
 rank loads the older one. It was kept at one clock by all, perhaps between two averagings, so parameters and optimizer
-state are then averaged. What a compression had kept back by then is not in it. The copies take twice the memory of the
-parameters and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as
-old; the optimizer's state is the servers', so a return to such a copy begins without.
+state are then averaged. The residual of a compression is not in it. The copies take twice the memory of the parameters
+and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as old; the
+optimizer's state is the servers', so a return to such a copy begins without.
 """
 
 from typing import Any, Self
@@ -24,7 +24,7 @@ class StateCopy:
     """Parameters, buffers and the optimizer's state, as they were when it was made.
 
     Args:
-        replica: Whose.
+        replica: The worker's.
         optimizer_state: Whether the replica's optimizer has the state; if not, a return begins with none.
     """
 

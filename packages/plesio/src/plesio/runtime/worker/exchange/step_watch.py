@@ -23,7 +23,7 @@ class StepWatch:
     """From when it is made until it is closed, steps of a replica's parameters that it has not asked for are refused.
 
     Args:
-        replica: Whose; it is asked whether it is making a step.
+        replica: The worker's; it is asked whether it is making a step.
     """
 
     def __init__(self, replica: Replica) -> None:

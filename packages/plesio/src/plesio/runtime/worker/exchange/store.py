@@ -5,9 +5,9 @@ those of others at the next pull. An exchange happens when the policy's period i
 came with the last pull is used up; so parameters are never older than the policy allows (see `ShardServer` for why no
 other message is needed).
 
-What is pushed: for ``gradient`` updates the mean gradient of the steps since the last push, for ``delta`` updates the
-way that the replica has come since the last pull. Tensors without a gradient are not sent; of a pull only tensors come
-back that changed. NaN and infinity are looked for before anything is sent.
+A push has the mean gradient of the steps since the last one (``gradient`` updates), or the way that the replica has
+come since the last pull (``delta``). Tensors without a gradient are not sent; of a pull only tensors come back that
+changed. NaN and infinity are looked for before anything is sent.
 
 Where the servers step, `server_steps` keeps what belongs to the worker's optimizer alive, and what the script writes
 into parameters by itself is refused: the next pull would undo it.
@@ -53,11 +53,11 @@ class StoreExchange:
     """One worker's view of the store.
 
     Args:
-        replica: What it trains.
-        policy: Says when to exchange and what.
+        replica: The worker's.
+        policy: Has the period, and the kind of update.
         client: Connections to the servers.
-        layout: Where the tensors are.
-        timeline: Where waiting and communicating go.
+        layout: Places of the tensors on the servers.
+        timeline: Takes waiting and communicating.
         gauge: Shown this worker's own gradients; None for a policy that never adapts.
     """
 

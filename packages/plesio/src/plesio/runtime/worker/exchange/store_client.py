@@ -46,9 +46,9 @@ class Reply:
     """One server's answer to a pull.
 
     Attributes:
-        version: Of the parameters.
+        version: The parameters'.
         present: The slices in the payload; None for all.
-        payload: Those, packed, and the optimizer's state if it was asked for.
+        payload: These slices, packed, and the optimizer's state if it was asked for.
         credit: The clock up to which the worker may run.
         held_s: Seconds that the answer was held back for others.
         halted: Whether the worker stops here, whatever its credit.
@@ -71,8 +71,8 @@ class StoreClient:
         endpoints: Connections, server 0 first.
         rank: This worker.
         clock: For time limits.
-        failure: Says why waiting has become pointless (the job's server is gone, a worker is lost), or None.
-        disconnected: Says what it means that a connection has ended.
+        failure: Returns why waiting has become pointless (the job's server is gone, a worker is lost), or None.
+        disconnected: Explains the end of a connection.
         on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
             worker.
     """
@@ -121,7 +121,7 @@ class StoreClient:
         Args:
             kind: Its type.
             timeout_s: How long to wait; None for ever.
-            explain: What to add to the error when it does not come.
+            explain: Returns what to add to the error when it does not come.
             check: Called while waiting; raises when there is nothing to wait for any more.
 
         Raises:
@@ -233,11 +233,11 @@ class StoreClient:
         """Send an update, in payloads that were staged by the servers' endpoints.
 
         Args:
-            push: What goes with it, to servers that get all of their slices.
+            push: Sent with it, to servers that get all of their slices.
             clock: This worker's.
-            base_version: What the update was computed from.
-            present: Of each server, the slices that it gets; None for all.
-            payloads: Of each server.
+            base_version: Version of the parameters that the update was computed from.
+            present: The slices that each server gets; None for all.
+            payloads: One for each server.
         """
         kind, whole = encode(push)
         header = self._header(kind, clock=clock, base_version=base_version)
@@ -307,7 +307,7 @@ class StoreClient:
         """Report that this worker's training is over; on the worker that evaluates, wait until all is.
 
         Args:
-            samples: Of all workers, in collectives.
+            samples: Samples of all workers, in collectives.
             check: Called while waiting; raises when there is more to do.
         """
         self.send(Leave(samples=samples))
@@ -341,8 +341,8 @@ class Leases:
 
     Args:
         client: How to reach it.
-        plan: Which loop of the session.
-        figures: What is dealt out.
+        plan: Number of the session's loop.
+        figures: The plan that is dealt out.
         on_admitted: Called with the clock when a rest is over.
         before_rest: Called before the worker asks for samples with nothing left to train on.
         on_halt: Called when there are no samples because the stage on the store ends.

@@ -22,9 +22,9 @@ class StoreExchanges:
     """Builds one exchange after another for one worker.
 
     Args:
-        replica: What it trains.
+        replica: The worker's.
         client: Connections to the servers.
-        timeline: Where waiting and communicating go.
+        timeline: Takes waiting and communicating.
         gauge: Shown this worker's own gradients.
         exchanges: Builds what goes on within a rack, where racks share the store.
     """

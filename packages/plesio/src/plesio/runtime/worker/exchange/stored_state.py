@@ -30,10 +30,10 @@ class StoredState:
     """The shared state on the servers, seen from one worker.
 
     Args:
-        replica: What the worker trains.
-        policy: Says who steps: the servers (``gradient``) or the workers (``delta``).
+        replica: The worker's.
+        policy: Its ``update`` has the servers step (``gradient``) or the workers (``delta``).
         client: Connections to the servers.
-        layout: Where the tensors are.
+        layout: Places of the tensors on the servers.
     """
 
     def __init__(self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout) -> None:
@@ -195,7 +195,7 @@ def pack(parts: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
 def unpack(payload: torch.Tensor, pieces: Sequence[tuple[torch.Tensor, Slice]]) -> None:
     """Overwrite slices, each of a whole tensor, with what ``payload`` (uint8) has of them, one after the other.
 
-    What else may follow in the payload is left alone.
+    The rest of the payload is left alone.
     """
     tensors = [tensor for tensor, _ in pieces]
     if _alike(tensors, payload) and all(tensor.is_contiguous() for tensor in tensors):

@@ -21,7 +21,7 @@ class SynchronousExchange:
     Args:
         replica: Equal on all ranks when the exchange is built.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
     """

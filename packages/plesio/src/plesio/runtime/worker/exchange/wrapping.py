@@ -33,7 +33,7 @@ class Wrapping:
     """Takes what `fully_shard` adds to a model off, and on again; made before that is called.
 
     Args:
-        model: Whose modules these are.
+        model: The model with these modules.
     """
 
     def __init__(self, model: nn.Module) -> None:

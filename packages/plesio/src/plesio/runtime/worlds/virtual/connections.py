@@ -1,7 +1,7 @@
 """Both ends of the modelled connections between workers and servers.
 
-The ends have the methods of `ClientEndpoint`, `ControlClient` and `ServerEndpoint`, so sessions and servers cannot
-tell. What a message would be on the wire is counted as there; payloads are handed over and not copied, as in shared
+The ends have the methods of `ClientEndpoint`, `ControlClient` and `ServerEndpoint`, so sessions and servers work as on
+sockets. A message's bytes on the wire are counted as there; payloads are handed over and not copied, as in shared
 memory.
 """
 
@@ -57,7 +57,7 @@ _json_bytes = _JsonBytes()
 class ArrayPool:
     """Arrays to send in, used again when the receiver is done with them.
 
-    What comes back is a view of a view, and the next user's another: the array itself is what is kept.
+    A returned array is a view of a view, and the next user's is another: the pool keeps the array itself.
     """
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class ServerConnections:
     """A server's ends of all its connections.
 
     Args:
-        host: Where the server is.
+        host: The server's.
         fabric: Carries what it sends.
         memory: For payloads.
-        queue: What the server has to do: a bulk message leaves when it has had the time to make it.
+        queue: The server's work: a bulk message leaves when it has had the time to make it.
     """
 
     def __init__(self, *, host: int, fabric: Fabric, memory: ArrayPool, queue: "WorkQueue") -> None:
@@ -198,7 +198,7 @@ class VirtualServer:
     Args:
         index: Number of the server.
         connections: Its connections.
-        queue: What it has to do.
+        queue: Its work.
         make: Makes the server proper.
     """
 
@@ -233,7 +233,7 @@ class ControlLine:
 
     Args:
         identity: Names the connection.
-        host: Where this end is.
+        host: This end's.
         server: The other end.
         on_arrival: Called with what the server sends.
     """
@@ -308,12 +308,12 @@ class WorkerLine(ControlLine):
 
     Args:
         identity: Names the connection.
-        host: Where the worker is.
+        host: The worker's.
         server: The other end.
         memory: For payloads.
         scheduler: Puts the worker to sleep while it waits.
         turn: The worker's.
-        costs: What packing takes.
+        costs: Processor time of packing.
         work: Lets the worker work for so many seconds.
     """
 

@@ -61,7 +61,7 @@ class Deployment:
     Args:
         cluster: Hosts and links.
         num_workers: Workers at the start.
-        costs: What training costs processors beside the steps.
+        costs: Processor time of training beside the steps.
     """
 
     cluster: Cluster

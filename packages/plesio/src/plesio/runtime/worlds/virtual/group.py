@@ -134,11 +134,11 @@ class VirtualGroup:
     """One rank's view of the group.
 
     Args:
-        rank: Whose.
-        meeting: What the ranks share.
+        rank: The worker's.
+        meeting: Shared by the ranks.
         turn: The rank's.
         count_bytes: Called with the payload of each collective that begins.
-        rack: Where the rank is.
+        rack: Number of the rank's rack.
         part: Makes groups of some of the ranks.
     """
 

@@ -39,9 +39,9 @@ class VirtualClock:
     """A worker's time.
 
     Args:
-        deployment: Whose time it is.
+        deployment: Has the time.
         turn: The worker's.
-        host: Where it computes.
+        host: The worker's, which shares its cores.
     """
 
     def __init__(self, deployment: Deployment, turn: ThreadTurn, *, host: int) -> None:
@@ -175,7 +175,7 @@ class VirtualJob:
 
     Args:
         deployment: The servers, the network and the time.
-        place: Where the worker stands.
+        place: The worker's.
         turn: Its thread's.
     """
 

@@ -83,8 +83,8 @@ class VirtualLinks:
     """One worker's links.
 
     Args:
-        rank: Whose.
-        office: What all share.
+        rank: The worker's.
+        office: Common to all.
         turn: The worker's.
         count_bytes: Told of each message's bytes.
     """

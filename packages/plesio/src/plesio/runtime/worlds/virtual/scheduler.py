@@ -5,11 +5,11 @@ that are ready, in the order in which they became so, or else the next event of 
 The thread that gives up its turn runs the kernel itself, so a turn that comes back to the same thread costs no switch.
 
 Short work of a thread's own (packing a message) need not be slept through: a thread may *spend* time and is then ahead
-of the kernel, by so little that nobody could have told it anything that it would have heeded meanwhile. What it does
-next happens at its own time (`now_s`); its next sleep takes the kernel there.
+of the kernel, by so little that nobody could have told it anything that it would have heeded meanwhile. Its next
+actions happen at its own time (`now_s`); its next sleep takes the kernel there.
 
-What Python and torch keep once per process although every worker has its own (random number streams) is put away and
-brought back with the turns. What they keep per thread (gradient mode, autocast) needs no help; that is why workers are
+State that Python and torch have once per process although every worker has its own (random number streams) is put away
+and brought back with the turns. State per thread (gradient mode, autocast) needs no help; that is why workers are
 threads and not greenlets.
 """
 
@@ -42,8 +42,8 @@ class WorkerGone(BaseException):
 class _RandomStreams:
     """The generators that are global to a process: Python's and torch's as states, numpy's as the generator itself.
 
-    Of two normal numbers that it makes at once, numpy keeps the second beside the generator. That is part of its full
-    state, which takes long to read; so it is read only if the turn can have made or left one.
+    numpy makes two normal numbers at once and keeps the second beside the generator. That is part of its full state,
+    which takes long to read; so it is read only if the turn can have made or left one.
     """
 
     python: Any

@@ -171,9 +171,10 @@ def simulate(
         main: One worker's code, called in a thread of its own for each with its job.
         num_workers: Workers at the start.
         cluster: Hosts and links.
-        costs: What exchanging costs processors; None for a typical machine's.
-        faults: Who is lost or joins, in the order of time; may be without end. Who joins has the next free rank.
-        seed: Of the workers' random streams.
+        costs: Processor time of exchanges; None for a typical machine's.
+        faults: Losses and joins of workers in the order of time; may be without end. A joining worker has the next
+            free rank.
+        seed: The seed of the workers' random streams.
         on_progress: Called a few times a second (of real time), by any thread, and once at the end.
         stop: Asked as often; True interrupts the workers as Ctrl-C does, each at its next turn.
 
