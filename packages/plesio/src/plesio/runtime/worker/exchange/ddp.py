@@ -55,7 +55,7 @@ class DdpExchange(ReducingExchange):
     Args:
         replica: Equal on all ranks when the exchange is built.
         group: The ranks.
-        timeline: Where blocked spans go.
+        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
             without a hook.
@@ -93,7 +93,7 @@ class DdpExchange(ReducingExchange):
         ]
 
     def _build(self, *, find_unused: bool) -> DistributedDataParallel:
-        device = next(iter(self._replica.parameters.values())).device
+        device = self._replica.device
         ddp = _Ddp(
             self._replica.model,
             device_ids=None if device.type == "cpu" else [device],

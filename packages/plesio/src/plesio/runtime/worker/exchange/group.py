@@ -140,7 +140,7 @@ class TorchGroup:
 
     Args:
         process_group: The group.
-        rack: Where this process is.
+        rack: Number of the rack that this process is in.
         connecting: A context in which connections of further groups are opened.
     """
 

@@ -50,7 +50,7 @@ class Links(Protocol):
         Args:
             message: The bytes.
             to: The receiver.
-            tag: Of messages that have an order.
+            tag: Common to messages that have an order.
             most: So many of them may be on their way; a further one waits. 2 are double buffers.
 
         Raises:
@@ -94,7 +94,7 @@ class TorchLinks:
 
     Args:
         group: The workers.
-        device: Where messages are wanted.
+        device: Gets the messages.
         workers: Their ranks in the job, by place in the group.
     """
 
