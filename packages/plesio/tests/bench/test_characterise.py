@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.kept_progress import KeptProgress
 from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
 from plesio.bench.plan import ComparisonPlan, check_plan, run_plan
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.core.combination import Combination
 from plesio.core.errors import ConfigError
-from plesio.core.results import RunResult, read_results
+from plesio.core.results import read_results
 from plesio.cost.placement import all_reduce_on
 from plesio.report.characterisation import summarise_characterisation
 
@@ -57,26 +57,6 @@ def num_runs(plan: ComparisonPlan) -> int:
     return sum(one.num_runs for one in plan.comparisons.values())
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str, int, int]] = []
-
-    def run_kept(self, label: RunLabel) -> None:
-        self.lines.append(("kept", label.policy, label.number, label.num_runs))
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        self.lines.append(("started", label.policy, label.number, label.num_runs))
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        pass
-
-    def run_finished(self, result: RunResult) -> None:
-        pass
-
-    def run_failed(self, result: RunResult) -> None:
-        raise AssertionError(result.error)
-
-
 def a_plan(tmp_path: Path, text: str = RECIPE, *, quick: bool = False) -> ComparisonPlan:
     path = tmp_path / "characterise.toml"
     path.write_text(text)
@@ -120,16 +100,17 @@ def test_quick_keeps_what_its_table_lists(tmp_path: Path):
 def test_every_combination_has_a_folder_and_a_resumed_plan_keeps_what_is_there(tmp_path: Path):
     plan, out = a_plan(tmp_path, quick=True), tmp_path / "out"
     check_plan(plan)
-    heard = Heard()
-    done = run_plan(plan, out=out, resume=False, progress=heard)
-    assert heard.lines[0] == ("started", "bsp · small, 1 worker, virtual", 1, num_runs(plan))
-    assert heard.lines[-1][2:] == (num_runs(plan), num_runs(plan))
+    kept = KeptProgress()
+    done = run_plan(plan, out=out, resume=False, progress=kept)
+    assert kept.labels[0] == ("started", "bsp · small, 1 worker, virtual", 1, num_runs(plan))
+    assert kept.labels[-1][2:] == (num_runs(plan), num_runs(plan))
+    assert {how for how, _ in kept.calls} == {"started", "finished"}
     for combination, runs in done.items():
         assert read_results(out / combination.slug / "results.json") == runs
         assert {run.status for run in runs} == {"finished"}
-    again = Heard()
+    again = KeptProgress()
     assert run_plan(plan, out=out, resume=True, progress=again) == done
-    assert {line[0] for line in again.lines} == {"kept"}
+    assert {line[0] for line in again.labels} == {"kept"}
     found = summarise_characterisation(plan.parts, done)
     assert found.measured(model="small", workers=2) is not None
     assert found.num_seeds == (1, 1)

@@ -45,7 +45,7 @@ def trained(policy: str, **said: Any) -> RunResult:
         ("grid:2x2", 2, 320),
         pytest.param("grid:1x4", 6, 320, marks=pytest.mark.slow),
         ("grid:4x1,mixing=ring", 0, 384),
-        ("grid:1x4,schedule=1f1b,micro_batches=4", 0, 384),
+        pytest.param("grid:1x4,schedule=1f1b,micro_batches=4", 0, 384, marks=pytest.mark.slow),
     ],
 )
 def test_trains_all_samples_and_evaluates_at_the_first_update_beyond(policy: str, staleness: int, first: int) -> None:
@@ -73,7 +73,7 @@ def test_a_stage_takes_its_share_of_the_step_time() -> None:
     ("task", "options"),
     [
         pytest.param("digits", {}, marks=pytest.mark.slow),
-        ("stdlib_lm", TINY_LM | {"tied": False}),
+        pytest.param("stdlib_lm", TINY_LM | {"tied": False}, marks=pytest.mark.slow),
         ("vision", {"model": "mlp"}),
     ],
 )

@@ -8,10 +8,9 @@ from typing import Literal
 
 import pytest
 
+from bench.kept_progress import KeptProgress
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import load_recipe
-from plesio.core.results import RunResult
 
 RECIPE = """
 [task]
@@ -29,31 +28,13 @@ step_time = { kind = "constant", mean = "20 ms" }
 NUM_SAMPLES, BATCH_SIZE, NUM_WORKERS = 8000, 32, 2
 
 
-class Heard:
-    """Keeps the snapshots."""
-
-    def __init__(self) -> None:
-        self.snapshots: list[RunSnapshot] = []
-
-    def run_kept(self, label: RunLabel) -> None: ...
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None: ...
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        self.snapshots.append(snapshot)
-
-    def run_finished(self, result: RunResult) -> None: ...
-
-    def run_failed(self, result: RunResult) -> None: ...
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("world", [pytest.param("process", marks=pytest.mark.slow), "virtual"])
 def test_progress_rises_through_a_stage_on_the_store(
     tmp_path: Path, world: Literal["process", "virtual"], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("plesio.runtime.worlds.virtual.simulation.LOOK_S", 0.0)
-    recipe, heard = tmp_path / "recipe.toml", Heard()
+    recipe, heard = tmp_path / "recipe.toml", KeptProgress()
     recipe.write_text(RECIPE)
     [result] = run_comparison(load_recipe(recipe), out=tmp_path, resume=False, progress=heard, world=world)
     assert (result.status, result.samples) == ("finished", NUM_SAMPLES)

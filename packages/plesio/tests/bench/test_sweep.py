@@ -3,40 +3,17 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bench.kept_progress import KeptProgress
 from plesio.bench.plan import describe_network, plan_sweep, run_plan
-from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe, make_recipe
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster, parse_cluster
 
 BANDWIDTHS = ("1 Mbit/s", "1 Gbit/s")
-
-
-class Heard:
-    """A progress sink that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-
-    def run_kept(self, label: RunLabel) -> None:
-        self.calls.append(("kept", (label.policy, label.number, label.num_runs)))
-
-    def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        self.calls.append(("started", (label.policy, label.number, label.num_runs)))
-
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        pass
-
-    def run_finished(self, result: RunResult) -> None:
-        self.calls.append(("finished", result.policy))
-
-    def run_failed(self, result: RunResult) -> None:
-        self.calls.append(("failed", result.policy))
 
 
 def a_recipe(
@@ -54,16 +31,16 @@ def a_recipe(
 
 def sweep(
     recipe: Recipe, out: Path, *, bandwidths: tuple[str, ...] = BANDWIDTHS, resume: bool = False
-) -> tuple[dict[str, list[RunResult]], list[tuple[str, Any]]]:
-    heard = Heard()
+) -> tuple[dict[str, list[RunResult]], KeptProgress]:
+    kept = KeptProgress()
     out.mkdir(exist_ok=True)
     plan = plan_sweep(recipe, bandwidths=bandwidths, resume=resume)
-    done = run_plan(plan, out=out, resume=resume, progress=heard)
-    return {str(combination.link): runs for combination, runs in done.items()}, heard.calls
+    done = run_plan(plan, out=out, resume=resume, progress=kept)
+    return {str(combination.link): runs for combination, runs in done.items()}, kept
 
 
 def test_a_sweep_is_a_comparison_per_bandwidth_and_more_bandwidth_is_faster(tmp_path: Path):
-    swept, heard = sweep(a_recipe(), tmp_path)
+    swept, kept = sweep(a_recipe(), tmp_path)
     assert list(swept) == list(BANDWIDTHS)
     for bandwidth, folder in (("1 Mbit/s", "1-Mbit-s"), ("1 Gbit/s", "1-Gbit-s")):
         assert read_results(tmp_path / folder / "results.json") == swept[bandwidth]
@@ -72,18 +49,18 @@ def test_a_sweep_is_a_comparison_per_bandwidth_and_more_bandwidth_is_faster(tmp_
         assert {run.status for run in swept[bandwidth]} == {"finished"}
     for narrow, wide in zip(*swept.values(), strict=True):
         assert narrow.samples_per_s < 0.7 * wide.samples_per_s
-    assert heard[:2] == [("started", ("ssp:0 at 1 Mbit/s", 1, 4)), ("finished", "ssp:0 at 1 Mbit/s")]
-    assert heard[-2:] == [("started", ("ssp:inf at 1 Gbit/s", 4, 4)), ("finished", "ssp:inf at 1 Gbit/s")]
+    assert kept.calls[:2] == [("started", "ssp:0 at 1 Mbit/s"), ("finished", "ssp:0 at 1 Mbit/s")]
+    assert kept.calls[-2:] == [("started", "ssp:inf at 1 Gbit/s"), ("finished", "ssp:inf at 1 Gbit/s")]
 
 
 def test_a_resumed_sweep_keeps_what_it_has_and_times_it_to_todays_target(tmp_path: Path):
     first, _ = sweep(a_recipe(policies=["ssp:0"]), tmp_path)
-    swept, heard = sweep(a_recipe(target=15.0), tmp_path, resume=True)
-    assert [call for call in heard if call[0] != "finished"] == [
-        ("kept", ("ssp:0 at 1 Mbit/s", 1, 4)),
-        ("started", ("ssp:inf at 1 Mbit/s", 2, 4)),
-        ("kept", ("ssp:0 at 1 Gbit/s", 3, 4)),
-        ("started", ("ssp:inf at 1 Gbit/s", 4, 4)),
+    swept, kept = sweep(a_recipe(target=15.0), tmp_path, resume=True)
+    assert kept.labels == [
+        ("kept", "ssp:0 at 1 Mbit/s", 1, 4),
+        ("started", "ssp:inf at 1 Mbit/s", 2, 4),
+        ("kept", "ssp:0 at 1 Gbit/s", 3, 4),
+        ("started", "ssp:inf at 1 Gbit/s", 4, 4),
     ]
     anew, _ = sweep(a_recipe(target=15.0), tmp_path / "anew")
     for bandwidth in BANDWIDTHS:
@@ -126,9 +103,9 @@ def test_a_failed_run_is_among_the_results(tmp_path: Path):
             ).workers.faults
         }
     )
-    swept, heard = sweep(recipe.model_copy(update={"workers": lost}), tmp_path, bandwidths=BANDWIDTHS[1:])
+    swept, kept = sweep(recipe.model_copy(update={"workers": lost}), tmp_path, bandwidths=BANDWIDTHS[1:])
     assert [run.status for run in swept["1 Gbit/s"]] == ["failed"]
-    assert heard[-1] == ("failed", "bsp at 1 Gbit/s")
+    assert kept.calls[-1] == ("failed", "bsp at 1 Gbit/s")
 
 
 @pytest.mark.parametrize(

@@ -209,12 +209,18 @@ def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Char
     assert picture == draw_picture(chart)
 
 
+@pytest.fixture(scope="module")
+def page() -> str:
+    return page_of(CHARTS)
+
+
 @each_chart
-def test_a_page_has_the_charts_words_and_its_data(chart: Chart):
-    text = page_of([chart])
-    assert all(words in text for words in (f'id="{chart.slug}"', chart.title, chart.caption))
-    assert len(draw_figure(chart).data) >= 1
-    assert "<best>" not in draw_figure(chart).to_json(), "names are escaped"
+def test_a_page_has_the_charts_words_and_its_data(chart: Chart, page: str):
+    own = page.partition(f'<figure id="{chart.slug}"')[2].partition("<figure ")[0]
+    assert all(words in own for words in (chart.title, chart.caption))
+    figure = draw_figure(chart)
+    assert len(figure.data) >= 1
+    assert "<best>" not in figure.to_json(), "names are escaped"
 
 
 def test_two_charts_that_differ_are_different_pictures(pictures: dict[str, bytes]):

@@ -30,7 +30,7 @@ def run(function: str, **arguments: Any) -> dict[int, Ending]:
 
 @pytest.mark.parametrize(
     "policy",
-    ["bsp", *(pytest.param(p, marks=pytest.mark.slow) for p in ("asp", "adaptive", "local_sgd:2", "hier:bsp/asp"))],
+    ["bsp", "asp", *(pytest.param(p, marks=pytest.mark.slow) for p in ("adaptive", "local_sgd:2", "hier:bsp/asp"))],
 )
 def test_what_no_step_moves_is_rank_0s_too(policy: str):
     model = Backbone(0)
@@ -118,7 +118,7 @@ def test_a_replica_that_becomes_another_one_ends_the_run(policy: str, what: str,
 
 
 @pytest.mark.parametrize("alike", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("policy", ["local_sgd:3", pytest.param("asp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["asp", pytest.param("local_sgd:3", marks=pytest.mark.slow)])
 def test_rates_that_differ_after_an_evaluation_are_a_line(policy: str, alike: bool):
     endings = run("unlike_rates", policy=policy, alike=alike)
     assert all(ending.error is None for ending in endings.values()), endings

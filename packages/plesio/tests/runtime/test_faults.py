@@ -36,8 +36,10 @@ def run(
     return outcomes(folder), read_results(results)[0]
 
 
-@pytest.mark.slow  # worlds/virtual/test_evaluated_everywhere.py has quick cases
-@pytest.mark.parametrize(("policy", "killed"), [("asp", 0), ("ssp:1", 1), ("switch:asp/bsp@1000", 1)])
+@pytest.mark.parametrize(
+    ("policy", "killed"),
+    [("asp", 0), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("ssp:1", "switch:asp/bsp@1000"))],
+)
 def test_the_others_evaluate_where_one_is_killed_while_it_does(policy: str, killed: int, tmp_path: Path):
     with LocalJob(2) as job:
         endings = job.run(WORKER, "evaluated_everywhere", timeout_s=60, policy=policy, folder=tmp_path, killed=killed)

@@ -98,15 +98,6 @@ def test_where_steps_are_not_common_each_worker_has_a_scale_of_its_own(policy: s
     assert workers[0].refused == {"1": {"overflow": 2}}
 
 
-@pytest.mark.parametrize("policy", ["bsp", "bsp,compress=powersgd:2", "bsp,compress=qsgd:8"])
-def test_where_they_are_all_have_the_same_scale_and_replica(policy: str):
-    workers = workers_of(run(policy, scale=1024.0, autocast="float16", overflows=[(1, 3), (2, 7)]))
-    assert all(worker.scales == workers[0].scales for worker in workers)
-    assert all(worker.final == workers[0].final for worker in workers)
-    assert workers[0].scaler["scale"] == 256.0
-    assert workers[0].refused == {str(rank): {"overflow": 2} for rank in range(3)}
-
-
 def test_who_begins_to_step_together_takes_the_smallest_scale():
     workers = workers_of(run("switch:local_sgd:2/bsp@6", scale=1024.0, autocast="float16", overflows=[(1, 3)]))
     assert [worker.scales[4] for worker in workers] == [1024.0, 512.0, 1024.0]

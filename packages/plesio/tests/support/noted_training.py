@@ -1,6 +1,6 @@
 """One small training under any policy, whose workers note what they saw and had step by step; on virtual workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import plesio
+from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal, StepTime
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
@@ -46,6 +48,8 @@ class Worker:
     final: Tensor = field(default_factory=lambda: torch.empty(0))
     buffers: list[Tensor] = field(default_factory=list)
     rank: int = 0
+    transitions: list[plesio.Transition] = field(default_factory=list)
+    result: RunResult | None = None
 
 
 def train(
@@ -55,9 +59,14 @@ def train(
     momentum: float = MOMENTUM,
     hidden: int = 6,
     dtype: torch.dtype = torch.float64,
+    num_samples: int = NUM_SAMPLES,
+    epochs: int = EPOCHS,
+    loader_workers: int = 0,
+    elastic: bool = True,
     pacer: Pacer | None = None,
     job: Any = None,
     trace: Path | None = None,
+    on_loss: Callable[[plesio.Session, torch.optim.Optimizer, Tensor], Tensor] = lambda session, optimizer, loss: loss,
     before_step: Callable[[plesio.Session, nn.Module], None] = lambda session, model: None,
     settle_at: int | None = None,
 ) -> Worker:
@@ -70,13 +79,15 @@ def train(
         optimizer,
         policy=policy,
         trace=trace,
-        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), elastic=settle_at is None),
+        on_transition=lambda transition, _: saw.transitions.append(transition),
+        options=plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), elastic=elastic and settle_at is None),
     ) as session:
         saw.rank = session.rank
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
-        for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
+        data = Problem(num_samples, NUM_FEATURES)
+        loader = DataLoader(data, batch_size=BATCH_SIZE, shuffle=True, num_workers=loader_workers)
+        for index, x, y in session.shard(loader, samples=epochs * num_samples):
             saw.batches.append(index.tolist())
-            loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()
+            loss = on_loss(session, optimizer, (model(x.to(dtype)) - y.to(dtype)).square().mean())
             loss.backward()
             before_step(session, model)
             session.step(loss)
@@ -84,7 +95,7 @@ def train(
                 with session._replica.changes.ours():
                     session._exchange.settle()  # type: ignore[attr-defined]  # collective exchanges have it
             saw.after.append(flat_of(model))
-    saw.final = flat_of(model)
+    saw.final, saw.result = flat_of(model), session.report()
     saw.buffers = [buffer.clone() for buffer in model.buffers()]
     return saw
 
@@ -92,14 +103,17 @@ def train(
 def run(
     policy: str,
     *,
-    step_time: StepTime = STEP_TIME,
+    step_time: StepTime | Sequence[StepTime] = STEP_TIME,
     cluster: Cluster = ONE_HOST,
     num_workers: int = NUM_WORKERS,
+    faults: Sequence[Fault] = (),
     **options: Any,
 ) -> Simulation[Worker]:
-    def work(job: VirtualJob) -> Worker:
-        return train(
-            policy, pacer=Pacer(step_time=step_time, seed=0, worker=job.place.rank, clock=job.clock), **options
-        )
+    """Train on virtual workers, whose steps take times of their own if there are several."""
 
-    return simulate(work, num_workers=num_workers, cluster=cluster)
+    def work(job: VirtualJob) -> Worker:
+        rank = job.place.rank
+        steps = step_time[rank] if isinstance(step_time, Sequence) else step_time
+        return train(policy, pacer=Pacer(step_time=steps, seed=5, worker=rank, clock=job.clock), **options)
+
+    return simulate(work, num_workers=num_workers, cluster=cluster, faults=faults)

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import plesio
@@ -18,37 +18,24 @@ from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
-from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
-from support.by_hand import ByHand
+from support import noted_training
+from support.by_hand import ByHand, flat_of, parameters_of, parts_of
 from support.decisions import script, to
-from support.problems import Problem, perceptron
+from support.noted_training import BATCH_SIZE, NUM_FEATURES, NUM_WORKERS, Worker, build, train
+from support.problems import Problem
 from support.workers import workers_of
 
-NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 240, 5, 4, 3
+NUM_SAMPLES = 240
 EPOCHS = 8
 TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
 """float64, 160 steps of a contraction."""
 BSP = Setting.of(period=1, delay=0)
 UNEQUAL = (0.5, 0.25, 0.25)
-
-
-def build() -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = perceptron(NUM_FEATURES, 6)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """The record of one worker, and its end."""
-
-    batches: list[list[int]] = field(default_factory=list)
-    parameters: list[torch.Tensor] = field(default_factory=list)
-    transitions: list[plesio.Transition] = field(default_factory=list)
 
 
 def run(
@@ -57,81 +44,45 @@ def run(
     steps: Sequence[StepTime] = (Constant(mean_s=0.02),) * NUM_WORKERS,
     poison: Mapping[int, int] | None = None,
     leap: int | None = None,
-    loader_workers: int = 0,
     broken: tuple[int, int] | None = None,
-    trace: Path | None = None,
+    **options: Any,
 ) -> Simulation[Worker]:
     """Train on virtual workers; ``poison`` makes a worker's gradients useless from a clock on, ``leap`` all rates.
 
     ``broken`` names one whose gradients are no numbers from a clock on, though its losses are.
     """
 
-    def work(job: VirtualJob) -> Worker:
-        rank = job.place.rank
-        model, optimizer = build()
-        saw = Worker()
-        pacer = Pacer(step_time=steps[rank], seed=5, worker=rank, clock=job.clock)
-        session = plesio.join(
-            model,
-            optimizer,
-            policy=policy,
-            trace=trace,
-            on_transition=lambda transition, _: saw.transitions.append(transition),
-            options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
-        )
-        with session:
-            loader = DataLoader(
-                Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True, num_workers=loader_workers
-            )
-            for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
-                saw.batches.append(index.tolist())
-                loss = (model(x) - y).square().mean()
-                if poison and session.clock >= poison.get(rank, 10**9):
-                    loss = 1e3 * loss
-                if leap is not None and session.clock == leap:
-                    optimizer.param_groups[0]["lr"] *= 30
-                loss.backward()
-                if broken and broken[0] == rank and session.clock >= broken[1]:
-                    next(iter(model.parameters())).grad.fill_(torch.nan)
-                session.step(loss)
-        saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
-        return saw
+    def on_loss(session: plesio.Session, optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+        if leap is not None and session.clock == leap:
+            optimizer.param_groups[0]["lr"] *= 30
+        return 1e3 * loss if poison and session.clock >= poison.get(session.rank, 10**9) else loss
 
-    return simulate(work, num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS))
+    def before_step(session: plesio.Session, model: nn.Module) -> None:
+        if broken and broken[0] == session.rank and session.clock >= broken[1]:
+            next(iter(model.parameters())).grad.fill_(torch.nan)
+
+    return noted_training.run(
+        policy, step_time=steps, num_samples=NUM_SAMPLES, epochs=EPOCHS, on_loss=on_loss, before_step=before_step,
+        **options,
+    )  # fmt: skip
 
 
 def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     """The same on a real process, for `LocalJob`."""
     place = WorkerPlace.from_environment()
     assert place is not None
-    model, optimizer = build()
-    batches: list[list[int]] = []
     pacer = Pacer(step_time=Constant(mean_s=rank_s[place.rank]), seed=5, worker=place.rank)
     # without what the test's own hand cannot do: rounding, the store, what the guard does
     policy = "adaptive,feedback=off,guard=off,system.compress=off,system.store=off"
-    session = plesio.join(
-        model, optimizer, policy=policy, options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
-    )
-    with session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
-        for index, x, y in session.shard(loader, samples=EPOCHS * NUM_SAMPLES):
-            batches.append(index.tolist())
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            session.step(loss)
-    return {
-        "batches": batches,
-        "parameters": [parameter.detach().tolist() for parameter in model.parameters()],
-        "result": session.report().to_json(),
-    }
+    saw = train(policy, pacer=pacer, num_samples=NUM_SAMPLES, epochs=EPOCHS)
+    assert saw.result is not None
+    return {"batches": saw.batches, "parameters": saw.final.tolist(), "result": saw.result.to_json()}
 
 
-def by_hand(
-    workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]], *, first: str
-) -> list[nn.Parameter]:
+def by_hand(workers: Sequence[Worker], changes: Mapping[int, tuple[str, tuple[float, ...]]], *, first: str) -> Tensor:
     """Train on the batches that the workers saw, with the changes after the steps given."""
     hand = ByHand(parse_policy(first), build, sizes=(NUM_WORKERS,), data=Problem(NUM_SAMPLES, NUM_FEATURES))
-    return list(hand.train(workers, changes=changes).parameters())
+    return flat_of(hand.train(workers, changes=changes))
 
 
 def changes_of(result: RunResult) -> dict[int, tuple[str, tuple[float, ...]]]:
@@ -164,8 +115,7 @@ def test_a_run_that_changes_its_policy_is_the_one_written_out_by_hand(
     first = result.decisions[0]["before"]
     assert first == "bsp"
     expected = by_hand(workers, changes, first=first)
-    for found, wanted in zip(workers[0].parameters, expected, strict=True):
-        torch.testing.assert_close(found, wanted, **TOLERANCE)
+    torch.testing.assert_close(workers[0].final, expected, **TOLERANCE)
     for changed in workers[1:]:  # and rank 0's is everybody's model
         assert changed.transitions == workers[0].transitions
     news = [one["clock"] for one in result.decisions if one["policy"] != one["before"]]
@@ -207,14 +157,6 @@ def test_chance_alone_moves_no_shares() -> None:
     assert all(one["shares"] == [] for one in simulation.runs[0].decisions)
 
 
-def test_the_log_of_an_adaptive_run_replays(tmp_path: Path) -> None:
-    slow = [Constant(mean_s=0.02)] * (NUM_WORKERS - 1) + [LogNormal(mean_s=0.06, cv=0.3)]
-    run("adaptive", steps=slow, trace=tmp_path)
-    log = read_log(tmp_path / "events.jsonl")
-    assert any(isinstance(entry.event, Reviewed) for entry in log.entries)
-    assert verify(log) is None
-
-
 def test_a_decision_has_the_reason_of_the_latest_review_that_left_it_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +194,7 @@ def test_a_good_state_is_kept_on_the_store_too(monkeypatch: pytest.MonkeyPatch) 
     assert [one["policy"] for one in result.decisions][-2:] == ["ssp:7", "bsp"]
     assert all(worker.transitions[-1].restored for worker in workers)  # nothing was kept before the store
     for worker in workers[1:]:
-        torch.testing.assert_close(worker.parameters, workers[0].parameters, rtol=0, atol=0)
+        assert torch.equal(worker.final, workers[0].final)
 
 
 def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off_the_store() -> None:
@@ -312,7 +254,7 @@ def test_gradients_that_are_no_numbers_are_an_alarm_though_losses_are_finite() -
 
 def final_loss(simulation: Simulation[Worker]) -> float:
     model, _ = build()
-    for parameter, trained in zip(model.parameters(), workers_of(simulation)[0].parameters, strict=True):
+    for parameter, trained in zip(parameters_of(model), parts_of(model, workers_of(simulation)[0].final), strict=True):
         parameter.data.copy_(trained)
     data = Problem(NUM_SAMPLES, NUM_FEATURES)
     with torch.no_grad():
@@ -353,5 +295,5 @@ def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:
     assert any(shares for _, shares in changes.values()), "the slow worker has less to do"
     workers = [Worker(batches=one["batches"]) for one in found]
     expected = by_hand(workers, changes, first=result.decisions[0]["before"])
-    for mine, wanted in zip(found[0]["parameters"], expected, strict=True):
-        torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), wanted, **TOLERANCE)
+    mine = torch.tensor(found[0]["parameters"], dtype=torch.float64)
+    torch.testing.assert_close(mine, expected, **TOLERANCE)

@@ -2,16 +2,13 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
+from torch import Tensor
 
-import plesio
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
@@ -20,25 +17,20 @@ from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import Sent
-from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worlds.virtual import Simulation, simulate
-from plesio.runtime.worlds.virtual.job import VirtualJob
+from plesio.runtime.worlds.virtual import Simulation
 from plesio.testing import LocalJob
-from support.by_hand import ByHand
+from support import noted_training
+from support.by_hand import ByHand, flat_of
 from support.decisions import script, to
-from support.problems import Problem, perceptron
+from support.noted_training import NUM_FEATURES, Worker, build, train
+from support.problems import Problem
 from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
-NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
+NUM_SAMPLES = 240
 TOLERANCE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
 """float64, some hundred steps of a contraction."""
 STEP = Constant(mean_s=0.02)
-
-
-def build(hidden: int = 6) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = perceptron(NUM_FEATURES, hidden)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def cluster(sizes: Sequence[int], *, uplink_bytes_per_s: float = 2e6, nic_bytes_per_s: float = 1e9) -> Cluster:
@@ -49,58 +41,19 @@ def cluster(sizes: Sequence[int], *, uplink_bytes_per_s: float = 2e6, nic_bytes_
     )
 
 
-@dataclass(kw_only=True)
-class Worker:
-    """The record of one worker, and its end."""
-
-    batches: list[list[int]] = field(default_factory=list)
-    parameters: list[torch.Tensor] = field(default_factory=list)
-    transitions: list[plesio.Transition] = field(default_factory=list)
-
-
-def train(
-    policy: str, *, job: VirtualJob | None = None, step: StepTime = STEP, rank: int = 0, epochs: int = 8,
-    hidden: int = 6, trace: Path | None = None,
-) -> tuple[Worker, RunResult]:  # fmt: skip
-    """One worker's training."""
-    model, optimizer = build(hidden)
-    saw = Worker()
-    pacer = Pacer(step_time=step, seed=5, worker=rank, **({} if job is None else {"clock": job.clock}))
-    session = plesio.join(
-        model,
-        optimizer,
-        policy=policy,
-        trace=trace,
-        on_transition=lambda transition, _: saw.transitions.append(transition),
-        options=plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7)),
-    )
-    with session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
-        for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
-            saw.batches.append(index.tolist())
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            session.step(loss)
-    saw.parameters = [parameter.detach().clone() for parameter in model.parameters()]
-    return saw, session.report()
-
-
 def run(
     policy: str,
     *,
     sizes: Sequence[int] = (2, 2),
-    steps: Sequence[StepTime] | None = None,
+    steps: StepTime | Sequence[StepTime] = STEP,
     links: Mapping[str, float] | None = None,
-    faults: Sequence[Fault] = (),
+    epochs: int = 8,
     **options: Any,
 ) -> Simulation[Worker]:
     """Train on virtual workers in racks of these sizes."""
-
-    def work(job: VirtualJob) -> Worker:
-        rank = job.place.rank
-        return train(policy, job=job, step=STEP if steps is None else steps[rank], rank=rank, **options)[0]
-
-    return simulate(work, num_workers=sum(sizes), cluster=cluster(sizes, **(links or {})), faults=faults)
+    place = cluster(sizes, **(links or {}))
+    options |= {"num_samples": NUM_SAMPLES, "epochs": epochs}
+    return noted_training.run(policy, step_time=steps, cluster=place, num_workers=sum(sizes), **options)
 
 
 def racks(period: int, delay: int = 0, **flags: Any) -> Decision:
@@ -110,12 +63,12 @@ def racks(period: int, delay: int = 0, **flags: Any) -> Decision:
 # Held against training by hand
 
 
-def by_hand(workers: Sequence[Worker], result: RunResult, *, sizes: Sequence[int]) -> list[nn.Parameter]:
+def by_hand(workers: Sequence[Worker], result: RunResult, *, sizes: Sequence[int]) -> Tensor:
     """Train on the batches that the workers saw, with the changes that the result tells of."""
     changes = {one["clock"]: (one["policy"], one["shares"]) for one in result.decisions}
     data = Problem(NUM_SAMPLES, NUM_FEATURES)
     hand = ByHand(parse_policy(result.decisions[0]["before"]), build, sizes=sizes, data=data)
-    return list(hand.train(workers, changes=changes).parameters())
+    return flat_of(hand.train(workers, changes=changes))
 
 
 UNEQUAL = (0.4, 0.1, 0.25, 0.25)
@@ -152,8 +105,7 @@ def test_a_run_that_changes_is_the_one_written_out_by_hand(
     simulation = run(f"adaptive,phase.direction={direction}", sizes=sizes)
     workers, [result] = workers_of(simulation), simulation.runs
     assert [one["policy"] for one in result.decisions] == [decision.setting.spec for decision in decisions]
-    for found, wanted in zip(workers[0].parameters, by_hand(workers, result, sizes=sizes), strict=True):
-        torch.testing.assert_close(found, wanted, **TOLERANCE)
+    torch.testing.assert_close(workers[0].final, by_hand(workers, result, sizes=sizes), **TOLERANCE)
     changes = [one["clock"] for one in result.decisions if one["policy"] != one["before"]]
     for worker in workers:
         assert [transition.clock for transition in worker.transitions] == changes
@@ -178,12 +130,11 @@ def test_a_run_that_rounds_between_racks_for_a_while_is_near_to_the_one_that_doe
     assert [parse_policy(one["policy"]).compression.spec for one in result.decisions] == [
         "qsgd:8", "none", "qsgd:8", "none", "qsgd:8",
     ]  # fmt: skip
-    for found, wanted in zip(workers[0].parameters, by_hand(workers, result, sizes=sizes), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
-        assert not torch.equal(found, wanted), "something was rounded"
+    expected = by_hand(workers, result, sizes=sizes)
+    torch.testing.assert_close(workers[0].final, expected, rtol=0, atol=2e-2)
+    assert not bool((workers[0].final == expected).any()), "all was rounded"
     for worker in workers[1:]:
-        for one, other in zip(worker.parameters, workers[0].parameters, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert torch.equal(worker.final, workers[0].final)
 
 
 def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +145,7 @@ def test_back_to_the_last_good_state_from_steps_by_racks(monkeypatch: pytest.Mon
     workers = workers_of(simulation)
     assert workers[0].transitions[-1].restored
     for worker in workers[1:]:
-        for one, other in zip(worker.parameters, workers[0].parameters, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert torch.equal(worker.final, workers[0].final)
 
 
 # What it chooses, what that takes, and what crosses racks
@@ -209,26 +159,18 @@ def last_policy(simulation: Simulation[Worker]) -> Policy:
     return parse_policy(simulation.runs[0].decisions[-1]["policy"])
 
 
-def test_with_a_slow_uplink_it_goes_by_racks_and_the_log_replays(tmp_path: Path) -> None:
-    simulation = run(SYSTEM_ALONE, trace=tmp_path, **LARGE)
-    assert isinstance(last_policy(simulation), Hierarchical)
-    log = read_log(tmp_path / "events.jsonl")
-    assert verify(log) is None
-    assert {entry.event.rack for entry in log.entries if isinstance(entry.event, Reviewed)} == {0, 1}
-
-
-def test_a_step_takes_what_was_predicted_and_less_crosses_racks(tmp_path: Path) -> None:
+def test_with_a_slow_uplink_it_goes_by_racks_a_step_takes_what_was_predicted_and_less_crosses_racks(
+    tmp_path: Path,
+) -> None:
     steps = [LogNormal(mean_s=0.02, cv=0.1)] * 4
     simulation = run(SYSTEM_ALONE, steps=steps, trace=tmp_path, **LARGE)
     [result] = simulation.runs
     policy = last_policy(simulation)
     assert isinstance(policy, Hierarchical)
-    steers = [
-        action
-        for entry in read_log(tmp_path / "events.jsonl").entries
-        for action in entry.actions
-        if isinstance(action, Steer)
-    ]
+    log = read_log(tmp_path / "events.jsonl")
+    assert verify(log) is None
+    assert {entry.event.rack for entry in log.entries if isinstance(entry.event, Reviewed)} == {0, 1}
+    steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
     last = next(steer for steer in steers if parse_policy(steer.policy) == policy)
     predicted_s = statistics.fmean(dict(steer.inputs)["system.step_s"] for steer in steers if steer.clock > last.clock)
     at_s = {point.clock: point.at_s for point in result.losses}
@@ -300,9 +242,10 @@ def test_left_out_or_with_a_worker_a_rack_nobody_steps_by_racks() -> None:
 def pretend_two_hosts(policy: str) -> dict[str, Any]:
     """This file's program on a process, half of whose job is on another host: what it saw and made, as plain values."""
     rank = pretend_hosts(2)
-    saw, result = train(policy, rank=rank, step=Constant(mean_s=0.002), epochs=30)
-    parameters = [parameter.tolist() for parameter in saw.parameters]
-    return {"batches": saw.batches, "parameters": parameters, "result": result.to_json()}
+    pacer = Pacer(step_time=Constant(mean_s=0.002), seed=5, worker=rank)
+    saw = train(policy, pacer=pacer, num_samples=NUM_SAMPLES, epochs=30)
+    assert saw.result is not None
+    return {"batches": saw.batches, "parameters": saw.final.tolist(), "result": saw.result.to_json()}
 
 
 @pytest.mark.slow
@@ -323,5 +266,5 @@ def test_on_processes_a_run_by_racks_is_the_one_written_out_by_hand() -> None:
     assert any(one["policy"].startswith("hier") for one in result.decisions)
     workers = [Worker(batches=one["batches"]) for one in found]
     expected = by_hand(workers, result, sizes=(2, 2))
-    for mine, wanted in zip(found[0]["parameters"], expected, strict=True):
-        torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), wanted, **TOLERANCE)
+    mine = torch.tensor(found[0]["parameters"], dtype=torch.float64)
+    torch.testing.assert_close(mine, expected, **TOLERANCE)

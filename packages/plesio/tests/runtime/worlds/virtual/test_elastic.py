@@ -1,31 +1,23 @@
 """A collective goes on without a worker that is lost: what counts is every sample once, and replicas stay equal."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
-import plesio
 from plesio.core.errors import WorkerLostError
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster
-from plesio.cost.faults import Fault
 from plesio.cost.link import Link
-from plesio.cost.step_time import LogNormal
 from plesio.policies import read_log, verify
-from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from support.problems import Problem, perceptron
+from support import counted_training
+from support.counted_training import NUM_SAMPLES, Worker, lose, pacer_of, train
 from support.workers import cluster_of_racks, workers_of
 
-NUM_WORKERS, NUM_SAMPLES, BATCH_SIZE, LOOPS = 4, 90, 4, 3
+NUM_WORKERS, LOOPS = 4, 3
 IN_STEP = ["bsp", "bsp,compress=qsgd:8", "bsp,compress=topk:0.2"]
 ALONE = ["local_sgd:4", "local_sgd:4,delay=2", "local_sgd:4,compress=qsgd:8", "local_sgd:3,inner_rate=0.5,momentum=0.5"]
 CHANGING = [
@@ -36,61 +28,7 @@ CHANGING = [
 ]
 
 
-@dataclass
-class Worker:
-    """The record of one worker: by loop, the samples of steps that counted; and its end."""
-
-    counted: list[list[int]] = field(default_factory=list)
-    metrics: list[float | None] = field(default_factory=list)
-    parameters: list[list[float]] = field(default_factory=list)
-    clock: int = 0
-
-
-def train(policy: str, pacer: Pacer, *, trace: Path | None, evaluates: bool, **options: Any) -> Worker:
-    model, data = perceptron(5, 6), Problem(NUM_SAMPLES, 5)
-    saw = Worker()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    joined = plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7), **options)
-
-    def loss_of_all() -> float:
-        return float((model(data.x) - data.y).square().mean())
-
-    with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined) as session:
-        for _ in range(LOOPS):
-            saw.counted.append([])
-            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
-                (model(x) - y).square().mean().backward()
-                before = session.clock
-                session.step()
-                if session.clock > before:
-                    saw.counted[-1] += index.tolist()
-            if evaluates:
-                saw.metrics.append(session.evaluate(loss_of_all))
-        session.finish(loss_of_all)
-        saw.clock = session.clock
-    saw.parameters = [parameter.flatten().tolist() for parameter in model.parameters()]
-    return saw
-
-
-def run(
-    policy: str,
-    *faults: Fault,
-    racks: Sequence[int] = (),
-    trace: Path | None = None,
-    evaluates: bool = False,
-    **options: Any,
-) -> Simulation[Worker]:
-    def work(job: VirtualJob) -> Worker:
-        rank = job.place.rank
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=rank, clock=job.clock)
-        return train(policy, pacer, trace=trace, evaluates=evaluates, **options)
-
-    cluster = cluster_of_racks(racks) if racks else Cluster.one_host(NUM_WORKERS)
-    return simulate(work, num_workers=sum(racks) or NUM_WORKERS, cluster=cluster, faults=faults)
-
-
-def lose(worker: int, *, at_s: float) -> Fault:
-    return Fault(at_s=at_s, worker=worker, kind="lose")
+run = partial(counted_training.run, num_workers=NUM_WORKERS, loops=LOOPS)
 
 
 def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
@@ -178,8 +116,7 @@ def test_a_loss_before_the_first_step_says_so() -> None:
     slow = Link(latency_s=50e-6, bytes_per_s=1e5)
 
     def work(job: VirtualJob) -> Worker:
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
-        return train("bsp", pacer, trace=None, evaluates=False)
+        return train("bsp", pacer_of(job), loops=LOOPS)
 
     cluster = cluster_of_racks((2, 2, 2), nic=slow)
     simulation = simulate(work, num_workers=6, cluster=cluster, faults=[lose(5, at_s=0.02)])

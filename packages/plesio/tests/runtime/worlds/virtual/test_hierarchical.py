@@ -1,96 +1,49 @@
 """Hierarchical runs: held against training written out by hand, what crosses racks, and how long that takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import WorkerLostError
 from plesio.cost.collectives import all_gather_s
 from plesio.cost.faults import Fault
 from plesio.cost.link import Link
-from plesio.cost.step_time import LogNormal
 from plesio.policies import parse_policy
-from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
-from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
-from support.by_hand import ByHand
-from support.problems import Problem, perceptron
+from support import noted_training
+from support.by_hand import ByHand, flat_of
+from support.noted_training import NUM_FEATURES, Worker, build, train
+from support.problems import Problem
 from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
-NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
+NUM_SAMPLES = 240
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 """float64, a few hundred roundings of a contraction; one sample more or less shows in the third digit."""
 EQUAL, UNEQUAL = (2, 2), (3, 2)
 """Workers of each rack."""
 
 
-def build(*, momentum: float = 0.9, batch_norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = perceptron(NUM_FEATURES, 7, batch_norm=batch_norm)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """The record of one worker, and its end."""
-
-    batches: list[list[int]] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
-    """Parameters and momentum after each step."""
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    """Parameters and buffers at the end."""
-    fallbacks: list[str] = field(default_factory=list)
-    sent_bytes: int = 0
-
-
-def train(
-    policy: str, *, momentum: float = 0.9, epochs: int = 3, poison: int = -1, batch_norm: bool = False, rank: int = 0,
-    pacer: Pacer | None = None, elastic: bool = True,
-) -> Worker:  # fmt: skip
-    """One worker's training; the worker of rank ``poison`` has a gradient of NaN at its fifth step."""
-    model, optimizer = build(momentum=momentum, batch_norm=batch_norm)
-    saw = Worker()
-    with plesio.join(
-        model, optimizer, policy=policy, options=plesio.JoinOptions(info=RunInfo(seed=7), pacer=pacer, elastic=elastic)
-    ) as session:
-        loader = DataLoader(Problem(NUM_SAMPLES, NUM_FEATURES), batch_size=BATCH_SIZE, shuffle=True)
-        for index, x, y in session.shard(loader, samples=epochs * NUM_SAMPLES):
-            saw.batches.append(index.tolist())
-            loss = (model(x) - y).square().mean()
-            (loss * float("nan") if rank == poison and session.clock == 4 else loss).backward()
-            session.step(loss)
-            momenta = [
-                state["momentum_buffer"]
-                for state in optimizer.state.values()
-                if state.get("momentum_buffer") is not None
-            ]
-            saw.states.append(b"".join(t.detach().numpy().tobytes() for t in (*model.parameters(), *momenta)))
-    saw.tensors = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
-    saw.sent_bytes = session.report().bytes_sent.get("collective", 0)
-    saw.fallbacks = list(session.report().fallbacks)
-    return saw
-
-
 def run(
-    policy: str, *, sizes: Sequence[int] = EQUAL, faults: Sequence[Fault] = (), **options: Any
+    policy: str, *, sizes: Sequence[int] = EQUAL, faults: Sequence[Fault] = (), poison: int = -1, **options: Any
 ) -> Simulation[Worker]:
-    """Train on virtual workers whose steps take as long as chance has it."""
+    """Train on virtual workers in racks; the worker of rank ``poison`` has a gradient of NaN at its fifth step."""
 
-    def work(job: VirtualJob) -> Worker:
-        rank = job.place.rank
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=rank, clock=job.clock)
-        return train(policy, rank=rank, pacer=pacer, **options)
+    def before_step(session: plesio.Session, model: nn.Module) -> None:
+        if session.rank == poison and session.clock == 4:
+            next(model.parameters()).grad.fill_(torch.nan)
 
-    return simulate(work, num_workers=sum(sizes), cluster=cluster_of_racks(sizes), faults=faults)
+    return noted_training.run(
+        policy, cluster=cluster_of_racks(sizes), num_workers=sum(sizes), faults=faults, before_step=before_step,
+        num_samples=NUM_SAMPLES, epochs=3, **options,
+    )  # fmt: skip
 
 
 @pytest.mark.one_in(3)
@@ -103,32 +56,19 @@ def test_it_is_the_training_written_out_by_hand(outer: str, sizes: Sequence[int]
     workers = workers_of(run(policy.spec, sizes=sizes))
     assert [len(worker.batches) for worker in workers] == [len(workers[0].batches)] * sum(sizes)
     hand = ByHand(policy, build, sizes=sizes, data=Problem(NUM_SAMPLES, NUM_FEATURES))
-    expected = list(hand.train(workers).parameters())
+    expected = flat_of(hand.train(workers))
     for worker in workers:
-        torch.testing.assert_close(worker.tensors, expected, **TOLERANCE)
+        torch.testing.assert_close(worker.final, expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=str)
 def test_replicas_of_a_rack_are_equal_to_the_bit_after_every_step_and_racks_drift(sizes: Sequence[int]) -> None:
     workers = workers_of(run("hier:bsp/local_sgd:4,delay=2", sizes=sizes))
-    first, second = (list(zip(*(workers[rank].states for rank in rack), strict=True)) for rack in racks_of(sizes))
-    assert all(len(set(states)) == 1 for states in first + second)
-    assert all(one[0] != other[0] for one, other in zip(first, second, strict=True))
-
-
-def test_averaging_every_step_is_flat_bsp_for_plain_sgd() -> None:
-    hier, bsp = (workers_of(run(policy, momentum=0.0)) for policy in ("hier:bsp/local_sgd:1", "bsp"))
-    assert hier[0].batches == bsp[0].batches
-    for one, other in zip(hier[0].tensors, bsp[0].tensors, strict=True):
-        torch.testing.assert_close(one, other, **TOLERANCE)
-
-
-def test_racks_of_one_worker_are_flat_local_sgd() -> None:
-    hier, flat = (
-        workers_of(run(policy, sizes=(1, 1))) for policy in ("hier:bsp/local_sgd:4,delay=2", "local_sgd:4,delay=2")
-    )
-    for one, other in zip(hier[0].tensors, flat[0].tensors, strict=True):
-        torch.testing.assert_close(one, other, **TOLERANCE)
+    racks = racks_of(sizes)
+    for step in range(len(workers[0].after)):
+        for rack in racks:
+            assert all(torch.equal(workers[rank].after[step], workers[rack[0]].after[step]) for rank in rack)
+        assert not torch.equal(*(workers[rack[0]].after[step] for rack in racks))
 
 
 def test_in_one_rack_it_is_its_inner_policy_and_says_so() -> None:
@@ -141,17 +81,15 @@ def test_in_one_rack_it_is_its_inner_policy_and_says_so() -> None:
 def test_buffers_end_as_the_mean_over_racks() -> None:
     workers = workers_of(run("hier:bsp/local_sgd:4", batch_norm=True))
     for worker in workers[1:]:
-        for one, other in zip(worker.tensors, workers[0].tensors, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        torch.testing.assert_close(worker.buffers, workers[0].buffers, rtol=0, atol=0)
 
 
 def test_a_gradient_that_is_not_finite_costs_its_rack_the_step_and_no_other() -> None:
     clean, poisoned = (run("hier:bsp/local_sgd:8", poison=rank) for rank in (-1, 1))
     assert poisoned.runs[0].refused_updates == {"0": {"not_finite": 1}}  # the loss it reported was finite
-    states = [[worker.states[4] for worker in workers_of(simulation)] for simulation in (clean, poisoned)]
-    assert states[0][2:] == states[1][2:]
-    assert states[0][:2] != states[1][:2]
-    assert all(torch.isfinite(tensor).all() for tensor in workers_of(poisoned)[0].tensors)
+    pairs = zip(workers_of(clean), workers_of(poisoned), strict=True)
+    assert [torch.equal(one.after[4], other.after[4]) for one, other in pairs] == [False, False, True, True]
+    assert all(worker.final.isfinite().all() for worker in workers_of(poisoned))
 
 
 def test_time_in_the_books_is_the_time_that_passed() -> None:
@@ -228,9 +166,11 @@ def test_rails_share_the_uplink(workers_per_host: int) -> None:
 
 def pretend_two_hosts(policy: str) -> dict[str, Any]:
     """This file's program on a process: what it saw and made, as plain values."""
-    saw = train(policy, rank=pretend_hosts(2))
-    tensors = [tensor.tolist() for tensor in saw.tensors]
-    return {"batches": saw.batches, "tensors": tensors, "sent_bytes": saw.sent_bytes}
+    pretend_hosts(2)
+    saw = train(policy, num_samples=NUM_SAMPLES, epochs=3)
+    assert saw.result is not None
+    sent_bytes = saw.result.bytes_sent.get("collective", 0)
+    return {"batches": saw.batches, "final": saw.final.tolist(), "sent_bytes": sent_bytes}
 
 
 @pytest.mark.slow
@@ -242,8 +182,8 @@ def test_processes_on_two_hosts_make_what_virtual_workers_make() -> None:
     for rank, ending in endings.items():
         assert ending.error is None, ending.trace
         assert ending.value["batches"] == expected[rank].batches
-        for found, wanted in zip(ending.value["tensors"], expected[rank].tensors, strict=True):
-            torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), wanted, **TOLERANCE)
+        found = torch.tensor(ending.value["final"], dtype=torch.float64)
+        torch.testing.assert_close(found, expected[rank].final, **TOLERANCE)
     # of gradients alone each of the two ranks of a host sends a tensor a step, over connections made for the part
-    gradient_bytes = 8 * sum(tensor.numel() for tensor in expected[0].tensors)
+    gradient_bytes = 8 * expected[0].final.numel()
     assert endings[0].value["sent_bytes"] > 4 * len(expected[0].batches) * gradient_bytes

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,16 +16,14 @@ from plesio.core.errors import TransportError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
-from plesio.cost.step_time import LogNormal
 from plesio.policies import Reviewed, parse_policy, read_log, verify
-from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
+from support import counted_training
+from support.counted_training import BATCH_SIZE, NUM_SAMPLES, Worker, join, lose, pacer_of
 from support.problems import Problem, perceptron
-from support.workers import cluster_of_racks
 
-NUM_WORKERS, NUM_SAMPLES, BATCH_SIZE, LOOPS = 3, 90, 4, 4
+NUM_WORKERS, LOOPS = 3, 4
 COLLECTIVE = [
     "bsp",
     "bsp,compress=topk:0.2",
@@ -45,78 +42,7 @@ CHANGING = [
 ]
 
 
-@dataclass
-class Worker:
-    """The record of one worker: by loop, the samples of steps that counted; and its end."""
-
-    counted: list[list[int]] = field(default_factory=list)
-    metrics: list[float | None] = field(default_factory=list)
-    parameters: list[list[float]] = field(default_factory=list)
-    cut_off: int = 0
-    began_at: int = 0
-    clock: int = 0
-    rate: float = 0.0
-
-
-def train(policy: str, pacer: Pacer, *, evaluates: bool, checkpoint: Path | None, trace: Path | None) -> Worker:
-    model, data = perceptron(5, 6), Problem(NUM_SAMPLES, 5)
-    with torch.no_grad():  # who joins begins with other parameters
-        for parameter in model.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))
-    saw = Worker()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
-    joined = plesio.JoinOptions(pacer=pacer, info=RunInfo(seed=7))
-
-    def loss_of_all() -> float:
-        return float((model(data.x) - data.y).square().mean())
-
-    arguments: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint, "every": "8 steps"}
-    with plesio.join(model, optimizer, policy=policy, trace=trace, options=joined, **arguments) as session:
-        saw.began_at = session.clock
-        session.register(scheduler=scheduler)
-        for _ in range(LOOPS):
-            saw.counted.append([])
-            for index, x, y in session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True)):
-                (model(x) - y).square().mean().backward()
-                before = session.clock
-                session.step()
-                if session.clock > before:
-                    saw.counted[-1] += index.tolist()
-                else:
-                    saw.cut_off += 1
-            scheduler.step()
-            if evaluates:
-                saw.metrics.append(session.evaluate(loss_of_all))
-        session.finish(loss_of_all)
-        saw.clock = session.clock
-    saw.parameters = [parameter.flatten().tolist() for parameter in model.parameters()]
-    saw.rate = optimizer.param_groups[0]["lr"]
-    return saw
-
-
-def run(
-    policy: str,
-    *faults: Fault,
-    racks: Sequence[int] = (),
-    evaluates: bool = False,
-    checkpoint: Path | None = None,
-    trace: Path | None = None,
-) -> Simulation[Worker]:
-    def work(job: VirtualJob) -> Worker:
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
-        return train(policy, pacer, evaluates=evaluates, checkpoint=checkpoint, trace=trace)
-
-    cluster = cluster_of_racks(racks) if racks else Cluster.one_host(NUM_WORKERS)
-    return simulate(work, num_workers=sum(racks) or NUM_WORKERS, cluster=cluster, faults=faults)
-
-
-def join(*, at_s: float) -> Fault:
-    return Fault(at_s=at_s, kind="join")
-
-
-def lose(worker: int, *, at_s: float) -> Fault:
-    return Fault(at_s=at_s, worker=worker, kind="lose")
+run = partial(counted_training.run, num_workers=NUM_WORKERS, loops=LOOPS)
 
 
 def ends_in_collective(result: RunResult) -> bool:
@@ -248,8 +174,7 @@ def test_nobody_joins_where_workers_form_no_new_group() -> None:
     def work(_job: VirtualJob) -> None:
         model = perceptron(5, 6)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-        pacer = Pacer(step_time=LogNormal(mean_s=0.02, cv=0.3), seed=5, worker=_job.place.rank, clock=_job.clock)
-        options = plesio.JoinOptions(pacer=pacer, elastic=False)
+        options = plesio.JoinOptions(pacer=pacer_of(_job), elastic=False)
         with plesio.join(model, optimizer, policy="bsp", options=options) as session:
             for _, x, y in session.shard(DataLoader(Problem(NUM_SAMPLES, 5), batch_size=BATCH_SIZE, shuffle=True)):
                 (model(x) - y).square().mean().backward()

@@ -284,7 +284,7 @@ def draws_alone(rank: int, training: Training, batches: list[list[int]]) -> list
 
 
 RANDOM_OPTIONS: dict[str, Any] = {"dropout": 0.3, "batch_norm": True, "draws": True, "own_seeds": True}
-TIMELESS = ["bsp", "local_sgd:4", "local_sgd:4,delay=2"]
+TIMELESS = ["bsp", "bsp,exchange=store", "local_sgd:4", "local_sgd:4,delay=2"]
 """No clock has a say in the parameters that they train."""
 
 

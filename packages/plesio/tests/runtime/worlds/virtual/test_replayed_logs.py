@@ -1,6 +1,5 @@
 """Differential: the event log that a job wrote, on processes and in virtual time, through the policy once more."""
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,16 +157,3 @@ def test_bsp_and_ssp_with_a_bound_of_0_answer_a_real_log_alike(logs: Logs, world
     actions = [entry.actions for entry in recorded.log.entries]
     assert replay(parse_policy("ssp:0"), recorded.events) == actions
     assert replay(parse_policy("asp"), recorded.events) != actions
-
-
-@each_world
-def test_actions_count_every_update_of_a_log_once(logs: Logs, world: str):
-    recorded = logs["ssp:2", world]
-    arrived = Counter((event.worker, event.clock) for event in recorded.events if isinstance(event, Arrived))
-    applied = Counter(
-        update
-        for entry in recorded.log.entries
-        for action in entry.actions
-        for update in getattr(action, "updates", ())
-    )
-    assert applied == arrived

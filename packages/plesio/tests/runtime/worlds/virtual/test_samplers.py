@@ -73,6 +73,7 @@ def work(job: VirtualJob, policy: str, loader: Callable[[], DataLoader[Any]]) ->
     return epochs
 
 
+@pytest.mark.one_in(5)  # each loader, and each policy
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp", "ssp:2", "bsp,exchange=store", "adaptive"])
 @pytest.mark.parametrize("name", LOADERS)
 def test_the_workers_together_train_on_what_the_loader_gives(name: str, policy: str) -> None:

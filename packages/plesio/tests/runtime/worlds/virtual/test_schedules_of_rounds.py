@@ -99,6 +99,7 @@ def _ended(simulation: Simulation[Worker]) -> list[Worker]:
     return [outcome.value for outcome in simulation.outcomes.values() if outcome.value is not None]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("num_samples", [40, 37])
 @pytest.mark.parametrize(("policy", "num_workers"), [("bsp", 1), ("bsp", 3), ("local_sgd:4", 2)])
@@ -108,6 +109,7 @@ def test_in_a_collective_the_clock_is_that_of_steps(policy: str, num_workers: in
         assert [*worker.rates, worker.last] == rates
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["cosine", "one cycle"])
 @pytest.mark.parametrize(
     ("policy", "racks"),

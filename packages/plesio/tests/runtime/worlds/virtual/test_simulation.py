@@ -17,7 +17,7 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Fault
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.step_time import LogNormal
-from plesio.policies import parse_policy, read_log, verify
+from plesio.policies import parse_policy
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -104,56 +104,9 @@ def test_equal_arguments_give_equal_parameters_traces_and_results(policy: str, t
     assert result.max_lead <= parse_policy(policy).bound
 
 
-def test_other_seeds_and_numbers_of_workers_give_other_parameters():
-    shape = {"dropout": 0.2}
-    shas = [
-        run(Worker("asp", shape=shape), num_workers=workers, seed=seed).runs[0].parameters_sha256
-        for workers, seed in ((4, 0), (3, 0))
-    ]
-    assert len(set(shas)) == 2
-
-
 def test_loader_processes_change_nothing_for_a_synchronous_policy():
     plain, parallel = (run(Worker("bsp", loader_workers=number), num_workers=2) for number in (0, 1))
     assert plain.runs[0].parameters_sha256 == parallel.runs[0].parameters_sha256
-
-
-def assert_close(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor] | None) -> None:
-    assert one is not None
-    assert other is not None
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("other", ["ssp:0", "bsp,exchange=store", "local_sgd:1"])
-def test_policies_that_are_bsp_by_another_name(other: str):
-    bsp = run(Worker("bsp")).values()[0]
-    assert_close(bsp, run(Worker(other)).values()[0])
-
-
-def test_bsp_is_one_process_with_the_merged_batch():
-    from plesio.runtime.coordinator.leases import synchronous_batches
-
-    model, optimizer = build()
-    x, y = data().tensors
-    for epoch in range(2):
-        ranks = [
-            synchronous_batches(NUM_SAMPLES, batch_size=4, rank=rank, num_workers=4, seed=0, epoch=epoch)
-            for rank in range(4)
-        ]
-        for batches in zip(*ranks, strict=True):
-            merged = torch.cat([torch.from_numpy(batch) for batch in batches])
-            F.mse_loss(model(x[merged]), y[merged]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert_close(dict(model.state_dict()), run(Worker("bsp")).values()[0])
-
-
-def test_events_replay_to_the_same_actions(tmp_path: Path):
-    run(Worker("ssp:2", trace=tmp_path))
-    log = read_log(tmp_path / "events.jsonl")
-    assert log.entries
-    assert verify(log) is None
 
 
 def test_store_goes_on_without_a_lost_worker_and_trains_on_every_sample():
