@@ -132,7 +132,7 @@ def test_what_of_an_epoch_is_kept_is_its_number() -> None:
     stage, figures = Stage(parse_policy("asp")), PlanFigures(num_samples=4, batch_size=2, budget_samples=4)
     for plan in range(300):
         for _ in range(2):
-            book = stage.book(plan, figures, workers={0: 1})
+            book = stage.leases_of(plan, figures, workers={0: 1})
             book.join(0)
             block = book.lease(0)
             while block is not None:
@@ -140,7 +140,7 @@ def test_what_of_an_epoch_is_kept_is_its_number() -> None:
                 block = book.lease(0)
         assert stage.is_done(plan)
         assert len(stage.plans) == 1
-    late = stage.book(3, figures, workers={0: 1})
+    late = stage.leases_of(3, figures, workers={0: 1})
     late.join(1)
     assert late.done
     assert late.lease(1) is None, "what is over is not dealt out again"

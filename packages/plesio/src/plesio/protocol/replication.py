@@ -7,7 +7,7 @@ import msgspec
 from plesio.core.records import Record
 from plesio.protocol.message import Message
 
-__all__ = ["EntryHeard", "ReplicationEntry"]
+__all__ = ["EntryAcknowledged", "ReplicationEntry"]
 
 
 class ReplicationEntry(Record, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class ReplicationEntry(Record, frozen=True, kw_only=True):
             the end of the job.
         peer: Whose message or connection.
         serial: The message's number among the peer's, on its channel.
-        heard: Number up to which the peer has received the server's messages.
+        received: Number up to which the peer has received the server's messages.
         kind: The message's.
         generation: The same.
         header: Header of a bulk message: worker, clock, base version, request.
@@ -33,7 +33,7 @@ class ReplicationEntry(Record, frozen=True, kw_only=True):
     what: Literal["control", "bulk", "gone", "time", "folder", "over"]
     peer: str = ""
     serial: int = 0
-    heard: int = 0
+    received: int = 0
     kind: int = 0
     generation: int = 0
     header: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -41,7 +41,7 @@ class ReplicationEntry(Record, frozen=True, kw_only=True):
     folder: str = ""
 
 
-class EntryHeard(Message, frozen=True, kw_only=True, tag=50):
-    """The backup has all entries up to this number; what follows from them may be told."""
+class EntryAcknowledged(Message, frozen=True, kw_only=True, tag=50):
+    """The backup has all entries up to this number; what follows from them may be sent."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]

@@ -22,7 +22,7 @@ from plesio.protocol.bulk import BulkFromServer, Initial, Initialised, Optimizer
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import decode, encode, kind_of
 from plesio.protocol.peers import worker_identity
-from plesio.protocol.replication import EntryHeard, ReplicationEntry
+from plesio.protocol.replication import EntryAcknowledged, ReplicationEntry
 from plesio.protocol.to_server import Join
 from plesio.protocol.to_worker import Start
 from plesio.runtime.parameters.layout import SliceLayout
@@ -135,7 +135,7 @@ class World:
         elif target == "backup":
             self.backup.take_in(message, now_s=self._now_s)
         elif target == PRIMARY:
-            self.primary.heard(decode(message.kind, message.body, EntryHeard, peer="backup").number)
+            self.primary.acknowledge(decode(message.kind, message.body, EntryAcknowledged, peer="backup").number)
         elif message is None:
             self.links[target, source].lost = not self._queues[source, target, "bulk"]
             if not self.links[target, source].lost:

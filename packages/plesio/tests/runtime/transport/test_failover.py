@@ -34,8 +34,8 @@ class Link:
     def close(self) -> None:
         self.closed = True
 
-    def says(self, number: int, *, heard: int, text: str) -> None:
-        body = numbered({"text": text}, number=number, heard=heard)
+    def says(self, number: int, *, received: int, text: str) -> None:
+        body = numbered({"text": text}, number=number, received=received)
         self.arrives.append(Control(peer=b"", kind=KIND, generation=0, body=body))
 
     def resumes(self, **body: Any) -> None:
@@ -57,12 +57,12 @@ def test_what_the_backup_has_not_heard_is_sent_again_and_what_came_twice_counts_
     control.generation = 3
     for text in ("one", "two", "three"):
         control.send(KIND, {"text": text})
-    primary.says(1, heard=1, text="first")
+    primary.says(1, received=1, text="first")
     assert texts(control) == ["first"]
     primary.lost = True
     backup.resumes(control=2)
-    backup.says(1, heard=2, text="first")  # it cannot know what the primary has sent
-    backup.says(2, heard=2, text="second")
+    backup.says(1, received=2, text="first")  # it cannot know what the primary has sent
+    backup.says(2, received=2, text="second")
     assert texts(control) == []  # this call has found the backup
     assert texts(control) == ["second"]
     (kind, asked), (_, again) = backup.sent
@@ -88,7 +88,7 @@ def test_messages_of_an_earlier_run_are_not_sent_again():
 
 def test_a_message_after_one_that_is_missing_waits_for_the_backup():
     control, primary = connection(Link)
-    primary.says(2, heard=0, text="second")
+    primary.says(2, received=0, text="second")
     assert texts(control) == []
 
 

@@ -51,7 +51,7 @@ class Admission:
         self._failed = False
 
     def join(self, worker: int, join: Join, *, now_s: float) -> Answers:
-        """Take in a worker that asks to take part; it is told `Start` when the run starts, or at once if it runs."""
+        """Take in a worker that asks to take part; it gets `Start` when the run starts, or at once if it runs."""
         state = self._members.state
         if (late := worker not in self._expected) and state == "gathering" and not self._failed:
             self._newcomers.come_early(worker, join)

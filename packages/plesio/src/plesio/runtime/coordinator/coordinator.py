@@ -1,7 +1,7 @@
 """The one place where a run is decided: membership, credit, the order of updates, and the dealing of samples.
 
 A coordinator is a plain object: the server hands it workers' messages (`handle`) and the time; it answers with
-*effects* that the server carries out: orders for every server's shard, and what workers are told
+*effects* that the server carries out: orders for every server's shard, and messages to workers
 (`plesio.protocol.effects`). It opens no socket and reads no clock, so tests and the virtual world drive it as they
 like.
 
@@ -12,7 +12,7 @@ A run goes through three states::
 
     gathering --all expected workers joined--> running --none left--> ended
 
-A lost worker that speaks up again is told so, and none of its later updates count. Where racks share a store, a rack
+A lost worker that sends again is expelled, and none of its later updates count. Where racks share a store, a rack
 without one of its workers cannot make a step: its others end with an error, and the rest of the run goes on.
 
 The parts, each with its invariants:
@@ -25,7 +25,7 @@ The parts, each with its invariants:
     regroupings     new groups of a collective that has lost a worker, or takes one in
     reviews         what workers report to a policy that adapts
     stage_changes   the way from one exchange to the next
-    saving          when checkpoints are due, and what of them is known here
+    saving          when checkpoints are due, and the state of server 0 in them
     ledger          the figures
     recorder        the policy's machine, and the log of its events and answers
 """
@@ -198,23 +198,23 @@ class Coordinator:
             case Release():
                 return self._sampling.release(worker)
             case Review() | Evaluations() | EvaluationRequest():
-                return self._reviews.hear(worker, message, now_s=now_s)
+                return self._reviews.handle(worker, message, now_s=now_s)
             case Standing():
                 return self._changes.ready(worker, message, now_s=now_s)
             case Cut() | Regrouped() | Holding():
-                return self._regroupings.hear(worker, message, now_s=now_s)
+                return self._regroupings.handle(worker, message, now_s=now_s)
             case Leave(samples=samples):
                 return self._leave(worker, samples=samples, now_s=now_s)
             case SaveRequest() | BooksPage():
-                self._checkpoints.hear(message, worker=worker)
+                self._checkpoints.handle(message, worker=worker)
                 return self._admission.begin_if_all_are_there(now_s=now_s)
             case Goodbye():
                 return self._bye(worker, message, now_s=now_s)
 
     def _leave(self, worker: int, *, samples: int, now_s: float) -> Answers:
-        """End a worker's training; it is told `MayLeave`, the one that evaluates when all have left."""
+        """End a worker's training; it gets `MayLeave`, the one that evaluates when all have left."""
         if not self.is_live(worker) or self._regroupings.gathering:
-            return  # one that has been told to stand says so again when it has gone on
+            return  # one that has been stopped repeats it in the new group
         yield from self._retire(worker, LeaveReason.CLOSED)
         self._members[worker].leave(now_s)
         self.ledger.samples.left(samples)
@@ -227,17 +227,18 @@ class Coordinator:
             return
         self._members[worker].seen(now_s)
         self.ledger.report(worker, goodbye.report)
-        told: list[Effect] = []
+        effects: list[Effect] = []
         if "finished" == self.ledger.status != goodbye.status and not self._members[worker].doomed:
             self.ledger.fail(goodbye.error, status=goodbye.status)
             lost = Lost(workers=(worker,), fatal=True, error=goodbye.error)
-            told += [Tell(worker=other, message=lost) for other in self._members.bound_to(worker, self._stage.exchange)]
+            bound = self._members.bound_to(worker, self._stage.exchange)
+            effects += [Tell(worker=other, message=lost) for other in bound]
         yield from self._retire(worker, LeaveReason.CLOSED)
         yield from self._remove(worker)
-        yield from told
+        yield from effects
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
-        """Take in that a worker is known to be gone."""
+        """Take in that a worker is gone."""
         return self._carry_out(self._lose(worker, now_s=now_s), now_s=now_s)
 
     def _lose(self, worker: int, *, now_s: float) -> Answers:
@@ -267,7 +268,7 @@ class Coordinator:
     def _retire(self, worker: int, reason: LeaveReason) -> Answers:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
         member = self._members[worker]
-        self._stage.standing.pop(worker, None)
+        self._stage.stopped.pop(worker, None)
         yield from self._updates.drop_parts(worker)
         yield from self._reviews.gone(worker)
         if self.state == "running" and not member.left:
@@ -305,7 +306,7 @@ class Coordinator:
         return self._decide(Pause(), now_s=now_s) if self._checkpoints.due(now_s) else []
 
     def _beat(self, worker: int, report: Report, *, now_s: float) -> Answers:
-        """Take in a sign of life, with figures. A worker that was declared lost is told so."""
+        """Take in a sign of life, with figures. One that was declared lost is expelled."""
         if self.is_live(worker):
             self._members[worker].seen(now_s)
             self.ledger.report(worker, report)
@@ -340,10 +341,10 @@ class Coordinator:
                     effects += self._updates.apply(action, now_s=now_s)
                 case Steer() if isinstance(event, Resumed):
                     self._changes.resumed(action)
-                case Steer(save=stand):
-                    if stand and self._regroupings.stale:  # they form a new group first
+                case Steer(save=paused):
+                    if paused and self._regroupings.stale:  # they form a new group first
                         action = self._checkpoints.postponed(action)
-                    effects += self._changes.steer(action, stand=stand, now_s=now_s)
+                    effects += self._changes.steer(action, paused=paused, now_s=now_s)
                     effects += self._checkpoints.take(action, now_s=now_s)
                 case Halt():
                     self._stage.halting = True

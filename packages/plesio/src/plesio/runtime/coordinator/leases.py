@@ -84,6 +84,7 @@ def synchronous_batches(
     Raises:
         DataError: The samples do not give every worker a batch.
     """
+    # a rank's batches follow from the sizes of all rounds: no message is needed
     num_visited = num_samples if limit is None else min(limit, num_samples)
     if drop_last:
         num_visited -= num_visited % (num_workers * batch_size)
@@ -138,15 +139,15 @@ class LeaseRecords:
         DataError: There are no samples.
         ConfigError: The batch size or the budget is below one.
 
-    >>> book = LeaseRecords(10, batch_size=4, budget_samples=10, workers=[0, 1], dealing="guided")
-    >>> first, second, third = book.lease(0), book.lease(1), book.lease(0)
-    >>> (third.start, third.stop), book.lease(1), book.done
+    >>> leases = LeaseRecords(10, batch_size=4, budget_samples=10, workers=[0, 1], dealing="guided")
+    >>> first, second, third = leases.lease(0), leases.lease(1), leases.lease(0)
+    >>> (third.start, third.stop), leases.lease(1), leases.done
     ((8, 10), None, False)
-    >>> book.finish(0, first.id, 4), book.finish(1, second.id, 4)
+    >>> leases.finish(0, first.id, 4), leases.finish(1, second.id, 4)
     (True, True)
-    >>> book.release(0)             # worker 0 is lost, and with it the two samples of its second block
-    >>> again = book.lease(1)
-    >>> (again.start, again.stop), book.finish(1, again.id, 2), book.done
+    >>> leases.release(0)             # worker 0 is lost, and with it the two samples of its second block
+    >>> again = leases.lease(1)
+    >>> (again.start, again.stop), leases.finish(1, again.id, 2), leases.done
     ((8, 10), True, True)
     """
 
@@ -178,10 +179,10 @@ class LeaseRecords:
         dealing: Dealing,
         num_workers: Mapping[int, int],
     ) -> Self:
-        """Make the book of what is left of a plan begun otherwise; for racks, in pieces that are large enough."""
-        book = cls.__new__(cls)
-        book._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers)
-        return book
+        """Make the records of what is left of a plan begun otherwise; for racks, in pieces that are large enough."""
+        leases = cls.__new__(cls)
+        leases._begin(remainder, batch_size=batch_size, workers=workers, dealing=dealing, num_workers=num_workers)
+        return leases
 
     def _begin(
         self,
@@ -227,7 +228,7 @@ class LeaseRecords:
     def lease(self, worker: int) -> Block | None:
         """Lease the next block to a live worker; None when there is none for it now.
 
-        None while the book is not `done` means that others hold the rest or will sooner be done with it. If one of them
+        None while the budget is not `done` means that others hold the rest or will sooner be done with it. If one
         is lost or slower than it was, there may be a block: ask again after every `finish` and `release`, until `done`.
         Meanwhile the policy must not wait for this worker.
         """

@@ -200,7 +200,9 @@ class Ledger:
         """Return the run's figures so far."""
         reports = self.workers.totals()
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
+        # a lost worker's own figures may lack its last steps
         samples, unreported = self.samples.total(reports, arrived=self.workers.arrived_samples, lost=self.lost)
+        # each end counts what it has sent itself
         sent = self.servers.bytes_sent.copy()
         for report in reports.values():
             sent.update(report.bytes_sent)

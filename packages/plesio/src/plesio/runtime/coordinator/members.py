@@ -43,7 +43,7 @@ LEASE_STEPS = 20
 
 
 def lease_s(step_s: float) -> float:
-    """Return the seconds of silence after which a worker is lost, for the slowest step time; 0 is not known."""
+    """Return the seconds of silence after which a worker is lost, for the slowest step time; 0 before any."""
     return FIRST_LEASE_S if step_s == 0.0 else min(MAX_LEASE_S, max(MIN_LEASE_S, LEASE_STEPS * step_s))
 
 
@@ -60,7 +60,7 @@ class Member:
     live: bool = True
     resting: bool = False
     left: bool = False
-    """True once the policy has been told that it is gone for good, or was never told of it."""
+    """True once it has left the policy for good, or if it never joined it."""
     spoken_for: bool = False
     """True while another speaks for its rack, and rests for it too."""
     doomed: bool = False
@@ -72,7 +72,7 @@ class Member:
     """True once the others, which still train, go on without it."""
     answered: bool = False
     evaluates: bool = False
-    """True once it is told so, when all were leaving."""
+    """True for the one that evaluates, when all are leaving."""
 
     def seen(self, now_s: float, *, clock: int | None = None) -> None:
         """Renew its lease by a message, which may carry its clock."""
@@ -108,7 +108,7 @@ class Member:
         self.leaving = False
 
     def part(self) -> bool:
-        """Let the others go on without it; returns whether it is still to be told that it may leave."""
+        """Let the others go on without it; returns whether it still waits for `MayLeave`."""
         self.parted, untold = True, self.live and not self.answered
         self.answered = self.answered or untold
         return untold
@@ -214,17 +214,17 @@ class Members(dict[int, Member]):
     def answer_leaving(self) -> list[Effect]:
         """Tell those whose training is over, and whether they evaluate.
 
-        The one that evaluates is the lowest rank that is there, and is told when all are leaving; the rest at once.
+        The one that evaluates is the lowest rank that is there, and is answered when all are leaving; the rest at once.
         """
         live = [worker for worker in self.live if not self[worker].parted]
         all_left = all(self[worker].leaving for worker in live)
-        told: list[Effect] = []
+        answers: list[Effect] = []
         for worker in live:
             member, evaluates = self[worker], worker == live[0]
             if member.leaving and not member.answered and (all_left or not evaluates):
                 member.answered, member.evaluates = True, evaluates
-                told.append(Tell(worker=worker, message=MayLeave(evaluates=evaluates)))
-        return told
+                answers.append(Tell(worker=worker, message=MayLeave(evaluates=evaluates)))
+        return answers
 
     def excuse(self, busy_s: float) -> None:
         """Lengthen all leases by the time in which the server took in no message."""

@@ -6,21 +6,21 @@
         |  +----all stand---- gathering <------+--------------------------------------------------+
         +-----------------------------------------------------------------------------------------+
 
-After a *loss* everyone is told at once that the group is no more, which wakes those that wait in it: some may have to
-do their last step again. For those who *join* no step is done twice: all hold before their next step and say which one
-they have begun; the furthest of these is the one after which all stop.
+After a *loss* the group is called off for all at once, which wakes those that wait in it: some may have to
+do their last step again. For those who *join* no step is done twice: all hold before their next step and report which
+one they have begun; the furthest of these is the one after which all stop.
 
-Each says where it stands; when all have, they are told who is there, where each stands, and where they meet. What
+Each reports its position; when all have, they receive the members, all positions, and where they meet. What
 follows from that for the parameters and the samples, they work out alike (`plesio.protocol.positions`). Should one more
 be lost on the way, or should they fail to meet, that is the next generation.
 
-What a worker has said before it hears that it is to stand (that it leaves, or sets out for the store) is as if unsaid:
-it says so again in the new group.
+Reports of a worker from before it stops (that it leaves, or sets out for the store) do not count: it repeats them in
+the new group.
 
 On the store nobody meets. Those who join there have the stage paused (`plesio.policies.Pause`), and a group is formed
 where all stand between that stage and the next.
 
-Invariant: while workers gather or stop, those that stand are live, and one that is awaited does not stand.
+Invariant: while workers gather or stop, those that have stopped are live, and one that is awaited has not.
 """
 
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ class Regroupings:
         self._phase: Literal["going on", "holding", "stopping", "gathering"] = "going on"
         self._begun: dict[int, int] = {}
         """The step that each holding worker is in."""
-        self._stand: dict[int, Cut] = {}
+        self._stopped: dict[int, Cut] = {}
         self._clock = -1
         self._in_vain = 0
 
@@ -107,7 +107,7 @@ class Regroupings:
 
     def lost(self, worker: int, *, now_s: float) -> Answers:
         """Let the workers that met it in collectives form a new group; on the store they do when they come back."""
-        self._stand.pop(worker, None)
+        self._stopped.pop(worker, None)
         self._in_vain = 0
         if not self.possible or self._members[worker].answered:
             return
@@ -135,7 +135,7 @@ class Regroupings:
         yield from self._stop()
         yield from self._go_on(now_s=now_s)
 
-    def hear(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> Answers:
+    def handle(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> Answers:
         """Take in a worker's position, its step, or its arrival in the new group."""
         match message:
             case Cut() if worker in self.newcomers:
@@ -156,7 +156,7 @@ class Regroupings:
         self._members[worker].seen(now_s)
         if not (cut.agreed and self._phase == "stopping"):
             yield from self._stop()
-        self._stand[worker] = cut
+        self._stopped[worker] = cut
         yield from self._go_on(now_s=now_s)
 
     def _stop(self) -> Answers:
@@ -173,7 +173,7 @@ class Regroupings:
 
     def _begin(self) -> None:
         self._generation += 1
-        self._stand.clear()
+        self._stopped.clear()
         self._begun.clear()
 
     def _make_room(self, *, now_s: float) -> Answers:
@@ -205,7 +205,7 @@ class Regroupings:
 
     def _call_off(self) -> Answers:
         """Have all go on that hold; one that stands already waits for the others as after a loss."""
-        if self._phase in ("holding", "stopping") and not self._stand:
+        if self._phase in ("holding", "stopping") and not self._stopped:
             self._phase = "going on"
             yield from self._stop_at(NEVER)
 
@@ -221,23 +221,26 @@ class Regroupings:
             yield from self._make_room(now_s=now_s)
 
     def resumed(self, steering: Steering) -> None:
-        """Keep how the policy has the new group go on, until its workers are told."""
+        """Keep how the policy has the new group go on, until it is formed."""
         self._steering = steering
 
     def _go_on(self, *, now_s: float) -> Answers:
         """Tell all of the new group when they stand, or that there can be none."""
         group = self._group
-        if self._phase not in ("stopping", "gathering") or not group or not self._stand.keys() >= set(group):
+        if self._phase not in ("stopping", "gathering") or not group or not self._stopped.keys() >= set(group):
             return
-        if all(self._stand[worker].position is None for worker in group):
+        # only newcomers are left: they have no position, and no state to go on from
+        if all(self._stopped[worker].position is None for worker in group):
             yield from self._give_up("all workers that knew how far the run was are lost")
             return
         have_come = False
+        # they take part in the policy before it decides how the new group goes on
         for joined in chain(self._take_in(now_s=now_s), self._take_back()):
             have_come = True
             yield joined
         members = tuple(self._group)
-        positions = tuple(self._stand[worker].position for worker in members)
+        # groups that form again and again without a step between them have a cause that no further one mends
+        positions = tuple(self._stopped[worker].position for worker in members)
         clock = common_clock(positions)
         self._in_vain = self._in_vain + 1 if clock == self._clock and not have_come else 0
         self._clock = clock
@@ -245,6 +248,7 @@ class Regroupings:
         if self._in_vain > MOST_IN_VAIN:
             yield from self._give_up("the workers cannot reach each other, though none of them is lost")
             return
+        # all go on from one clock; the first of them hosts the meeting
         for member in members:
             self._members[member].go_on_from(clock)
         self._ledger.meet(dict.fromkeys(members, members))
@@ -255,7 +259,7 @@ class Regroupings:
             generation=self._generation,
             members=members,
             positions=positions,
-            meeting=self._stand[members[0]].meeting,
+            meeting=self._stopped[members[0]].meeting,
             steer=self._steering,
         )
         self._steering = None
@@ -266,7 +270,7 @@ class Regroupings:
         """Make members of the workers that are ready to join."""
         for worker, rack, cut in self.newcomers.take():
             self._members[worker] = Member(seen_s=now_s, rack=rack)
-            self._stand[worker] = cut
+            self._stopped[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
             yield Joined(worker=worker)
 
@@ -291,5 +295,5 @@ class Regroupings:
         self.newcomers.validate()
         if self._phase in ("stopping", "gathering"):
             group = set(self._group)
-            assert self._stand.keys() <= set(self._members.live), (self._stand, group)
-            assert not group or group - self._stand.keys(), "all stand, and nobody is told how to go on"
+            assert self._stopped.keys() <= set(self._members.live), (self._stopped, group)
+            assert not group or group - self._stopped.keys(), "all have stopped, and none has orders how to go on"

@@ -1,9 +1,9 @@
 """Reports of workers to a policy that adapts: what they saw, and what the metric is.
 
-Where all workers are told the metric of a place in their program, each counts its evaluations. The first to come to one
-evaluates; whoever comes meanwhile waits for that alone, and whoever comes later, also to one of long ago, is told at
-once. So nobody waits for a worker that trains. If the one that evaluates is lost, or fails, the lowest rank that waits
-takes its place.
+Where all workers get the metric of a place in their program, each counts its evaluations. The first to come to one
+evaluates; whoever comes meanwhile waits for that alone, and whoever comes later, also to one of long ago, is answered
+at once. So nobody waits for a worker that trains. If the one that evaluates is lost, or fails, the lowest rank that
+waits takes its place.
 """
 
 from plesio.core.results import Evaluation
@@ -38,7 +38,7 @@ class Reviews:
         self._at: dict[int, list[int]] = {}
         """Workers at each evaluation under way: the first evaluates, the others wait."""
 
-    def hear(self, worker: int, message: Review | Evaluations | EvaluationRequest, *, now_s: float) -> Answers:
+    def handle(self, worker: int, message: Review | Evaluations | EvaluationRequest, *, now_s: float) -> Answers:
         """Act on a worker's report, or on its question."""
         match message:
             case Review():

@@ -1,7 +1,7 @@
-"""The count of a run's samples, from several sources of which each may know less than another.
+"""The count of a run's samples, from several sources of which each may lack some.
 
 Workers report their own samples, but one that is lost has not reported its last steps. On the store, updates that were
-applied prove samples; in collectives every worker knows the sum over all, and tells it when the workers form a new
+applied prove samples; in collectives every worker has the sum over all, and reports it when the workers form a new
 group and when it leaves.
 """
 

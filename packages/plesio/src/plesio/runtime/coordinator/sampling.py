@@ -49,10 +49,10 @@ class Sampling:
         if not self._members.is_live(worker) or self._members[worker].left:
             return
         # one that has left would be dealt batches of rounds that nobody trains on
-        book = self._stage.book(request.plan, request.figures, workers=self._members.known())
-        book.join(worker)
+        leases = self._stage.leases_of(request.plan, request.figures, workers=self._members.known())
+        leases.join(worker)
         if not request.idle:
-            yield from self._give(worker, plan=request.plan, block=book.lease(worker))
+            yield from self._give(worker, plan=request.plan, block=leases.lease(worker))
             return
         self._asking[worker] = request.plan
         yield from self.answer()

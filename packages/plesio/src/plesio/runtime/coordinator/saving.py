@@ -1,7 +1,7 @@
-"""A run's checkpoints, when they are due, and its books: server 0's part of one, with which it resumes.
+"""A run's checkpoints, when they are due, and the state of server 0 in one, with which a run resumes.
 
 A checkpoint that is due is asked of the policy by a `Pause`; it is taken where the policy's next `Steer` has all stand,
-and the worker that writes the books gets them with that. So they are of the same moment as what the workers save.
+and the worker that writes the state gets it with that. So it is of the same moment as what the workers save.
 """
 
 import json
@@ -21,11 +21,11 @@ from plesio.runtime.coordinator.stage import Stage
 __all__ = ["Checkpoints"]
 
 PAGE_CHARACTERS = 2**20
-"""Number of characters of the books in one message."""
+"""Number of characters of the state in one message."""
 
 
-class _Books(msgspec.Struct, frozen=True, kw_only=True):
-    """The books of server 0.
+class _ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of server 0 at a checkpoint.
 
     Attributes:
         ledger: The records.
@@ -86,29 +86,29 @@ class Checkpoints:
         """True if all parts of the run's beginning have arrived."""
         return self._saving is None or len(self._pages) >= self._saving.num_pages
 
-    def hear(self, message: SaveRequest | BooksPage, *, worker: int) -> None:
-        """Take in a worker's wish for a checkpoint, or worker 0's next page of the books of a resumed run."""
+    def handle(self, message: SaveRequest | BooksPage, *, worker: int) -> None:
+        """Take in a worker's wish for a checkpoint, or worker 0's next page of the state of a resumed run."""
         if isinstance(message, SaveRequest):
             self._asked = True
         elif worker == 0 and self._saving is not None and len(self._pages) < self._saving.num_pages:
             self._pages.append(message.text)
 
     def begin(self, *, workers: Sequence[int], now_s: float) -> bool:
-        """Begin the run, from the books if there are any.
+        """Begin the run, from a saved state if there is one.
 
         Returns:
-            Whether the policy's machine knows the workers already, having been given again all events of before.
+            Whether the policy's machine has the workers already, having been given again all events of before.
         """
         self._taken_s = now_s
         if self._saving is None or not self._pages:
             return False
-        books = msgspec.convert(json.loads("".join(self._pages)), _Books, strict=False)
+        state = msgspec.convert(json.loads("".join(self._pages)), _ServerState, strict=False)
         self._pages.clear()
-        self._ledger.go_on_from(books.ledger)
-        events = [decode_event(event) for event in books.events or ()]
+        self._ledger.go_on_from(state.ledger)
+        events = [decode_event(event) for event in state.events or ()]
         if set(workers) != _live(events):
             return False  # other workers than those that it knew: it begins anew, from this clock
-        self._recorder.resume(events, clock=books.began)
+        self._recorder.resume(events, clock=state.began)
         for worker in workers:
             self._members[worker].go_on_from(self._saving.clock)
         steer = self._recorder.last_steer
@@ -136,14 +136,14 @@ class Checkpoints:
         return replace(steer, save=False)
 
     def take(self, steer: Steer, *, now_s: float) -> list[Effect]:
-        """Take the checkpoint for which all stand, now that all have been told how to go on.
+        """Take the checkpoint for which all stand, now that all have orders how to go on.
 
         Args:
-            steer: What they have been told.
+            steer: Their orders.
             now_s: The time.
 
         Returns:
-            The books, for the lowest worker: the one that offers its state where one does.
+            The state, for the lowest worker: the one that offers its state where one does.
         """
         if not steer.save:
             return []
@@ -151,8 +151,8 @@ class Checkpoints:
         self._taken_s, self._taken_clock, self._clock = now_s, steer.clock, steer.clock
         recorder = self._recorder
         events = [encode_event(event) for event in recorder.events] if self._remembers else None
-        books = _Books(ledger=self._ledger.state(), began=recorder.began, events=events)
-        text = json.dumps(msgspec.to_builtins(books))  # NaN is a number in it
+        state = _ServerState(ledger=self._ledger.state(), began=recorder.began, events=events)
+        text = json.dumps(msgspec.to_builtins(state))  # NaN is a number in it
         pages = [text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS)]
         return [
             Tell(

@@ -30,12 +30,12 @@ class Stage:
 
     def __init__(self, policy: Policy, *, clock: int = 0) -> None:
         self.policy = policy.director(clock=clock).first if clock else policy.first
-        """The static policy that was told last."""
+        """The static policy that workers go by."""
         self.exchange: ExchangeKind = policy.exchange
         """The exchange that a lost worker is lost to: on the way to the store the collective until all are there."""
         self.plans: dict[int, LeaseRecords] = {}
         """Plans that the store deals out, by number."""
-        self.standing: dict[int, Standing] = {}
+        self.stopped: dict[int, Standing] = {}
         """The workers that stand still."""
         self.halting = False
         """Every worker stops at its next exchange."""
@@ -55,10 +55,10 @@ class Stage:
         return Turn(steer=None, to_the_end=self.halting)
 
     def steer(self, steer: Steer) -> None:
-        """Take over how the workers have been told to go on."""
+        """Take over the policy that the workers go on by."""
         self.policy = parse_policy(steer.policy)
 
-    def book(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
+    def leases_of(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
         """Return the leases of a plan, which the first request for it begins.
 
         Args:
@@ -93,9 +93,9 @@ class Stage:
         """Tell whether a plan has been begun on the store and is done."""
         return plan in self._over or (plan in self.plans and self.plans[plan].done)
 
-    def all_stand(self, workers: Sequence[int]) -> bool:
+    def all_stopped(self, workers: Sequence[int]) -> bool:
         """Tell whether all of these workers, and at least one, stand still."""
-        return bool(workers) and self.standing.keys() == set(workers)
+        return bool(workers) and self.stopped.keys() == set(workers)
 
     def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
         """Change to the store: all stand on the way to it.
@@ -107,7 +107,7 @@ class Stage:
             The samples trained on until here, and those that are left out: in pieces too small for a rack.
         """
         self.exchange = "store"
-        first, left_out = self.standing[min(self.standing)], 0
+        first, left_out = self.stopped[min(self.stopped)], 0
         self.plans.clear()
         self._over.clear()
         if first.plan is not None and first.figures is not None and first.remainder is not None:
@@ -123,7 +123,7 @@ class Stage:
                 num_workers=workers,
             )
         self._samples_before = first.samples
-        self.standing.clear()
+        self.stopped.clear()
         return first.samples, left_out
 
     def goes_round(self, num_workers: int) -> bool:
@@ -131,34 +131,34 @@ class Stage:
 
         If not, it is finished on the store.
         """
-        plans = {standing.plan for standing in self.standing.values()}
+        plans = {standing.plan for standing in self.stopped.values()}
         assert len(plans) == 1, f"workers stand still in plans {plans}"
         [plan] = plans
         if plan not in self.plans or len(self.plans[plan].remainder()) >= num_workers:
             return True
         self._finishing = plan
-        self.standing.clear()
+        self.stopped.clear()
         return False
 
     def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> Turn:
-        """Leave the store with all workers, and return what they must know.
+        """Leave the store with all workers, and return their orders.
 
         Args:
             steer: How.
             workers: The workers that stand still: each, or the one that speaks for its rack.
             training: All.
         """
-        plan = self.standing[workers[0]].plan
-        book = None if plan is None else self.plans.get(plan)
+        plan = self.stopped[workers[0]].plan
+        leases = None if plan is None else self.plans.get(plan)
         turn = Turn(
             steer=Steering.of(steer, workers=training),
-            remainder=None if book is None else book.remainder(),
+            remainder=None if leases is None else leases.remainder(),
             samples=self._samples_before + sum(one.finished_samples for one in self.plans.values()),
             leader=workers[0],
         )
         self.plans.clear()
         self._over.clear()
-        self.standing.clear()
+        self.stopped.clear()
         self.halting, self._finishing = False, None
         self.steer(steer)
         self.exchange = "collective"  # until all stand in the next store, if it is one: rank 0 may be lost on the way
@@ -168,14 +168,14 @@ class Stage:
         """Take those that stand still in a plan that the others have finished; they stand still in the next one."""
         if self.exchange == "collective":
             return []
-        done = sorted(worker for worker, standing in self.standing.items() if self.is_done(standing.plan))
+        done = sorted(worker for worker, standing in self.stopped.items() if self.is_done(standing.plan))
         for worker in done:
-            del self.standing[worker]
+            del self.stopped[worker]
         return done
 
     def stay(self) -> list[int]:
         """Go on with the stage after all, and return the workers that stood still."""
-        stood = sorted(self.standing)
-        self.standing.clear()
+        workers = sorted(self.stopped)
+        self.stopped.clear()
         self.halting, self._finishing = False, None
-        return stood
+        return workers

@@ -1,4 +1,4 @@
-"""The way of a run from one exchange to another: workers report that they stand, and are told how to go on when all do.
+"""The way of a run from one exchange to another: workers report that they have stopped, and get orders when all have.
 
 On the way to the store that is when all stand there; on the way from it too, with what is left of the plan. A worker
 that stands still at the end of a stage on the store rests. Where racks share the store, racks are formed when all stand
@@ -53,7 +53,7 @@ class StageChanges:
         self._regroupings = regroupings
 
     def ready(self, worker: int, standing: Standing, *, now_s: float) -> Answers:
-        """Take in that a worker stands still between two exchanges; it is told `Entered` or a `Turn` when it may go on.
+        """Take in that a worker stands still between two exchanges; it gets `Entered` or a `Turn` when it may go on.
 
         That is at once if the stage does not end after all, or not in this plan.
         """
@@ -65,8 +65,8 @@ class StageChanges:
             yield Tell(worker=worker, message=stage.stays())
             return
         if stage.exchange == "collective" and self._regroupings.gathering:
-            return  # it has been told to say where it stands in the group that is no more, and sets out anew
-        stage.standing[worker] = standing
+            return  # it has been asked for its position in the group that is no more, and sets out anew
+        stage.stopped[worker] = standing
         if stage.exchange == "collective":
             yield from self._enter_store(now_s=now_s)
             return
@@ -76,16 +76,16 @@ class StageChanges:
         yield from self._sampling.release(worker)
         yield from self.leave_store()
 
-    def _standing_events(self) -> list[Ready]:
+    def _ready_events(self) -> list[Ready]:
         """Return the events that all stand; none while a worker is still under way."""
         present = list(self._members.known())
-        standing = self._stage.standing
-        if not self._stage.all_stand(present):
+        stopped = self._stage.stopped
+        if not self._stage.all_stopped(present):
             return []
-        return [Ready(worker=worker, clock=standing[worker].clock) for worker in present]
+        return [Ready(worker=worker, clock=stopped[worker].clock) for worker in present]
 
     def _enter_store(self, *, now_s: float) -> Answers:
-        events = self._standing_events()
+        events = self._ready_events()
         if not events:
             return
         if self._stage.policy.racks_share_store:
@@ -109,19 +109,19 @@ class StageChanges:
 
     def leave_store(self) -> Answers:
         """End the stage on the store if that is what is asked for and no worker is under way any more."""
-        events = self._standing_events() if self._stage.exchange == "store" else []
+        events = self._ready_events() if self._stage.exchange == "store" else []
         if events and not self._stage.goes_round(sum(self._members.known().values())):
             stays = self._stage.stays()
             yield from [Tell(worker=event.worker, message=stays) for event in events]
         else:
             yield from events  # the answer to the last one is how they go on
 
-    def steer(self, steer: Steer, *, stand: bool, now_s: float) -> list[Effect]:
+    def steer(self, steer: Steer, *, paused: bool, now_s: float) -> list[Effect]:
         """Carry out the policy's decision on how all go on.
 
         Args:
             steer: The decision.
-            stand: True if they stand where they had to pause.
+            paused: True if they stand where they had to pause.
             now_s: The time.
         """
         before, self._steered = self._steered, steer
@@ -131,24 +131,24 @@ class StageChanges:
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
             self._ledger.decisions.uphold(steer, at_s=self._ledger.elapsed_s(now_s))
-        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or stand):
-            return self._turn(steer)
+        if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or paused):
+            return self._end_stage(steer)
         self._stage.steer(steer)
-        # in a rack that shares the store one hears it for all
-        hear = [worker for worker in self._members.live if not self._members[worker].spoken_for]
+        # in a rack that shares the store one receives it for all
+        receivers = [worker for worker in self._members.live if not self._members[worker].spoken_for]
         steering = Steering.of(steer, workers=self._members.training)
-        return [Tell(worker=worker, message=steering) for worker in hear]
+        return [Tell(worker=worker, message=steering) for worker in receivers]
 
     def resumed(self, steer: Steer) -> None:
         """Have the workers of a collective go on in a new group, in which none of them stands any more."""
         self._steered = self._steered and steer  # the first one that a review gives is entered as the first decision
-        self._stage.standing.clear()
+        self._stage.stopped.clear()
         self._stage.steer(steer)
         self._regroupings.resumed(Steering.of(steer, workers=self._members.training))
 
-    def _turn(self, steer: Steer) -> list[Effect]:
+    def _end_stage(self, steer: Steer) -> list[Effect]:
         """Let all leave the store and go on together."""
-        workers = sorted(self._stage.standing)
+        workers = sorted(self._stage.stopped)
         self._members.dissolve_racks()
         self._ledger.meet({})
         for worker in self._members.known():
@@ -162,5 +162,5 @@ class StageChanges:
         """Go on with the stage after all."""
         if reason:
             self._ledger.fallbacks.note(reason)
-        stood = self._stage.stay()
-        return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stood)]
+        stopped = self._stage.stay()
+        return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stopped)]

@@ -132,7 +132,7 @@ class Updates:
         self._checkpoints.passed(event.clock)
         # the lead is taken when a step begins: one step before the clock that it ends with
         self._ledger.led(event.clock - 1 - self._members.slowest_clock())
-        # of a rack's samples its speaker knows its own share, and the leases of all
+        # of a rack's samples its speaker reports its own share, and the leases of all
         leased = sum(number for *_, number in finished)
         self._whole[key] = leased if self._members.by_racks else num_samples, leased
         yield event  # from here on the policy has decided: the update is applied, refused, or waits for others

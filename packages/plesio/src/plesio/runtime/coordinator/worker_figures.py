@@ -95,7 +95,7 @@ class WorkerFigures:
         before = self._before.get(worker)
         if before is not None:
             if worker not in self._reports:
-                return before  # it has said nothing since; when it does, it tells the totals of both parts
+                return before  # its next report has the totals of both parts
             steps, samples = steps + before.steps, samples + before.samples
         return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
 

@@ -109,17 +109,17 @@ class CurrentRun:
         """
         assert self._folders is not None, "anywhere"
         self._folders.add(folder)
-        self._hear_early()
+        self._handle_early()
 
-    def _hear_early(self) -> None:
+    def _handle_early(self) -> None:
         early, self._early = self._early, {}
         for peer, join in early.items():
             try:
-                self.hear(peer, join)
+                self.handle(peer, join)
             except Exception as error:
                 self.distrust(peer, error)
 
-    def hear(self, peer: bytes, message: FromWorker | Join) -> None:
+    def handle(self, peer: bytes, message: FromWorker | Join) -> None:
         """Act on a worker's message; a `Join` begins a run where none is under way."""
         worker = worker_of(peer)
         if self._coordinator is None and isinstance(message, Join) and worker is not None:
@@ -130,7 +130,7 @@ class CurrentRun:
                 self._early[peer] = message
                 return
             self._begin(message)
-            self._hear_early()
+            self._handle_early()
         if self._coordinator is None or worker is None:
             return
         if isinstance(message, Goodbye):

@@ -1,7 +1,7 @@
 """A server of a job, whatever carries its messages: hands each message to its part, and carries out the answer.
 
 Every server has a shard of the parameters, where they are shared through servers. Server 0 decides, on one run after
-the other (`CurrentRun`); the others do to their shards what it says.
+the other (`CurrentRun`); the others do to their shards what it orders.
 """
 
 from collections.abc import Callable, Iterable
@@ -66,6 +66,7 @@ class JobServer:
         self._carrier = EffectCarrier(endpoint, shard=self._shard)
         self._traffic = ServerTraffic(endpoint, cross_rack_bytes=cross_rack_bytes)
         self._end = RunEnd(self._traffic, self._carrier, writes=writes)
+        # a server other than 0 makes these too, but no worker joins a run there
         self.run = CurrentRun(
             self._shard,
             self._carrier,
@@ -76,6 +77,7 @@ class JobServer:
             folders=folders,
             writes=writes,
         )
+        # the others carry out server 0's orders, and begin in its generation
         if first is not None:
             endpoint.generation = first.generation
             first.send(*encode(Serves()))
@@ -140,7 +142,7 @@ class JobServer:
             case ResultRequest(report=report):
                 self._carrier.tell(control.peer, Result(result=self.run.result(control.peer, report)))
             case _:
-                self.run.hear(control.peer, message)
+                self.run.handle(control.peer, message)
 
     def _on_bulk(self, bulk: Bulk) -> None:
         try:

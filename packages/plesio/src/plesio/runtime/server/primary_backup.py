@@ -1,12 +1,12 @@
 """A server and its backup: the same entries, in the same order and at the same times, make both alike.
 
-Whatever the primary hears becomes an entry, which it passes on to the backup before it acts on it itself; what
-follows is told when the backup has the entry (`ReplicatedConnections`)::
+All that the primary receives becomes an entry, which it passes on to the backup before it acts on it itself; what
+follows is sent when the backup has the entry (`ReplicatedConnections`)::
 
     primary   gets a message -> passes the entry on -> acts | the backup has it -> answers the workers
     backup    gets the entry -> confirms it -> acts, and keeps what it would have answered
 
-So the backup has logged everything that a worker may have been told. The primary is lost when its connection ends; the
+So the backup has logged everything that a worker may have received. The primary is lost when its connection ends; the
 backup takes over when workers come, too, and report that they have lost the primary. While the two have lost each other
 only, no worker comes, and the primary goes on alone. So does a backup that has taken over.
 
@@ -35,7 +35,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.errors import TransportError
 from plesio.protocol.message import encode
 from plesio.protocol.peers import server_identity, worker_of
-from plesio.protocol.replication import EntryHeard, ReplicationEntry
+from plesio.protocol.replication import EntryAcknowledged, ReplicationEntry
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.replicated_connections import ReplicatedConnections
@@ -92,7 +92,7 @@ class _Replicated:
     def _act(self, entry: ReplicationEntry, payload: NDArray[np.uint8] | None) -> None:
         self._clock.set(entry.now_s)
         incoming = _incoming(entry, payload)
-        if not self._connections.hear(entry):
+        if not self._connections.take_in(entry):
             if isinstance(incoming, Bulk):
                 self._connections.release(incoming)
         elif incoming is not None:
@@ -116,17 +116,17 @@ class _Replicated:
         try:
             match incoming:
                 case Control(kind=kind, generation=generation):
-                    serial, heard, body = unnumbered(incoming.body)
+                    serial, received, body = unnumbered(incoming.body)
                     fields |= {"what": "control", "kind": kind, "generation": generation}
                 case Bulk(header=head):
-                    serial, heard, body = unnumbered(incoming.meta)
+                    serial, received, body = unnumbered(incoming.meta)
                     payload = incoming.payload
                     fields |= {"what": "bulk", "kind": head.kind, "generation": head.generation}
                     fields["header"] = (head.worker, head.clock, head.base_version, head.request)
                 case Gone():
-                    serial, heard, body = 0, 0, {}
+                    serial, received, body = 0, 0, {}
                     fields["what"] = "gone"
-            self._enter(now_s, payload, serial=serial, heard=heard, body=dict(body), **fields)
+            self._enter(now_s, payload, serial=serial, received=received, body=dict(body), **fields)
         except (TransportError, ValueError) as error:
             self.refuse(incoming, error)
 
@@ -160,7 +160,7 @@ class PrimaryServer(_Replicated):
     def __init__(self, endpoint: WorkerConnections, *, pass_on: PassOn) -> None:
         super().__init__(endpoint, primary=True)
         self._pass_on: PassOn | None = pass_on
-        self._heard = 0
+        self._num_acknowledged = 0
         self._is_cut_off = False
         self._known: frozenset[int] = frozenset()
         """Workers that take part by what the backup has as well."""
@@ -181,9 +181,9 @@ class PrimaryServer(_Replicated):
         """Allow results of runs in ``folder``."""
         self._enter(now_s, what="folder", folder=folder)
 
-    def heard(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """Take note that the backup has all entries up to this one."""
-        self._heard = number
+        self._num_acknowledged = number
         while self._changes and self._changes[0][0] <= number:
             _, self._known = self._changes.popleft()
         self._connections.let_out(number)
@@ -191,7 +191,7 @@ class PrimaryServer(_Replicated):
     @property
     def safe(self) -> bool:
         """True if the backup has all entries, or there is none."""
-        return self._pass_on is None or self._heard == self._num_entries
+        return self._pass_on is None or self._num_acknowledged == self._num_entries
 
     def go_on_alone(self) -> bool:
         """Drop the lost backup, and tell whether to go on, which takes half of the workers or more."""
@@ -253,7 +253,7 @@ class BackupServer(_Replicated):
             ready.append(self._waiting.pop(0))
             self._num_entries += 1
         if ready:
-            self._endpoint.send_control(PRIMARY, *encode(EntryHeard(number=self._num_entries)))
+            self._endpoint.send_control(PRIMARY, *encode(EntryAcknowledged(number=self._num_entries)))
         for entry, bulk in ready:
             self._primary_s = entry.now_s
             self._job_is_over = self._job_is_over or entry.what == "over"
@@ -275,10 +275,10 @@ class BackupServer(_Replicated):
         match incoming:
             case Gone(peer=peer) if peer == PRIMARY:
                 self._primary_is_lost = True
-            case Control(peer=peer, body=heard, kind=kind) | Bulk(peer=peer, meta=heard, header=Header(kind=kind)) if (
-                kind == RESUME and worker_of(peer) is not None
-            ):
-                self._asking[peer] = {channel: int(number) for channel, number in heard.items()}
+            case (
+                Control(peer=peer, body=received, kind=kind) | Bulk(peer=peer, meta=received, header=Header(kind=kind))
+            ) if kind == RESUME and worker_of(peer) is not None:
+                self._asking[peer] = {channel: int(number) for channel, number in received.items()}
             case _ if self.serves:
                 self.take(incoming, now_s=self.time_s(now_s))
         if self._asking and self._primary_is_lost and self._are_enough:
@@ -295,11 +295,11 @@ class BackupServer(_Replicated):
         if not (self.serves or self._job_is_over):
             self._take_over(now_s)
         asking, self._asking = self._asking, {}
-        for peer, heard in asking.items():
+        for peer, received in asking.items():
             if self._job_is_over:
                 self._endpoint.send_control(peer, RESUMED, {"over": True})
             else:
-                self._connections.resume(peer, heard)
+                self._connections.resume(peer, received)
 
     def _take_over(self, now_s: float) -> None:
         self._taken_over_s = now_s

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import DataError, TransportError
 from plesio.core.records import from_values, to_values
 from plesio.protocol.message import decode
-from plesio.protocol.replication import EntryHeard, ReplicationEntry
+from plesio.protocol.replication import EntryAcknowledged, ReplicationEntry
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
 from plesio.runtime.server.process import MAX_BULK_BYTES, POLL_S, ServerConfig, ServerProcess
@@ -72,7 +72,7 @@ class PrimaryProcess(ServerProcess):
     def _may_write(self, folder: str) -> None:
         self._primary.may_write(folder, now_s=time.perf_counter())
 
-    def turn(self, timeout_s: float) -> None:
+    def serve_once(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         for incoming in self.endpoint.poll(0.0):
@@ -81,16 +81,16 @@ class PrimaryProcess(ServerProcess):
         if now_s - self._ticked_s >= POLL_S:
             self._ticked_s = now_s
             self._primary.tick(now_s=now_s)
-        self._hear_backup(0.0)
+        self._read_acknowledgements(0.0)
 
-    def _hear_backup(self, timeout_s: float) -> None:
+    def _read_acknowledgements(self, timeout_s: float) -> None:
         if self._link is None:
             return
         try:
             for incoming in self._link.poll(timeout_s):
                 if isinstance(incoming, Control):
-                    told: EntryHeard = decode(incoming.kind, incoming.body, EntryHeard, peer="the backup")
-                    self._primary.heard(told.number)
+                    last: EntryAcknowledged = decode(incoming.kind, incoming.body, EntryAcknowledged, peer="the backup")
+                    self._primary.acknowledge(last.number)
         except TransportError:
             for readable in self._link.sockets:
                 self._poller.unregister(readable)
@@ -102,7 +102,7 @@ class PrimaryProcess(ServerProcess):
         self._primary.end(now_s=time.perf_counter())
         deadline_s = time.monotonic() + FAREWELL_S
         while not self._primary.safe and time.monotonic() < deadline_s:
-            self._hear_backup(0.05)
+            self._read_acknowledgements(0.05)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -134,7 +134,7 @@ class BackupProcess(ServerProcess):
     def _needed(self) -> bool:
         return (self._backup.follows and PRIMARY in self.endpoint.peers) or super()._needed()
 
-    def turn(self, timeout_s: float) -> None:
+    def serve_once(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)

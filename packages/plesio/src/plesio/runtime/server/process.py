@@ -109,7 +109,7 @@ class ServerProcess:
         """Serve until the job is over.
 
         Args:
-            starter: File descriptor on which the starter says, a line each, where results may be written (see
+            starter: File descriptor on which the starter writes, a line each, where results may be written (see
                 `may_write`), and that the job is over (any other line). It ends (end of file) when the starter dies,
                 and then the server goes on for the other workers.
         """
@@ -121,10 +121,10 @@ class ServerProcess:
             alone_since_s: float | None = None
             starter_lives = True
             while not (self._server_0_gone or self._over):
-                self.turn(POLL_S)
+                self.serve_once(POLL_S)
                 if starter_lives:
                     if selector.select(0):
-                        starter_lives = self._hear_starter(os.read(starter, _LINE_BYTES))
+                        starter_lives = self._read_starter(os.read(starter, _LINE_BYTES))
                     if not starter_lives:
                         self._poller.unregister(starter)  # the end of a file is there to be read for ever
                 elif self._needed():
@@ -144,17 +144,17 @@ class ServerProcess:
     def _end(self) -> None:
         self._server.run.end()
 
-    def _hear_starter(self, said: bytes) -> bool:
+    def _read_starter(self, received: bytes) -> bool:
         """Act on the starter's lines, and tell whether it lives."""
-        *lines, self._line = (self._line + said).split(b"\n")
+        *lines, self._line = (self._line + received).split(b"\n")
         for line in lines:
             if line.startswith(b"{"):
                 self._may_write(json.loads(line)["folder"])
             else:
                 self._over = True
-        return bool(said)
+        return bool(received)
 
-    def turn(self, timeout_s: float) -> None:
+    def serve_once(self, timeout_s: float) -> None:
         """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)

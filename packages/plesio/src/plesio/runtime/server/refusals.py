@@ -1,4 +1,4 @@
-"""Messages that a server cannot read or act on: all are counted, the first few are told of."""
+"""Messages that a server cannot read or act on: all are counted, the first few are logged."""
 
 import logging
 

@@ -5,7 +5,7 @@ the same times, and both send the same. Of the two
 
 - the *primary* sends a message only after the backup has the entry that it followed from: the backup has logged
   all that a worker has received;
-- the *backup* sends nothing, and keeps what it has said until the worker has heard it from the primary. When it has
+- the *backup* sends nothing, and keeps its messages until the worker has received them from the primary. When it has
   taken over, a worker that comes is sent what it has missed.
 """
 
@@ -21,7 +21,7 @@ from plesio.protocol.peers import worker_of
 from plesio.protocol.replication import ReplicationEntry
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
-from plesio.runtime.transport.numbered import RESUMED, Heard, Kept, numbered
+from plesio.runtime.transport.numbered import RESUMED, Kept, Received, numbered
 
 __all__ = ["ReplicatedConnections"]
 
@@ -47,8 +47,8 @@ class _Conversation:
 
     controls: Kept[_Control] = field(default_factory=Kept)
     bulks: Kept[_Bulk] = field(default_factory=Kept)
-    heard_control: Heard = field(default_factory=Heard)
-    heard_bulk: Heard = field(default_factory=Heard)
+    received_control: Received = field(default_factory=Received)
+    received_bulk: Received = field(default_factory=Received)
 
 
 class ReplicatedConnections:
@@ -84,17 +84,17 @@ class ReplicatedConnections:
         if self._serves:
             self._endpoint.generation = generation
 
-    def hear(self, entry: ReplicationEntry) -> bool:
+    def take_in(self, entry: ReplicationEntry) -> bool:
         """Take in the numbers of what is acted on now; whether it is new, or was acted on before."""
         self._entry = entry.number
         if entry.what not in ("control", "bulk"):
             return True
         conversation = self._conversations[entry.peer.encode()]
         if entry.what == "control":
-            conversation.controls.heard(entry.heard)
-            return conversation.heard_control.is_new(entry.serial)
-        conversation.bulks.heard(entry.heard)
-        return conversation.heard_bulk.is_new(entry.serial)
+            conversation.controls.acknowledge(entry.received)
+            return conversation.received_control.is_new(entry.serial)
+        conversation.bulks.acknowledge(entry.received)
+        return conversation.received_bulk.is_new(entry.serial)
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; True, since it is not known yet whether the peer is there."""
@@ -102,7 +102,7 @@ class ReplicatedConnections:
             return self._endpoint.send_control(peer, kind, body)
         conversation = self._conversations[peer]
         message = _Control(kind, body)
-        self._say(peer, conversation.controls.add(message), conversation.heard_control.last, message)
+        self._enqueue(peer, conversation.controls.add(message), conversation.received_control.last, message)
         return True
 
     def send(
@@ -111,14 +111,14 @@ class ReplicatedConnections:
         """Send a bulk message."""
         conversation = self._conversations[peer]
         message = _Bulk(header, meta, payload)
-        self._say(peer, conversation.bulks.add(message), conversation.heard_bulk.last, message)
+        self._enqueue(peer, conversation.bulks.add(message), conversation.received_bulk.last, message)
 
-    def _say(self, peer: bytes, number: int, heard: int, message: _Control | _Bulk) -> None:
+    def _enqueue(self, peer: bytes, number: int, received: int, message: _Control | _Bulk) -> None:
         if self._is_primary:
-            self._waiting.append((self._entry, peer, number, heard, message))
+            self._waiting.append((self._entry, peer, number, received, message))
             self.let_out(self._safe)
         elif peer in self._resumed:
-            self._send(peer, number, heard, message)
+            self._send(peer, number, received, message)
 
     def let_out(self, entry: int) -> None:
         """Send what has followed from entries up to this one, which the backup has, or which need no backup."""
@@ -126,16 +126,16 @@ class ReplicatedConnections:
         while self._waiting and self._waiting[0][0] <= entry:
             self._send(*self._waiting.popleft()[1:])
 
-    def _send(self, peer: bytes, number: int, heard: int, message: _Control | _Bulk) -> None:
+    def _send(self, peer: bytes, number: int, received: int, message: _Control | _Bulk) -> None:
         """Send, and forget: this server will not send it again."""
         conversation = self._conversations[peer]
         if isinstance(message, _Control):
-            conversation.controls.heard(number)
-            body = numbered(message.body, number=number, heard=heard)
+            conversation.controls.acknowledge(number)
+            body = numbered(message.body, number=number, received=received)
             self._endpoint.send_control(peer, message.kind, body)
         else:
-            conversation.bulks.heard(number)
-            meta = numbered(message.meta, number=number, heard=heard)
+            conversation.bulks.acknowledge(number)
+            meta = numbered(message.meta, number=number, received=received)
             self._endpoint.send(peer, message.header, meta=meta, payload=message.payload)
 
     def take_over(self) -> None:
@@ -143,18 +143,18 @@ class ReplicatedConnections:
         self._serves = True
         self._endpoint.generation = self._generation
 
-    def resume(self, peer: bytes, heard: Mapping[str, int]) -> None:
+    def resume(self, peer: bytes, received: Mapping[str, int]) -> None:
         """Send a worker that has come to the backup, after its takeover, the messages that it has not received."""
         self._resumed.add(peer)
         conversation = self._conversations[peer]
-        conversation.controls.heard(heard.get("control", 0))
-        conversation.bulks.heard(heard.get("bulk", 0))
-        mine = {"control": conversation.heard_control.last, "bulk": conversation.heard_bulk.last}
+        conversation.controls.acknowledge(received.get("control", 0))
+        conversation.bulks.acknowledge(received.get("bulk", 0))
+        mine = {"control": conversation.received_control.last, "bulk": conversation.received_bulk.last}
         self._endpoint.send_control(peer, RESUMED, mine)
         for number, control in conversation.controls:
-            self._send(peer, number, conversation.heard_control.last, control)
+            self._send(peer, number, conversation.received_control.last, control)
         for number, bulk in conversation.bulks:
-            self._send(peer, number, conversation.heard_bulk.last, bulk)
+            self._send(peer, number, conversation.received_bulk.last, bulk)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return memory to fill and `send`: its own, since it may have to be kept."""

@@ -34,7 +34,7 @@ class RunEnd:
     """Ends run after run, at server 0.
 
     Args:
-        traffic: What the servers have sent; told when the next run may begin.
+        traffic: Traffic of the servers, which begins the next run.
         carrier: Sends messages.
         writes: Whether results are written, or left until `take_over`: a backup's are those of the primary.
     """
@@ -123,7 +123,7 @@ class RunEnd:
         for worker in self._closing:
             self._carrier.tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         lost = {*coordinator.ledger.lost}.difference(self._closing)
-        for worker in sorted(lost):  # asleep, perhaps: what it says when it wakes up is of an earlier run
+        for worker in sorted(lost):  # asleep, perhaps: its next message is of an earlier run
             self._carrier.tell(heartbeat_identity(worker).encode(), Expelled(over=True))
         self._closing.clear()
         self._traffic.begin_run()

@@ -1,7 +1,7 @@
 """One server's part of the shared parameters, and how updates change it. No sockets, no clock.
 
-An update waits here from the moment its last byte is in until the policy says `apply` (with a weight, alone or averaged
-with others) or `drop`. Every server applies the same updates in the same order, because the coordinator alone decides;
+An update waits here from the moment its last byte is in until it is to be applied (with a weight, alone or averaged
+with others) or dropped. Every server applies the same updates in the same order, because the coordinator alone decides;
 a version is therefore the same updates on every server. A pull from several servers may see them one order apart: it
 asks each for its present, and waits for none.
 
@@ -187,6 +187,7 @@ class Shard:
         Raises:
             ExchangeError: The payload is not as long as its slices.
         """
+        # views of the payload, converted only where a master has another type
         packed, values, position = torch.from_numpy(payload), {}, 0
         for index in range(len(self._slices)) if present is None else present:
             end = position + self._num_bytes[index]
@@ -224,6 +225,7 @@ class Shard:
         for one in pending:
             if one.groups is not None:
                 self._set_options(one.groups)
+        # a slice that is absent from all updates is left alone; absent from some, it adds nothing to the mean of all
         touched = sorted({index for one in pending for index in one.values})
         for index in touched:
             values = [(one.values[index], n) for one, n in zip(pending, counts, strict=True) if index in one.values]
@@ -236,9 +238,10 @@ class Shard:
             else:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = version
+        # one step, of all slices together
         for stepper in self._steps:
             stepper.step(weight=weight, share=share, age=age)
-        for view, tensor in self._narrow(touched):
+        for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())
         self.version = version
 
@@ -324,9 +327,9 @@ def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tens
     return block, packed[position:]
 
 
-def _options(told: dict[str, Any]) -> dict[str, Any]:
+def _options(options: dict[str, Any]) -> dict[str, Any]:
     """Convert a group's options to torch's types."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def _mean(values: Sequence[tuple[torch.Tensor, int]], count: int) -> torch.Tensor:

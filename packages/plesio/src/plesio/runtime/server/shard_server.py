@@ -1,6 +1,6 @@
 """A shard and the workers that wait for it: pushes come in, orders change it, pulls are answered when they may be.
 
-A pull says after which of the worker's own updates it wants the parameters and at which clock it will go on from. It is
+A pull has after which of the worker's own updates it wants the parameters and at which clock it will go on from. It is
 answered as soon as that update has been decided on (applied or refused) and the worker has credit for its next step. So
 parameters and the right to run on them come together, in one message: a worker that must wait holds nothing that could
 grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
@@ -233,7 +233,7 @@ class ShardServer:
                 self._refused.add(worker)
                 self._decide(worker, clock=clock)
             case AdmitOrder(worker=worker, clock=clock):
-                # its clock may have gone back: what it sent before its rest says nothing about what it sends now
+                # its clock may have gone back: what it sent before its rest tells nothing about its messages now
                 self._decided[worker] = clock
             case CreditOrder(worker=worker, clock=clock):
                 self._credit[worker] = clock

@@ -88,6 +88,7 @@ class StepRule:
         step, rate = float(state.get("step", 0.0)), group["lr"]
         if group.get("decoupled_weight_decay"):
             parameter.mul_(1 - rate * weight * group["weight_decay"])
+        # Adam and its kin: a blend of this part's gradient and the mean before it, over one divisor
         if self.of_gradients:
             assert divisor is not None
             kept = _kept_of_mean(state, group, past=past) ** 2
@@ -96,11 +97,13 @@ class StepRule:
                 correction = 1 - group["betas"][0] ** step
                 parameter.addcdiv_(state["exp_avg"], divisor, value=-rate * weight * kept / correction)
             return
+        # without any memory a part of a step is the step times that part
         momentum = group.get("momentum", 0.0)
         size = rate * (weight / (1 + step * group.get("lr_decay", 0.0)))
         if divisor is None and not momentum:
             parameter.add_(gradient, alpha=-size)
             return
+        # with momentum, or a mean kept beside: the same blend with the buffer
         kept = memory(momentum, past=past) ** 2
         direction = gradient if divisor is None else gradient / divisor
         parameter.add_(direction, alpha=-size * _gain(group) * (1 - kept))

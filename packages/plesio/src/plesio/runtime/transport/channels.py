@@ -40,7 +40,7 @@ WELCOME = OWN_KINDS + 1
 can open the client's."""
 
 DATA_HELLO = OWN_KINDS + 2
-"""A client's first bulk message, without a payload: connections that say nothing count as failed handshakes. Tells
+"""A client's first bulk message, without a payload: silent connections count as failed handshakes. Tells
 whether the client can open the server's memory."""
 
 FREED = OWN_KINDS + 3
@@ -48,7 +48,7 @@ FREED = OWN_KINDS + 3
 
 _CURVE_BYTES = 33  # RFC 26: a MESSAGE command's name, nonce, authenticator and flags
 MANY = 64
-"""Messages that are read from a socket before its owner has its turn again."""
+"""Messages that are read from a socket before its owner goes on."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class ControlChannel:
         membership: Checked on each message received, and put on each sent.
         traffic: Where bytes are counted.
         on_refused: Called with the reason for each message that is thrown away.
-        on_heard: Called with the peer and the file descriptor of its connection for each message.
+        on_received: Called with the peer and the file descriptor of its connection for each message.
         routed: Whether frames begin with the peer's identity (a ROUTER's do).
     """
 
@@ -89,14 +89,14 @@ class ControlChannel:
         membership: Membership,
         traffic: Traffic,
         on_refused: Callable[[Refusal], None],
-        on_heard: Callable[[bytes, int], None],
+        on_received: Callable[[bytes, int], None],
         routed: bool,
     ) -> None:
         self.socket = socket
         self._membership = membership
         self._bytes = traffic.of("tcp")
         self._on_refused = on_refused
-        self._on_heard = on_heard
+        self._on_received = on_received
         self._routed = routed
 
     def send(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
@@ -133,7 +133,7 @@ class ControlChannel:
             raise WireError(Refusal.MALFORMED, "a control message without a frame")
         descriptor = frames[0].get(zmq.SRCFD)
         assert isinstance(descriptor, int)
-        self._on_heard(peer, descriptor)
+        self._on_received(peer, descriptor)
         if self._routed and frames[0].get("User-Id") != peer.decode(errors="replace"):
             raise WireError(Refusal.KEY, "a member that speaks for another")
         num_bytes = sum(map(len, frames))
@@ -141,7 +141,7 @@ class ControlChannel:
             raise WireError(Refusal.OVERSIZE, f"a control message of {num_bytes} bytes")
         self._bytes.received_payload += num_bytes
         self._bytes.received_framing += sum(zmtp_bytes(len(frame), encrypted=True) for frame in frames)
-        # The server says which generation it is, so a client hears it in any.
+        # The server tells the generation, so a client takes its messages of any.
         generation = self._membership.generation if self._routed else None
         text = b"".join(frame.bytes for frame in frames)
         return decode_control(text, peer=peer, job=self._membership.job, generation=generation)

@@ -76,6 +76,7 @@ class ClientEndpoint:
         except BaseException:
             self._memory.close()
             raise
+        # the server's welcome decides on encryption; both ends cut payloads alike
         key = self._control.welcome.get("seal")
         to_server = PeerLink(
             link=self.link,
@@ -88,6 +89,7 @@ class ClientEndpoint:
         """Bytes sent and received, by class of link."""
         self._address = f"ipc://{addresses['data_ipc']}" if self.link == "ipc" else addresses["data_tcp"]
         self._backlog: list[Control | Bulk] = []
+        # the data connection is let in by the ticket that came over the control connection
         socket = context.socket(zmq.DEALER)
         configure(socket, pieces=to_server.pieces)
         socket.routing_id = identity
@@ -101,7 +103,7 @@ class ClientEndpoint:
             link_to=lambda _: to_server,
             memory=self._memory,
             on_refused=self._control.note_refused,
-            on_heard=lambda *_: None,
+            on_received=lambda *_: None,
             routed=False,
         )
         self._poller = zmq.Poller()

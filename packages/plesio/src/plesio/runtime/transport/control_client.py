@@ -81,6 +81,7 @@ class ControlClient:
         self._address = addresses["control"]
         self.membership = Membership(job=job_digest(job), generation=0)
         """The job and generation that messages carry; see `generation`."""
+        # CURVE: the key follows from the secret and the identity, so the server can compare the two
         socket = context.socket(zmq.DEALER)
         configure(socket, pieces=None)
         socket.routing_id = identity
@@ -94,9 +95,10 @@ class ControlClient:
             membership=self.membership,
             traffic=self.traffic,
             on_refused=self.note_refused,
-            on_heard=lambda *_: None,
+            on_received=lambda *_: None,
             routed=False,
         )
+        # the watch's events end a wait, too: a lost connection is noticed at once
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._watch.socket, zmq.POLLIN)

@@ -69,7 +69,7 @@ class DataChannel:
         link_to: Returns the link to a peer.
         memory: The endpoint's memory for payloads.
         on_refused: Called with the reason for each message that is thrown away.
-        on_heard: Called with the peer and the file descriptor of its connection when a message begins.
+        on_received: Called with the peer and the file descriptor of its connection when a message begins.
         routed: Whether frames begin with the peer's identity (a ROUTER's do).
     """
 
@@ -82,7 +82,7 @@ class DataChannel:
         link_to: Callable[[bytes], PeerLink],
         memory: BulkMemory,
         on_refused: Callable[[Refusal], None],
-        on_heard: Callable[[bytes, int], None],
+        on_received: Callable[[bytes, int], None],
         routed: bool,
     ) -> None:
         self.socket = socket
@@ -91,7 +91,7 @@ class DataChannel:
         self._link_to = link_to
         self._memory = memory
         self._on_refused = on_refused
-        self._on_heard = on_heard
+        self._on_received = on_received
         self._routed = routed
 
     def send(
@@ -145,8 +145,10 @@ class DataChannel:
         seal, pieces = link.seal, link.pieces if link.seal is None else SEALED
         whole = IN_PLACE_FROM_BYTES <= view.size <= pieces.whole_bytes
         form, piece_bytes = (Form.WHOLE, view.size) if whole else (Form.PART, pieces.chunk_bytes)
+        # all heads before the first frame: one that is refused must leave no half of a message behind
         offsets = range(0, max(view.size, 1), piece_bytes)
         heads = [self._head(header, meta=meta, num_bytes=view.size, form=form, offset=at) for at in offsets]
+        # a staged buffer is free again when ZeroMQ has sent the last piece; sealed pieces are copies
         staged = self._memory.outbox.claim(view)
         tracker: zmq.MessageTracker | None = None
         counted = self._counted(peer)
@@ -261,7 +263,7 @@ class DataChannel:
             raise WireError(Refusal.MALFORMED, "what is sealed comes in parts")
         chunk = decode_chunk(head, job=self._membership.job, generation=self._membership.generation)
         if chunk.offset == 0:
-            self._on_heard(peer, _descriptor(frame))
+            self._on_received(peer, _descriptor(frame))
         place = self._memory.assembler.place(peer, chunk)
         counted = self._counted(peer)
         if place is None:
@@ -316,7 +318,7 @@ class DataChannel:
     def _begin(self, peer: bytes, frame: zmq.Frame) -> Chunk:
         """Accept the head of a message that is one chunk."""
         chunk = decode_chunk(frame.buffer, job=self._membership.job, generation=self._membership.generation)
-        self._on_heard(peer, _descriptor(frame))
+        self._on_received(peer, _descriptor(frame))
         self._memory.assembler.drop(peer)
         self._memory.assembler.check_size(chunk.total_bytes)
         return chunk

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.client import ClientEndpoint
 from plesio.runtime.transport.control_client import ControlClient
-from plesio.runtime.transport.numbered import RESUME, RESUMED, Heard, Kept, numbered, unnumbered
+from plesio.runtime.transport.numbered import RESUME, RESUMED, Kept, Received, numbered, unnumbered
 from plesio.runtime.transport.sockets import Traffic
 from plesio.runtime.transport.wire import Bulk, Control, Header
 
@@ -47,7 +47,7 @@ class _Failover(Generic[L]):
         self._dial: Callable[[], L] = dial
         self._wanted = wanted
         self._controls: Kept[tuple[int, int, Mapping[str, Any]]] = Kept()
-        self._heard = Heard()
+        self._received = Received()
         self._early: list[Control | Bulk] = []
         """Messages that the backup has sent right after taking over."""
 
@@ -62,7 +62,7 @@ class _Failover(Generic[L]):
 
     def _tell(self, kind: int, body: Mapping[str, Any]) -> None:
         number = self._controls.add((self.generation, kind, body))
-        self._send(kind, numbered(body, number=number, heard=self._heard.last))
+        self._send(kind, numbered(body, number=number, received=self._received.last))
 
     def _send(self, kind: int, body: Mapping[str, Any]) -> None:
         raise NotImplementedError
@@ -79,9 +79,9 @@ class _Failover(Generic[L]):
             return []
 
     def _control(self, control: Control) -> Control | None:
-        number, heard, body = unnumbered(control.body)
-        self._controls.heard(heard)
-        return replace(control, body=body) if self._heard.is_next(number) else None
+        number, received, body = unnumbered(control.body)
+        self._controls.acknowledge(received)
+        return replace(control, body=body) if self._received.is_next(number) else None
 
     def _fail_over(self, error: TransportError) -> None:
         if self._lost is not None or not self._wanted():
@@ -119,14 +119,14 @@ class _Failover(Generic[L]):
         return answer
 
     def _ask(self) -> None:
-        self._send(RESUME, {"control": self._heard.last})
+        self._send(RESUME, {"control": self._received.last})
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
         """Send again what the backup has not received, except messages of earlier runs."""
-        self._controls.heard(int(resumed["control"]))
+        self._controls.acknowledge(int(resumed["control"]))
         for number, (generation, kind, body) in self._controls:
             if generation == self.generation:
-                self._send(kind, numbered(body, number=number, heard=self._heard.last))
+                self._send(kind, numbered(body, number=number, received=self._received.last))
 
     def close(self) -> None:
         """Close the connections; may be called twice."""
@@ -166,7 +166,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
     def __init__(self, first: ClientEndpoint, *, dial: Callable[[], ClientEndpoint]) -> None:
         super().__init__(first, dial=dial)
         self._bulks: Kept[tuple[Header, Mapping[str, Any] | None, NDArray[Any]]] = Kept()
-        self._heard_bulk = Heard()
+        self._received_bulk = Received()
         self._lent: dict[int, ClientEndpoint] = {}
         """The connection of each payload that is with the user, by the payload's identity."""
 
@@ -184,7 +184,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
     def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> None:
         """Queue a bulk message; the payload must not be changed any more."""
         number = self._bulks.add((header, meta, payload))
-        self._link.push(header, meta=numbered(meta, number=number, heard=self._heard_bulk.last), payload=payload)
+        self._link.push(header, meta=numbered(meta, number=number, received=self._received_bulk.last), payload=payload)
 
     def poll(self, timeout_s: float) -> list[Control | Bulk]:
         """Return the messages that have arrived complete; wait for the first at most ``timeout_s``.
@@ -203,9 +203,9 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         """Do nothing: `poll` notices, and connects to the backup."""
 
     def _bulk(self, bulk: Bulk) -> Bulk | None:
-        number, heard, meta = unnumbered(bulk.meta)
-        self._bulks.heard(heard)
-        if not self._heard_bulk.is_next(number):
+        number, received, meta = unnumbered(bulk.meta)
+        self._bulks.acknowledge(received)
+        if not self._received_bulk.is_next(number):
             self._link.release(bulk)
             return None
         self._lent[id(bulk.payload)] = self._link
@@ -216,16 +216,16 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         self._lent.pop(id(bulk.payload), self._link).release(bulk)
 
     def _ask(self) -> None:
-        heard = {"control": self._heard.last, "bulk": self._heard_bulk.last}
-        self._link.push(Header(kind=RESUME, generation=self.generation), meta=heard)
+        received = {"control": self._received.last, "bulk": self._received_bulk.last}
+        self._link.push(Header(kind=RESUME, generation=self.generation), meta=received)
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
         super()._resume(resumed)
-        self._bulks.heard(int(resumed["bulk"]))
+        self._bulks.acknowledge(int(resumed["bulk"]))
         for number, (header, meta, payload) in self._bulks:
             if header.generation == self.generation:
-                heard = self._heard_bulk.last
-                self._link.push(header, meta=numbered(meta, number=number, heard=heard), payload=payload)
+                received = self._received_bulk.last
+                self._link.push(header, meta=numbered(meta, number=number, received=received), payload=payload)
 
     @property
     def traffic(self) -> Traffic:

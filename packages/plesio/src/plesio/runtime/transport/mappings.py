@@ -88,7 +88,7 @@ class Mappings:
         self._dropped.append((peer, serial))
 
     def give_back(self, array: NDArray[np.uint8]) -> tuple[bytes, int] | None:
-        """Give back what `open` returned: the owner to be told, and the serial. None for any other array."""
+        """Give back what `open` returned: the owner, and the serial. None for any other array."""
         lent = self._lent.get(id(array))
         if lent is None or lent[2]() is not array:
             return None

@@ -4,7 +4,7 @@ A server that has a backup may be lost in the middle of anything. So in a job wi
 and of a server has a number, in its direction and on its channel (control and bulk messages go by connections of their
 own), and the latest number that its sender has received from the other::
 
-    {"number": 12, "heard": 7, "body": the message itself}
+    {"number": 12, "received": 7, "body": the message itself}
 
 The sender keeps a message until the other side has confirmed it. When the primary is lost, the worker connects to the
 backup and sends `RESUME`: the latest numbers that it has received. The backup, which has logged all that the lost one
@@ -20,12 +20,12 @@ from typing import Any, Generic, TypeVar
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.wire import OWN_KINDS
 
-__all__ = ["RESUME", "RESUMED", "Heard", "Kept", "numbered", "unnumbered"]
+__all__ = ["RESUME", "RESUMED", "Kept", "Received", "numbered", "unnumbered"]
 
 RESUME = OWN_KINDS + 4
 """A client to a backup: it goes on here. Its body has the latest number received on each channel.
 
-A client with a data connection says so by that: a server can send by a connection only when something came over it.
+A client with a data connection shows it by that: a server can send by a connection only when something came over it.
 """
 RESUMED = OWN_KINDS + 5
 """The answer: the same from the other side, or that the job is over."""
@@ -47,7 +47,7 @@ class Kept(Generic[T]):
         self._messages.append((self.last, message))
         return self.last
 
-    def heard(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """Forget the messages up to this one: the other side has received them."""
         while self._messages and self._messages[0][0] <= number:
             self._messages.popleft()
@@ -59,7 +59,7 @@ class Kept(Generic[T]):
         return len(self._messages)
 
 
-class Heard:
+class Received:
     """The number of the latest message received on one channel."""
 
     def __init__(self) -> None:
@@ -78,13 +78,13 @@ class Heard:
         return number == self.last + 1 and self.is_new(number)
 
 
-def numbered(body: Mapping[str, Any] | None, *, number: int, heard: int) -> dict[str, Any]:
+def numbered(body: Mapping[str, Any] | None, *, number: int, received: int) -> dict[str, Any]:
     """Return a message's JSON with its number.
 
-    >>> unnumbered(numbered({"clock": 7}, number=3, heard=2))
+    >>> unnumbered(numbered({"clock": 7}, number=3, received=2))
     (3, 2, {'clock': 7})
     """
-    return {"number": number, "heard": heard, "body": {} if body is None else dict(body)}
+    return {"number": number, "received": received, "body": {} if body is None else dict(body)}
 
 
 def unnumbered(body: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
@@ -94,6 +94,6 @@ def unnumbered(body: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
         TransportError: It has no number.
     """
     match body:
-        case {"number": int(number), "heard": int(heard), "body": dict(inner)}:
-            return number, heard, inner
+        case {"number": int(number), "received": int(received), "body": dict(inner)}:
+            return number, received, inner
     raise TransportError("a message without a number, in a job with replicas")

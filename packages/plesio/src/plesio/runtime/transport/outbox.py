@@ -116,7 +116,7 @@ class Outbox:
         return segment
 
     def lend(self, segment: Segment, *, peer: bytes) -> None:
-        """Note that ``peer`` has been told of this segment."""
+        """Note that ``peer`` has a reference to this segment."""
         self._lent[peer][segment.serial] = segment
 
     def take_back(self, peer: bytes, serial: int) -> None:

@@ -8,7 +8,7 @@ cannot be hit by SIGBUS.
 
 An endpoint *offers* its memory when it connects, over the encrypted control channel: its process, a random token that
 is part of the name of each of its segments, and a first segment to try. A peer that can open this one can open all; one
-that cannot (another user, another PID namespace, a hardened kernel) says so and gets chunks over the socket.
+that cannot (another user, another PID namespace, a hardened kernel) reports that and gets chunks over the socket.
 """
 
 import fcntl

@@ -57,7 +57,7 @@ class ServerEndpoint:
         job: Name of the job; workers of another are refused.
         keys: The job's keys.
         names: What the connections of the job's members are called.
-        host: Address to listen on, and the one workers are told.
+        host: Address to listen on, which workers connect to.
         ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
             use; None for tcp alone. The socket's file is removed on close.
         max_bulk_bytes: Largest bulk payload that is accepted.
@@ -111,12 +111,14 @@ class ServerEndpoint:
             tickets=self._tickets,
             on_refused=self._note_denied,
         )
+        # control: CURVE keys are checked by the handler; data: the handler checks tickets, and messages are sealed
         control, data = self._router(pieces=None), self._router(pieces=self._no_link.pieces)
         control.curve_server = True
         control.curve_secretkey = keys.server.secret
         control.zap_domain = CONTROL_DOMAIN
         data.plain_server = True
         data.zap_domain = DATA_DOMAIN
+        # before the sockets are bound, so that no connection is missed
         refuse = self._note_failed_handshake
         self._control_watch = ServerWatch(control, max_waiting=_MAX_WAITING, on_failed_handshake=refuse)
         self._data_watch = ServerWatch(data, max_waiting=_MAX_WAITING_DATA, on_failed_handshake=refuse)
@@ -125,7 +127,7 @@ class ServerEndpoint:
             membership=self._membership,
             traffic=self.traffic,
             on_refused=self._note_refused,
-            on_heard=self._control_watch.note_heard,
+            on_received=self._control_watch.note_received,
             routed=True,
         )
         self._data = DataChannel(
@@ -135,7 +137,7 @@ class ServerEndpoint:
             link_to=lambda peer: self._links.get(peer, self._no_link),
             memory=self._memory,
             on_refused=self._note_refused,
-            on_heard=self._data_watch.note_heard,
+            on_received=self._data_watch.note_received,
             routed=True,
         )
         self._poller = zmq.Poller()
@@ -145,7 +147,7 @@ class ServerEndpoint:
     def _router(self, *, pieces: Pieces | None) -> Socket:
         socket = self._context.socket(zmq.ROUTER)
         configure(socket, pieces=pieces)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone says so
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a worker that comes back takes its identity over
         return socket
 

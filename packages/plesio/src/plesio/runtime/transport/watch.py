@@ -76,8 +76,8 @@ class ServerWatch:
     """Follows the connections of a server's socket, each known by its file descriptor.
 
     ZeroMQ does not report each failed handshake (a sender of garbage just ends), nor which connection a successful one
-    belongs to. But a client's connection says something as soon as it stands. So a connection that ends without a word
-    has been refused; and if the ZAP handler did that, `note_denied` has said so and it is not counted again.
+    belongs to. But a client sends something as soon as its connection stands. So a connection that ends without any
+    has been refused; and if the ZAP handler did that, `note_denied` was called and it is not counted again.
 
     The end of a connection is known before what it brought is read, and its descriptor is used again at once. So an
     ended connection is kept until the socket has been read to the end: see `take_gone`.
@@ -103,7 +103,7 @@ class ServerWatch:
         """Count a connection in its handshake that the ZAP handler has refused."""
         self._num_denied += 1
 
-    def note_heard(self, peer: bytes, descriptor: int) -> None:
+    def note_received(self, peer: bytes, descriptor: int) -> None:
         """Take note that ``peer`` begins a message over a connection that had ``descriptor`` when it arrived."""
         self.read()
         connection = self._origin(peer, descriptor)

@@ -248,6 +248,7 @@ def encode_chunk(
     Raises:
         ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
     """
+    # only the first chunk of a message has any
     text = _encode_json(meta, limit_bytes=MAX_META_BYTES) if meta else b""
     try:
         head = _CHUNK.pack(
