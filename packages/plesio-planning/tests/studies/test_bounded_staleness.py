@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plesio_planning.studies import bounded_staleness
-from plesio_planning.studies.delayed_descent import descend, eigenvalues_of
+from plesio_planning.studies.delayed_descent import LateUpdates, descend, eigenvalues_of
 from plesio_planning.studies.refusing_server import serve
 from plesio_planning.theory.stability import stability_limit
 
@@ -33,15 +33,15 @@ def test_trials_cover_the_range_of_constant_staleness():
 def test_descent_diverges_above_the_limit_and_not_below(delay: int):
     limit, delays = stability_limit(staleness=delay), np.full(40_000, delay)
     one = np.array([1.0])
-    below = descend(eigenvalues=one, start=one, steps=0.99 * limit, delays=delays, target=1e-6)
-    above = descend(eigenvalues=one, start=one, steps=1.01 * limit, delays=delays, target=1e-6)
+    below = descend(eigenvalues=one, start=one, updates=LateUpdates.of(delays, steps=0.99 * limit), target=1e-6)
+    above = descend(eigenvalues=one, start=one, updates=LateUpdates.of(delays, steps=1.01 * limit), target=1e-6)
     assert math.isfinite(below.iterations)
     assert above.diverged
 
 
 def test_without_delay_descent_is_a_power():
     one = np.array([1.0])
-    going = descend(eigenvalues=one, start=one, steps=0.25, delays=np.zeros(50, np.int64), target=1e-3)
+    going = descend(eigenvalues=one, start=one, updates=LateUpdates.of(np.zeros(50, np.int64), steps=0.25), target=1e-3)
     np.testing.assert_allclose(going.distance, 0.75 ** np.arange(len(going.distance)))
     assert going.iterations == math.ceil(math.log(1e-3) / math.log(0.75))
 

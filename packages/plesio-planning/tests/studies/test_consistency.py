@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plesio_planning.studies import consistency
-from plesio_planning.studies.delayed_descent import descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.models.consistency import Consistency
 
 
@@ -64,8 +64,7 @@ def test_the_variance_of_delayed_updates_is_the_delay_equations():
     going = descend(
         eigenvalues=one,
         start=0.1 * one,
-        steps=step / 8,
-        delays=np.full(400_000, delay),
+        updates=LateUpdates.of(np.full(400_000, delay), steps=step / 8),
         target=0.0,
         noise=noise,
         random=np.random.default_rng(0),

@@ -26,7 +26,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin
 from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
-from plesio_planning.studies.delayed_descent import descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.update_order import order_updates
@@ -247,10 +247,10 @@ def _reached(
     going = descend(
         eigenvalues=problem.eigenvalues,
         start=scale,
+        updates=LateUpdates.of(
+            order.staleness[running], steps=step / situation.num_workers, workers=order.workers[running]
+        ),
         optima=problem.optima * scale,
-        workers=order.workers[running],
-        delays=order.staleness[running],
-        steps=step / situation.num_workers,
         target=0.0,
     )
     late = np.flatnonzero(0.5 * going.distance**2 > situation.target)

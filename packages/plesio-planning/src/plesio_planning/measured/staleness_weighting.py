@@ -19,7 +19,7 @@ from plesio.core.within import Within
 from plesio.policies.weighting import parse_weighting
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin
-from plesio_planning.studies.delayed_descent import descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.measured import Measured
 
@@ -161,8 +161,7 @@ def _modelled(
         going = descend(
             eigenvalues=curvature,
             start=scale,
-            steps=LEARNING_RATE / NUM_WORKERS * weights[delays],
-            delays=delays,
+            updates=LateUpdates.of(delays, steps=LEARNING_RATE / NUM_WORKERS * weights[delays]),
             target=0.0,
         )
         logs += np.log(0.5 * going.distance**2) / NUM_DRAWS

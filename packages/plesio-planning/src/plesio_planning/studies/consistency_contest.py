@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
-from plesio_planning.studies.delayed_descent import descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.update_order import UpdateOrder, order_updates
 
@@ -237,10 +237,8 @@ class Contest:
         going = descend(
             eigenvalues=problem.eigenvalues,
             start=scale,
+            updates=LateUpdates.of(order.staleness, steps=step / num_workers, workers=order.workers),
             optima=problem.optima * scale,
-            workers=order.workers,
-            delays=order.staleness,
-            steps=step / num_workers,
             target=0.0,
         )
         kept = np.exp(-2 * step / num_workers * np.outer(np.arange(len(going.distance)), curvature))

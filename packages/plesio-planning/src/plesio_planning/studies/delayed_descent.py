@@ -16,6 +16,7 @@ All steps are in units of 1/L, for the largest eigenvalue is taken as 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from plesio.core.errors import ConfigError
 from plesio.sim.compiled import compiled
 
-__all__ = ["BestStep", "DelayedDescent", "descend", "eigenvalues_of", "find_best_step"]
+__all__ = ["BestStep", "DelayedDescent", "LateUpdates", "descend", "eigenvalues_of", "find_best_step"]
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -34,6 +35,29 @@ _DIVERGED = 1e6
 _NUM_COARSE = 25
 _NUM_FINE = 33
 _FINE_WIDTHS = 2
+
+
+class LateUpdates(NamedTuple):
+    """The updates of a descent in turn; each array is (updates,).
+
+    Attributes:
+        delays: τ; the first are no older than the start.
+        steps: α.
+        workers: Number of the worker whose gradient it is.
+    """
+
+    delays: Whole
+    steps: Array
+    workers: Whole
+
+    @classmethod
+    def of(cls, delays: Whole, *, steps: ArrayLike, workers: Whole | None = None) -> "LateUpdates":
+        """Make updates with one step for all or one for each, of the first worker if no others are given."""
+        return cls(
+            delays,
+            np.ascontiguousarray(np.broadcast_to(np.asarray(steps, float), delays.shape)),
+            np.zeros(len(delays), np.int64) if workers is None else workers,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,32 +111,29 @@ def descend(
     *,
     eigenvalues: Array,
     start: Array,
-    steps: ArrayLike,
-    delays: Whole,
+    updates: LateUpdates,
     target: float,
     noise: float = 0.0,
     random: np.random.Generator | None = None,
     optima: Array | None = None,
-    workers: Whole | None = None,
     settled: int | None = None,
 ) -> DelayedDescent:
     """Go down until the target is reached, the updates are used up, or it diverges.
 
     >>> one = np.array([1.0])
-    >>> once = descend(eigenvalues=one, start=one, steps=0.5, delays=np.zeros(99, np.int64), target=1e-3)
+    >>> fresh = LateUpdates.of(np.zeros(99, np.int64), steps=0.5)
+    >>> once = descend(eigenvalues=one, start=one, updates=fresh, target=1e-3)
     >>> once.iterations, once.distance[:3]
     (10, array([1.  , 0.5 , 0.25]))
 
     Args:
         eigenvalues: λ, (dimensions,) or (workers, dimensions).
         start: x(0), (dimensions,).
-        steps: α, one for all or one for each update.
-        delays: τ of each update, (updates,); the first are no older than the start.
+        updates: Delays, steps and workers.
         target: Distance from 0 that is wanted.
         noise: Standard deviation of a gradient's noise in each coordinate.
         random: Draws it.
         optima: o, (workers, dimensions); 0 without.
-        workers: Whose each update is, (updates,); the first worker's without.
         settled: Updates for which the distance has to stay below the target; ``2 max τ + 1`` without.
     """
     assert random is not None or noise == 0, "noise is drawn by somebody"
@@ -121,13 +142,11 @@ def descend(
         curvatures,
         np.zeros_like(curvatures) if optima is None else optima,
         start.astype(float),
-        np.zeros(len(delays), np.int64) if workers is None else workers,
-        np.minimum(delays, np.arange(len(delays))),
-        np.ascontiguousarray(np.broadcast_to(np.asarray(steps, float), delays.shape)),
+        updates._replace(delays=np.minimum(updates.delays, np.arange(len(updates.delays)))),
         noise,
         np.random.default_rng(0) if random is None else random,
         target,
-        2 * int(delays.max()) + 1 if settled is None else settled,
+        2 * int(updates.delays.max()) + 1 if settled is None else settled,
     )
     return DelayedDescent(distance=trajectory, iterations=reached if reached >= 0 else math.inf, diverged=diverged)
 
@@ -156,14 +175,13 @@ def _descend(
     eigenvalues: Array,
     optima: Array,
     start: Array,
-    workers: Whole,
-    delays: Whole,
-    steps: Array,
+    updates: LateUpdates,
     noise: float,
     random: np.random.Generator,
     target: float,
     settled: int,
 ) -> tuple[Array, int, bool]:
+    delays, steps, workers = updates.delays, updates.steps, updates.workers
     num_updates, num_dimensions = len(delays), len(start)
     num_kept = delays.max() + 1
     kept = np.empty((num_kept, num_dimensions))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio_planning.studies.delayed_descent import BestStep, DelayedDescent, descend, find_best_step
+from plesio_planning.studies.delayed_descent import BestStep, DelayedDescent, LateUpdates, descend, find_best_step
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.refusing_server import WorkerSpeeds, serve
 from plesio_planning.theory.stability import stability_limit
@@ -175,8 +175,7 @@ class StalenessProblem:
         return descend(
             eigenvalues=self.spectrum,
             start=np.ones(len(self.spectrum)),
-            steps=step,
-            delays=np.full(most, delay),
+            updates=LateUpdates.of(np.full(most, delay), steps=step),
             target=self.target,
         ).iterations
 
@@ -190,8 +189,7 @@ class StalenessProblem:
         return descend(
             eigenvalues=self.spectrum,
             start=random.standard_normal(len(self.spectrum)),
-            steps=step,
-            delays=delays,
+            updates=LateUpdates.of(delays, steps=step),
             target=self.target,
             noise=self.noise,
             random=random,

@@ -32,7 +32,14 @@ from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 from plesio_planning.sim.recurrences import simulate_bound
 from plesio_planning.studies.declared import table_of
-from plesio_planning.studies.delayed_descent import BestStep, DelayedDescent, descend, eigenvalues_of, find_best_step
+from plesio_planning.studies.delayed_descent import (
+    BestStep,
+    DelayedDescent,
+    LateUpdates,
+    descend,
+    eigenvalues_of,
+    find_best_step,
+)
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.update_order import order_updates
@@ -380,7 +387,7 @@ def _untuned(
     def trial(start: NDArray[np.float64], staleness: NDArray[np.int64]) -> DelayedDescent:
         wanted = target * float(np.linalg.norm(start))
         steps = step * _weights(weighting, staleness)
-        return descend(eigenvalues=spectrum, start=start, steps=steps, delays=staleness, target=wanted)
+        return descend(eigenvalues=spectrum, start=start, updates=LateUpdates.of(staleness, steps=steps), target=wanted)
 
     trials = [trial(start, staleness) for start, staleness in zip(starts, draws, strict=True)]
     iterations = [each.iterations for each in trials]
@@ -411,7 +418,12 @@ def _tuned(
         weights = _weights(weighting, staleness)
         return find_best_step(
             lambda step: (
-                descend(eigenvalues=ends, start=start, steps=step * weights, delays=staleness, target=target).iterations
+                descend(
+                    eigenvalues=ends,
+                    start=start,
+                    updates=LateUpdates.of(staleness, steps=step * weights),
+                    target=target,
+                ).iterations
             ),
             largest=_LARGEST_STEP,
         )
