@@ -10,16 +10,15 @@ thousands. Devices of racks and of slices have adapters of their own, so a small
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Any, Literal
 
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bytes
 from plesio.cost.cluster import NAMED_CLUSTERS
 from plesio.cost.link import Link
+from plesio_planning.texts import read_texts
 
 __all__ = [
     "ACCELERATORS",
@@ -108,29 +107,19 @@ def _link(written: str | dict[str, Any], kind: Literal["local", "nic"]) -> Link:
     return Link(**numbers)
 
 
-def _read_accelerators() -> dict[str, Accelerator]:
-    text = resources.files("plesio_planning.estimate").joinpath("accelerators.toml").read_text("utf-8")
+def _accelerators_of(data: dict[str, Any]) -> dict[str, Accelerator]:
     found = {}
-    for name, written in tomllib.loads(text).items():
+    for name, written in data.items():
         local, nic = _link(written.pop("local"), "local"), _link(written.pop("nic"), "nic")
         memory_bytes = int(parse_bytes(written.pop("memory")))
         found[name] = Accelerator(name=name, memory_bytes=memory_bytes, local=local, nic=nic, **written)
     return found
 
 
-ACCELERATORS: Mapping[str, Accelerator] = _read_accelerators()
+_DATA = read_texts("accelerators", package="plesio_planning.estimate")
+_SYNONYMS: Mapping[str, str] = _DATA.pop("synonyms")
+ACCELERATORS: Mapping[str, Accelerator] = _accelerators_of(_DATA)
 """Accelerators by name."""
-
-_SYNONYMS = {
-    "a100-80gb": "a100",
-    "a100-80g": "a100",
-    "a100-40g": "a100-40gb",
-    "h100-sxm": "h100",
-    "tpuv4": "tpu-v4",
-    "tpuv5p": "tpu-v5p",
-    "tpuv6e": "tpu-v6e",
-    "trillium": "tpu-v6e",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from plesio.core.errors import ArgumentError, nearest
 from plesio_planning.activations import Recomputation
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
+from plesio_planning.texts import read_texts
 
 __all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout", "lean"]
 
@@ -54,30 +55,8 @@ class Software:
 
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
-    "current": Software(),
-    # NVIDIA's own runs of 2024, with every overlap of Megatron-Core switched on
-    "megatron-core": Software(splits_tensor=True),
-    # Korthikanti et al. 2022
-    "megatron-2022": Software(fused_attention=False, overlaps_gradients=False, overlaps_pipeline=False),
-    # Narayanan et al. 2021, FP16
-    "megatron-2021": Software(
-        fused_attention=False,
-        fused_gradient_addition=False,
-        overlaps_tensor=False,
-        overlaps_gradients=False,
-        overlaps_pipeline=False,
-        gradient_bytes=2,
-    ),
-    # MosaicML's llm-foundry with PyTorch's FSDP, everything in BF16
-    "fsdp-2023": Software(flash_attention_1=True, eager=True, fused_gradient_addition=False, gradient_bytes=2),
-    # ZeRO 3 in Narayanan et al. 2021, FP16. One adapter of eight and three gathers are what its times say
-    "deepspeed-2021": Software(
-        fused_attention=False,
-        fused_gradient_addition=False,
-        gathers_to_recompute=True,
-        one_adapter=True,
-        gradient_bytes=2,
-    ),
+    name: Software(**settings)  # type: ignore[misc]
+    for name, settings in read_texts("software", package="plesio_planning.estimate").items()
 }
 """By name."""
 

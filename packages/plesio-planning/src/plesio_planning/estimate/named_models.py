@@ -1,9 +1,7 @@
 """Models that have a name; ``models.toml`` lists them with their sources."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from plesio.core.errors import ArgumentError, ConfigError, nearest
 from plesio.core.units import format_count
 from plesio_planning.estimate.hugging_face import read_hugging_face
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
+from plesio_planning.texts import read_texts
 
 __all__ = ["MODELS", "find_model"]
 
@@ -20,8 +19,7 @@ def _transformer(name: str, sizes: Mapping[str, Any]) -> Transformer:
     return Transformer(name=name, **{**usual, **sizes})
 
 
-def _read_models() -> dict[str, Model]:
-    families = tomllib.loads(resources.files("plesio_planning.estimate").joinpath("models.toml").read_text("utf-8"))
+def _models_of(families: dict[str, Any]) -> dict[str, Model]:
     images = families.pop("convolutional")["models"]
     return {
         **{
@@ -33,22 +31,10 @@ def _read_models() -> dict[str, Model]:
     }
 
 
-MODELS: Mapping[str, Model] = _read_models()
+_DATA = read_texts("models", package="plesio_planning.estimate")
+_SYNONYMS: Mapping[str, str] = _DATA.pop("synonyms")
+MODELS: Mapping[str, Model] = _models_of(_DATA)
 """Models by name."""
-
-_SYNONYMS = {
-    "gpt3": "gpt3-175b",
-    "gpt-3": "gpt3-175b",
-    "llama-70b": "llama-2-70b",
-    "llama-3.1-8b": "llama-3-8b",
-    "llama-3.1-70b": "llama-3-70b",
-    "llama-3.1-405b": "llama-3-405b",
-    "nemotron-15b": "nemotron-4-15b",
-    "nemotron-340b": "nemotron-4-340b",
-    "nemotron4-15b": "nemotron-4-15b",
-    "nemotron4-340b": "nemotron-4-340b",
-    "palm": "palm-540b",
-}
 
 
 def find_model(name: str | None = None, **sizes: Any) -> Model:
