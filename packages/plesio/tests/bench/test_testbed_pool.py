@@ -48,10 +48,10 @@ def ignore(figures: RunFigures) -> None:
 def test_bytes_of_interfaces_are_those_of_the_books_and_a_slow_link_is_slow_from_then_on(tmp_path: Path):
     slower = LinkChange(at_s=0.3, link="nic", bytes_per_s=4e6)
     pool = TestbedPool(recipe(hosts(changes=(slower,)), samples=1600, step_time={"kind": "constant", "mean": "20 ms"}))
-    rates: list[float] = []
+    network, rates = pool.testbed.network, list[float]()
 
     def on_figures(figures: RunFigures) -> None:
-        rates.append(pool.rate_of(0))
+        rates.append(network.rate(network.nics[0]))
 
     try:
         before = [host.traffic() for host in pool.testbed.hosts]
@@ -64,7 +64,7 @@ def test_bytes_of_interfaces_are_those_of_the_books_and_a_slow_link_is_slow_from
             sent = sum(b.sent_payload - a.sent_payload for a, b in zip(before, after, strict=True))
             assert result.bytes_sent["tcp" if policy == "asp" else "collective"] == pytest.approx(sent, rel=0.03)
             before = after
-        rates.append(pool.rate_of(0))
+        rates.append(network.rate(network.nics[0]))
     finally:
         pool.close()
     assert 4e6 in rates  # while a run went on

@@ -119,10 +119,6 @@ class TestbedPool:
                 assert change.bytes_per_s is not None, "checked"
                 network.set_rate(wire, wire.link.bytes_per_s if back else change.bytes_per_s)
 
-    def rate_of(self, host: int) -> float:
-        """Return the bandwidth of a host's interface now, in bytes/s."""
-        return self.testbed.network.rate(self.testbed.network.nics[host])
-
     def close(self) -> None:
         """Stop the workers, and remove the hosts."""
         try:

@@ -1,9 +1,9 @@
 """Reads what nccl-tests print (``all_reduce_perf`` and its siblings; github.com/NVIDIA/nccl-tests).
 
 A header says how the test was started and which ranks took part, a line of column names follows, then a row for each
-size, measured out of place and in place, and two lines that sum up. Columns are found by their names: older versions
-have no ``root``, and ``error`` for ``#wrong``. Lines of NCCL's own log between them are passed over; any other line
-that cannot be read is an error, because a row that is passed over would go unnoticed.
+size, measured out of place and in place, of which the first is read, and two lines that sum up. Columns are found by
+their names: older versions have no ``root``, and ``error`` for ``#wrong``. Lines of NCCL's own log between them are
+passed over; any other line that cannot be read is an error, because a row that is passed over would go unnoticed.
 
 Sizes are those of the whole tensor, as everywhere in `plesio.cost`; 1 GB/s is 1e9 bytes per second. Bandwidths are
 printed with two decimals of a GB/s, so those of small messages are best computed from the times.
@@ -38,7 +38,6 @@ class NcclRow:
         time_s: Seconds out of place, the mean of the test's iterations.
         algorithm_bytes_per_s: ``num_bytes / time_s``, as printed (multiples of 1e7).
         bus_bytes_per_s: The printed one; as in `plesio.cost.collectives.bus_bytes_per_s`.
-        in_place_time_s: Seconds in place; None if that was not measured. The other two likewise.
     """
 
     num_bytes: int
@@ -46,9 +45,6 @@ class NcclRow:
     time_s: float
     algorithm_bytes_per_s: float
     bus_bytes_per_s: float
-    in_place_time_s: float | None
-    in_place_algorithm_bytes_per_s: float | None
-    in_place_bus_bytes_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,34 +174,22 @@ def _row(line: str, columns: list[str]) -> NcclRow:
     for wrong in values.get("#wrong", ()):
         if wrong != _NONE and _number(wrong, "#wrong") > 0:
             raise DataError(f"the test found {wrong} wrong values; times of wrong results say nothing")
-    out_of_place, in_place = (_measured(values, place) for place in (0, 1))
-    if out_of_place is None:
+    # the first columns of a name are of the test out of place, the second of the one in place
+    if values["time"][0] == _NONE:
         raise DataError("there is no time out of place; run the test without options that leave it out")
-    time_s, algorithm_bytes_per_s, bus_bytes_per_s = out_of_place
-    in_place_time_s, in_place_algorithm, in_place_bus = in_place or (None, None, None)
+    time_us, algorithm_gb, bus_gb = (_number(values[name][0], name) for name in _MEASURED)
+    if not time_us > 0:
+        raise DataError(f"a time of {time_us} µs; times are more than 0")
     size = values["size"][0]
     if not size.isdecimal():
         raise DataError(f'the size "{size}" is not a whole number of bytes')
     return NcclRow(
         num_bytes=int(size),
         type=values["type"][0],
-        time_s=time_s,
-        algorithm_bytes_per_s=algorithm_bytes_per_s,
-        bus_bytes_per_s=bus_bytes_per_s,
-        in_place_time_s=in_place_time_s,
-        in_place_algorithm_bytes_per_s=in_place_algorithm,
-        in_place_bus_bytes_per_s=in_place_bus,
+        time_s=time_us / 1e6,
+        algorithm_bytes_per_s=algorithm_gb * 1e9,
+        bus_bytes_per_s=bus_gb * 1e9,
     )
-
-
-def _measured(values: dict[str, list[str]], place: int) -> tuple[float, float, float] | None:
-    """Return seconds and both bandwidths, from the first (out of place) or second set of columns; None if missing."""
-    if place >= len(values["time"]) or values["time"][place] == _NONE:
-        return None
-    time_us, algorithm_gb, bus_gb = (_number(values[name][place], name) for name in _MEASURED)
-    if not time_us > 0:
-        raise DataError(f"a time of {time_us} µs; times are more than 0")
-    return time_us / 1e6, algorithm_gb * 1e9, bus_gb * 1e9
 
 
 def _number(word: str, name: str) -> float:
