@@ -71,6 +71,11 @@ class Situation:
         return self.scale * self.sizes.parameter_bytes
 
     @property
+    def samples_per_round(self) -> int:
+        """When every worker makes a step."""
+        return self.num_workers * self.batch_size
+
+    @property
     def racks(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each rack."""
         numbers = [self.cluster.rack_of(rank) for rank in range(self.num_workers)]
