@@ -22,7 +22,7 @@ The parts, each with its invariants:
     updates         which of them are whole, what is decided on them, and what is applied
     sampling        the leasing of samples, and the rest of workers without any
     newcomers       workers that wait to join a collective
-    regroupings     new groups of a collective that has lost a worker, or takes one in
+    regroupings     new groups of a collective that has lost a worker, or takes one in, formed behind a barrier
     reviews         what workers report to a policy that adapts
     stage_changes   the way from one exchange to the next
     saving          when checkpoints are due, and the state of server 0 in them

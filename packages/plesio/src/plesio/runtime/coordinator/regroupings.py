@@ -1,14 +1,8 @@
 """How the workers of a collective come from one group to the next: when one of them is lost, and when others join.
 
-    going on --one is ready to join--> holding --all have reported their step--> stopping
-        ^  ^                                   |                                                  |
-        |  |                                   v  lost, or a worker says that it was cut off      |  all stand
-        |  +----all stand---- gathering <------+--------------------------------------------------+
-        +-----------------------------------------------------------------------------------------+
-
-After a *loss* the group is called off for all at once, which wakes those that wait in it: some may have to
-do their last step again. For those who *join* no step is done twice: all hold before their next step and report which
-one they have begun; the furthest of these is the one after which all stop.
+All stop at a `Barrier`. After a *loss* the group is called off for all at once, which wakes those that wait in it: some
+may have to do their last step again. For workers that *join* no step is done twice: all hold before their next step and
+report which one they have begun; the furthest of these is the one after which all stop.
 
 Each reports its position; when all have, they receive the members, all positions, and where they meet. What
 follows from that for the parameters and the samples, they work out alike (`plesio.protocol.positions`). Should one more
@@ -25,7 +19,6 @@ Invariant: while workers gather or stop, those that have stopped are live, and o
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Literal
 
 from plesio.core.trace import TraceWriter
 from plesio.policies import Joined, Pause, Policy, Resumed
@@ -34,6 +27,7 @@ from plesio.protocol.effects import Tell
 from plesio.protocol.positions import common_clock
 from plesio.protocol.to_server import Cut, Holding, Regrouped
 from plesio.protocol.to_worker import Expelled, Hold, Lost, MayLeave, Regroup, Regrouping, Steering, Stop
+from plesio.runtime.coordinator.barrier import Barrier
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Answers, Member, Members
 from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
@@ -41,9 +35,6 @@ from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.coordinator.unequal import Unequal
 
 __all__ = ["Regroupings"]
-
-MOST_IN_VAIN = 5
-"""Generations in a row without a loss, a join or a step: then they cannot meet at all."""
 
 
 class Regroupings:
@@ -81,14 +72,7 @@ class Regroupings:
         """How a policy that changes has the workers of the new group go on."""
         self.stale = False
         """True if a worker was lost or has come on the store since the workers last formed a group."""
-        self._generation = 0
-        """Generation of the group, or of the one that is being formed."""
-        self._phase: Literal["going on", "holding", "stopping", "gathering"] = "going on"
-        self._begun: dict[int, int] = {}
-        """The step that each holding worker is in."""
-        self._stopped: dict[int, Cut] = {}
-        self._clock = -1
-        self._in_vain = 0
+        self._barrier = Barrier()
 
     @property
     def possible(self) -> bool:
@@ -98,7 +82,7 @@ class Regroupings:
     @property
     def gathering(self) -> bool:
         """True if the group is no more, and its workers have been asked for their positions."""
-        return self._phase == "gathering"
+        return self._barrier.phase == "gathering"
 
     @property
     def _group(self) -> list[int]:
@@ -107,8 +91,7 @@ class Regroupings:
 
     def lost(self, worker: int, *, now_s: float) -> Answers:
         """Let the workers that met it in collectives form a new group; on the store they do when they come back."""
-        self._stopped.pop(worker, None)
-        self._in_vain = 0
+        self._barrier.forget(worker)
         if not self.possible or self._members[worker].answered:
             return
         if self._stage.exchange == "store":
@@ -119,9 +102,9 @@ class Regroupings:
 
     def part(self, *, now_s: float, lease_s: float) -> Answers:
         """Have the others go on without workers that ended their loops a lease ago, or end all that cannot go on."""
-        if self._stage.exchange == "store" or self._phase == "gathering" or self._members.state == "gathering":
+        if self._stage.exchange == "store" or self.gathering or self._members.state == "gathering":
             return
-        problem = self._unequal.mixed_up(generation=self._generation, now_s=now_s, lease_s=lease_s)
+        problem = self._unequal.mixed_up(generation=self._barrier.generation, now_s=now_s, lease_s=lease_s)
         if problem is not None:
             yield from self._give_up(problem)
             return
@@ -149,64 +132,56 @@ class Regroupings:
                 self._ledger.regrouped(self._group, samples=samples, own=own, dropped=dropped)
 
     def _cut_off(self, worker: int, cut: Cut, *, now_s: float) -> Answers:
-        """Take in that a worker stands; the others are stopped, if their collective cannot go on without it."""
+        """Take in that a worker has stopped; the others are stopped, if their collective cannot go on without it."""
         if not self._members.is_live(worker):
             yield Tell(worker=worker, message=Expelled())
             return
         self._members[worker].seen(now_s)
-        if not (cut.agreed and self._phase == "stopping"):
+        if not (cut.agreed and self._barrier.phase == "stopping"):
             yield from self._stop()
-        self._stopped[worker] = cut
+        self._barrier.stopped[worker] = cut
         yield from self._go_on(now_s=now_s)
 
     def _stop(self) -> Answers:
         """End the group: all its workers are to report their positions."""
-        if self._phase == "gathering":
+        if self.gathering:
             return
-        if self._phase == "going on":
-            self._begin()
-        self._phase = "gathering"
+        self._barrier.begin("gathering")
         for worker in self._group:
             self._members[worker].take_back_leave()
         for worker in self._group:
-            yield Tell(worker=worker, message=Regrouping(generation=self._generation))
-
-    def _begin(self) -> None:
-        self._generation += 1
-        self._stopped.clear()
-        self._begun.clear()
+            yield Tell(worker=worker, message=Regrouping(generation=self._barrier.generation))
 
     def _make_room(self, *, now_s: float) -> Answers:
         """Let all stop for workers that are ready to join, unless they do anyway."""
-        if self._phase != "going on":
+        if self._barrier.phase != "open":
             yield from self._go_on(now_s=now_s)
         elif self._stage.exchange == "store":
             self.stale = True
             yield Pause(reason="a worker joins")
         else:
-            self._begin()
-            self._phase = "holding"
+            self._barrier.begin("holding")
             for worker in self._group:
-                yield Tell(worker=worker, message=Hold(generation=self._generation))
+                yield Tell(worker=worker, message=Hold(generation=self._barrier.generation))
 
     def _holds(self, worker: int, holding: Holding) -> Answers:
         """Take in that a worker begins no further step; when all hold, they stop where the furthest one is."""
-        if self._phase != "holding" or holding.generation != self._generation or worker not in self._group:
+        barrier, group = self._barrier, self._group
+        if barrier.phase != "holding" or holding.generation != barrier.generation or worker not in group:
             return
-        self._begun[worker] = holding.begun
-        if self._begun.keys() >= set(self._group):
-            self._phase = "stopping"
-            yield from self._stop_at(max(self._begun.values()))
+        furthest = barrier.hold(worker, begun=holding.begun, group=group)
+        if furthest is not None:
+            yield from self._stop_at(furthest)
 
     def _stop_at(self, clock: int) -> Answers:
-        stop = Stop(generation=self._generation, clock=clock)
+        stop = Stop(generation=self._barrier.generation, clock=clock)
         for worker in self._group:
             yield Tell(worker=worker, message=stop)
 
     def _call_off(self) -> Answers:
-        """Have all go on that hold; one that stands already waits for the others as after a loss."""
-        if self._phase in ("holding", "stopping") and not self._stopped:
-            self._phase = "going on"
+        """Have all go on that hold; one that has stopped already waits for the others as after a loss."""
+        if self._barrier.phase in ("holding", "stopping") and not self._barrier.stopped:
+            self._barrier.open_again()
             yield from self._stop_at(NEVER)
 
     def leaving(self) -> Answers:
@@ -225,12 +200,13 @@ class Regroupings:
         self._steering = steering
 
     def _go_on(self, *, now_s: float) -> Answers:
-        """Tell all of the new group when they stand, or that there can be none."""
+        """Let all of the new group go on when they have stopped, or end them where there can be none."""
         group = self._group
-        if self._phase not in ("stopping", "gathering") or not group or not self._stopped.keys() >= set(group):
+        stopped = self._barrier.stopped
+        if not self._barrier.is_complete(group):
             return
         # only newcomers are left: they have no position, and no state to go on from
-        if all(self._stopped[worker].position is None for worker in group):
+        if all(stopped[worker].position is None for worker in group):
             yield from self._give_up("all workers that knew how far the run was are lost")
             return
         have_come = False
@@ -239,13 +215,11 @@ class Regroupings:
             have_come = True
             yield joined
         members = tuple(self._group)
-        # groups that form again and again without a step between them have a cause that no further one mends
-        positions = tuple(self._stopped[worker].position for worker in members)
+        positions = tuple(stopped[worker].position for worker in members)
         clock = common_clock(positions)
-        self._in_vain = self._in_vain + 1 if clock == self._clock and not have_come else 0
-        self._clock = clock
-        self._phase, self.stale = "going on", False
-        if self._in_vain > MOST_IN_VAIN:
+        self.stale = False
+        # groups that form again and again without a step between them have a cause that no further one mends
+        if not self._barrier.cross(clock, joined=have_come):
             yield from self._give_up("the workers cannot reach each other, though none of them is lost")
             return
         # all go on from one clock; the first of them hosts the meeting
@@ -256,10 +230,10 @@ class Regroupings:
         if self._adapts and self._stage.exchange != "store":
             yield Resumed(clock=clock)
         regroup = Regroup(
-            generation=self._generation,
+            generation=self._barrier.generation,
             members=members,
             positions=positions,
-            meeting=self._stopped[members[0]].meeting,
+            meeting=stopped[members[0]].meeting,
             steer=self._steering,
         )
         self._steering = None
@@ -270,7 +244,7 @@ class Regroupings:
         """Make members of the workers that are ready to join."""
         for worker, rack, cut in self.newcomers.take():
             self._members[worker] = Member(seen_s=now_s, rack=rack)
-            self._stopped[worker] = cut
+            self._barrier.stopped[worker] = cut
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
             yield Joined(worker=worker)
 
@@ -284,7 +258,7 @@ class Regroupings:
                 yield Joined(worker=worker)
 
     def _give_up(self, text: str) -> Answers:
-        self._phase = "going on"
+        self._barrier.open_again()
         lost = Lost(workers=(), fatal=True, error=text)
         yield from self.newcomers.refuse(text)
         for worker in self._group:
@@ -293,7 +267,7 @@ class Regroupings:
     def validate(self) -> None:
         """Raise AssertionError when the invariant of the module's head does not hold."""
         self.newcomers.validate()
-        if self._phase in ("stopping", "gathering"):
-            group = set(self._group)
-            assert self._stopped.keys() <= set(self._members.live), (self._stopped, group)
-            assert not group or group - self._stopped.keys(), "all have stopped, and none has orders how to go on"
+        if self._barrier.phase in ("stopping", "gathering"):
+            group, stopped = set(self._group), self._barrier.stopped
+            assert stopped.keys() <= set(self._members.live), (stopped, group)
+            assert not group or group - stopped.keys(), "all have stopped, and none has orders how to go on"
