@@ -47,7 +47,18 @@ def plesio(*arguments: str, folder: Path, environment: dict[str, str]) -> subpro
     )  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+def test_a_process_that_trains_and_those_that_start_and_serve_it_load_none_of_them(
+    tmp_path: Path, slim: dict[str, str]
+):
+    code = "import plesio.runtime.launcher, plesio.runtime.server.process, runpy; runpy.run_path('train.py')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "adaptive"],
+        cwd=tmp_path, env=slim, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["bsp", "adaptive", "asp", "local_sgd:4"])
 def test_training_needs_none_of_them(policy: str, tmp_path: Path, slim: dict[str, str]):
     done = plesio("run", "--workers", "2", "train.py", policy, folder=tmp_path, environment=slim)

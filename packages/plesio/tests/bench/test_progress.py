@@ -52,7 +52,7 @@ def test_progress_rises_through_a_stage_on_the_store(
 
 @pytest.mark.parametrize(
     ("policy", "loads"),
-    [("bsp", False), pytest.param("ssp:2", True, marks=pytest.mark.slow), ("switch:bsp/asp@9", True)],
+    [("bsp", False), *(pytest.param(it, True, marks=pytest.mark.slow) for it in ("ssp:2", "switch:bsp/asp@9"))],
 )
 def test_a_server_is_ready_for_the_store_when_the_run_begins(policy: str, *, loads: bool):
     """The server's imports are looked at when the first worker of two has joined; in a process of its own."""
