@@ -58,11 +58,6 @@ class StoreSchedule:
         """Virtual seconds at which the last update has been applied."""
         return float(self.applied_s.max())
 
-    @property
-    def num_events(self) -> int:
-        """Arrivals, one for each update."""
-        return self.applied_s.size
-
 
 def simulate_store(
     step_s: ArrayLike, *, service_s: float, latency_s: float = 0.0, bound: float = math.inf
