@@ -80,6 +80,7 @@ class Bucketing:
     """One way to put layers into buckets, and what comes of it.
 
     Attributes:
+        bytes: Bytes of each bucket.
         start_s: When its all-reduce begins.
         ends_s: When its all-reduce ends.
         backward_s: When the backward pass ends.

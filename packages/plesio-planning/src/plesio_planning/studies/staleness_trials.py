@@ -50,6 +50,7 @@ class ServedPoint:
         iterations: Updates until the target.
         steps: Time until the target, in mean steps of a worker.
         curve_steps: Times at which the first trial was looked at, in the same unit.
+        curve_distance: Its distance there.
     """
 
     refused: float
@@ -103,6 +104,7 @@ class StalenessProblem:
         spectrum: Eigenvalues.
         target: Distance from the optimum that is wanted.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
+        num_trials: Trials for each staleness.
         workers: Workers that push to the server.
         seed: Seed of the server's trials.
     """

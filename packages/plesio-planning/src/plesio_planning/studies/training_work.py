@@ -36,6 +36,7 @@ class DevicePoint:
     """The run on another number of devices.
 
     Attributes:
+        mfu: Model FLOPs utilisation there.
         goodput: The run with its failures.
     """
 
@@ -104,7 +105,9 @@ class GivenPace(TrainingWork):
 
     Attributes:
         parameters: N.
+        flops: All of them.
         mfu: Model FLOPs utilisation, on any number of devices.
+        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 
@@ -188,6 +191,7 @@ class LaidOut(TrainingWork):
         pp: Pipeline stages.
         global_batch: Sequences of a step.
         tokens: Tokens of all steps.
+        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 

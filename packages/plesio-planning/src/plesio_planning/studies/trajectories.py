@@ -51,6 +51,7 @@ class Distance:
 
     Attributes:
         step: Which.
+        tensor: Its name.
         relative: ``‖a - b‖ / max(‖a‖, ‖b‖)``; infinite where there is nothing to subtract: a text that differs, another
             shape, or a tensor that only one of them has.
         differing: Share of the elements that differ in any bit.
@@ -73,9 +74,11 @@ class FirstDifference:
     """The first one of a tier.
 
     Attributes:
+        tier: Which.
         distance: Place and distance.
         place: Place of the element that differs most, by axis.
         first: Its value in the first trajectory, as text.
+        second: Value in the second.
     """
 
     tier: Tier

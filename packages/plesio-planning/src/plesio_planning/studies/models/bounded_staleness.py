@@ -44,6 +44,7 @@ class BoundedStaleness(Answer):
     """The costs of staleness.
 
     Attributes:
+        points: Points by delay, from no delay on.
         tiny_step: The step, in units of 1/L, that is the same for all delays.
         unstable_from: The smallest delay for which the tiny step is unstable.
         cost: Additional iterations for each unit of delay, as a share of those without.

@@ -55,6 +55,8 @@ class Checkpointing(Answer):
         checkpoint_s: C.
         interval_s: I, as asked for, or the best.
         best_s: The best interval.
+        young_s: Young's.
+        daly_s: Daly's.
         slowdown: Seconds that a second of work takes at I.
         shares: Their uses.
         lost_s: Seconds that a failure undoes, on average.

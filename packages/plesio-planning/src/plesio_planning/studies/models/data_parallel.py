@@ -46,8 +46,10 @@ class ScalingPoint:
 
     Attributes:
         num_workers: N.
+        all_reduce_s: Seconds of the all-reduce.
         waiting_s: Seconds for which a worker waits for the slowest, on average.
         exposed_s: Seconds of the all-reduce that nothing hides.
+        iteration_s: Seconds of an iteration.
         efficiency: Share of an iteration that computes.
     """
 

@@ -62,7 +62,9 @@ class BandwidthPoint:
     """The best bucket at another bandwidth.
 
     Attributes:
+        bytes_per_s: The bandwidth.
         best_cap_bytes: The best limit of a bucket's bytes.
+        best_exposed_s: Seconds exposed with it.
         default_exposed_s: Seconds exposed with PyTorch's default.
         whole_exposed_s: Seconds exposed with one bucket.
     """
@@ -80,12 +82,14 @@ class Overlap(Answer):
 
     Attributes:
         layers: Times and bytes.
+        by_layers: Buckets of so many layers.
         by_cap: Buckets of so many bytes, by their limit.
         best_layers: The number of layers in a bucket that is the fastest.
         best_cap_bytes: The limit of a bucket's bytes that is the fastest.
         best: Buckets of that limit.
         optimum: The fastest of all ways to put consecutive layers into buckets.
         default: PyTorch's default.
+        whole: One bucket.
         hidden_entirely_s: Seconds if all could be hidden: the longer of backward pass and one all-reduce.
         least_s: Seconds that no buckets can go below: the backward pass and the all-reduce of the last layer ready.
         by_shape: Default, best and whole buckets for each shape of a model of this size and these times.
