@@ -36,7 +36,7 @@ class Evaluator:
         Args:
             metric: Called with the shared parameters in the model.
             goal: The better direction.
-            samples: Samples of all workers so far, if this worker has been told.
+            samples: Samples of all workers so far, if they are known here.
             at_s: Training time of the run so far.
             number: Number of this worker's evaluation, where all workers are to have its result; None where some wait.
 

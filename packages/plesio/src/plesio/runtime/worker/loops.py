@@ -101,8 +101,7 @@ class Loops:
     """The loops over data in one worker's session.
 
     Args:
-        world: Has this rank's rounds, the samples of all workers as far as this one has been told, and the seed of
-            their order.
+        world: Has this rank's rounds, the samples of all workers by the latest news, and the seed of their order.
         sharing: Deals this worker its samples.
         deals: True if there are others to share with, or a checkpoint to resume from.
         past: Loops that were over when the run was resumed.
@@ -149,7 +148,7 @@ class Loops:
         self._subsets: set[int] = set()
         """Identities of subsets that this worker has reported."""
         self.global_samples: int | None = past.samples
-        """Samples that all workers have trained on, if this one has been told."""
+        """Samples that all workers have trained on, if that is known here."""
 
     @property
     def plan(self) -> int:
@@ -158,7 +157,7 @@ class Loops:
         return self._num_plans - 1 if within else self._num_plans
 
     def without_step(self, *, none: bool) -> str:
-        """Say at the end what no step has followed: the whole run if there was ``none``, or this worker's last batches.
+        """Describe what no step has followed: all batches if there was ``none``, or this worker's last ones.
 
         Empty where steps were made as they should be, where others were quicker and no batch was left, and alone,
         where the script trains on as much as without a session.

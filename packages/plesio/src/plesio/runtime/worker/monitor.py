@@ -112,7 +112,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         factor: The least that a piece of this step's gradient was multiplied by.
         is_finite: Whether what is known of this step's gradient and loss is finite.
         sparse_bytes: Bytes of each step with sparse gradients; `Reviewed.sparse_bytes` is their mean.
-        num_trained: Samples of all workers, as far as this one has been told.
+        num_trained: Samples of all workers, by the latest news.
     """
 
     spikes_in_loss: SpikeDetector | None

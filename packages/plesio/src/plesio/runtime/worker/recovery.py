@@ -153,7 +153,7 @@ class Recovery:
 
     @property
     def due(self) -> bool:
-        """True if the group is no more, as far as this worker has been received."""
+        """True if the group is no more, by the latest news."""
         return self._world.cut_off
 
     def cuts_off(self, error: BaseException) -> bool:

@@ -28,7 +28,7 @@ _STEADY = 2
 
 
 class RoundClock:
-    """Rounds that a run has done, as far as one worker has been told.
+    """Rounds that a run has done, by a worker's latest news.
 
     Args:
         num_workers: With how many the run began.
@@ -79,7 +79,7 @@ class RoundClock:
         """End the loop.
 
         Args:
-            samples: Samples of all workers that have been trained on, as far as this worker has been told.
+            samples: Samples of all workers that have been trained on, by the latest news.
             whole: True if all of the loop has been trained on.
             exact: True if the number is the present one, the same on all workers.
         """

@@ -43,7 +43,7 @@ class Stages(Leaser, Protocol):
 
     @property
     def halted(self) -> bool:
-        """True if the stage on the store ends, as far as this worker has been told."""
+        """True if the stage on the store ends, by the latest news."""
         ...
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:

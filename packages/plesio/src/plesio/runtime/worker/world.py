@@ -35,7 +35,7 @@ class World(Protocol):
 
     @property
     def samples(self) -> int:
-        """Samples of all workers that have been trained on, as far as this one has been told."""
+        """Samples of all workers that have been trained on, by the latest news."""
         ...
 
     def assure(self) -> None:

@@ -61,7 +61,7 @@ class RackStoreExchange:
 
     @property
     def halted(self) -> bool:
-        """True if the stage that the exchange is for ends, as far as the rack has been told."""
+        """True if the stage that the exchange is for ends, by the rack's latest news."""
         return self._store.halted
 
     def halt(self) -> None:

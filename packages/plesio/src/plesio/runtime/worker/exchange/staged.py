@@ -189,7 +189,7 @@ class StagedExchange:
 
     @property
     def halted(self) -> bool:
-        """True if the stage on the store ends, as far as this worker has been told."""
+        """True if the stage on the store ends, by the latest news."""
         return self._stage.store is not None and self._stage.store.halted
 
     def halt(self) -> None:

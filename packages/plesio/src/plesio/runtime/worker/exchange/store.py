@@ -101,7 +101,7 @@ class StoreExchange:
 
     @property
     def halted(self) -> bool:
-        """True if the stage that the exchange is for ends, as far as this worker has been told."""
+        """True if the stage that the exchange is for ends, by the latest news."""
         return self.answer.halted
 
     def halt(self) -> None:
