@@ -47,7 +47,6 @@ from record import print_verdict, save
 
 STEP_S = 0.02
 WINDOW_S = 5.0
-TIMEOUT_S = 900.0
 MEMORY_LIMIT_BYTES = 128 * 2**20
 SLOWDOWN_LIMIT = 0.05
 NUM_IDLE = 300

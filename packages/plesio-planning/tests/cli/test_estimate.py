@@ -10,6 +10,8 @@ from plesio_planning.estimate.estimate import Estimate
 from plesio_planning.estimate.training import Training
 
 LLAMA = "estimate --model llama-70b --cluster 256xh100 --tokens 300B"
+EIGHT = "estimate --model llama-70b --cluster 8xh100 --tokens 1T"
+SIXTY_FOUR = "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B"
 SMALL = "estimate --model llama-2-7b --cluster 8xh100 --tokens 1B --batch 64"
 
 LLAMA_CONFIG = {  # as Hugging Face's transformers writes it for Llama 3 8B
@@ -284,49 +286,25 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ("estimate --model llama-70b --cluster 12xh100 --tokens 1T", "do not fill hosts of 8; write 8 or 16"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 1TB", 'as in "2T"'),
         ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "there is no model file none/config.json"),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --search --tokens 1T",
-            "llama-2-70b fits into the memory of 8xh100",
-        ),
+        (f"{EIGHT} --search", "llama-2-70b fits into the memory of 8xh100"),
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
+        (f"{SIXTY_FOUR} --search --micro-batch 7", "no multiple of --dp 1 x --micro-batch 7; write 511 or 518"),
         (
-            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --micro-batch 7",
-            "no multiple of --dp 1 x --micro-batch 7; write 511 or 518",
-        ),
-        (
-            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --devices 64",
+            f"{SIXTY_FOUR} --search --devices 64",
             "--devices has no machine beside 64xh100 itself; write another, or leave it out",
         ),
         (
-            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --search --accelerators h100",
+            f"{SIXTY_FOUR} --search --accelerators h100",
             "--accelerators has no machine beside 64xh100 itself; write another, or leave it out",
         ),
-        (
-            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --step-error 100",
-            "--step-error is 100; write 0 to 1",
-        ),
+        (f"{SIXTY_FOUR} --step-error 100", "--step-error is 100; write 0 to 1"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --device-mtbf 0s",
-            "--device-mtbf is 0; write more than 0",
-        ),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --price nan",
-            "--price is nan; write a finite",
-        ),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --sequence-length 0",
-            "--sequence-length is 0; write",
-        ),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --search --devices 0",
-            "--devices is 0; write 1 or more",
-        ),
-        (
-            "estimate --model llama-70b --cluster 8xh100 --tokens 1T --local-bandwidth 0B/s",
-            "--local-bandwidth is 0; ",
-        ),
+        (f"{EIGHT} --device-mtbf 0s", "--device-mtbf is 0; write more than 0"),
+        (f"{EIGHT} --price nan", "--price is nan; write a finite"),
+        (f"{EIGHT} --sequence-length 0", "--sequence-length is 0; write"),
+        (f"{EIGHT} --search --devices 0", "--devices is 0; write 1 or more"),
+        (f"{EIGHT} --local-bandwidth 0B/s", "--local-bandwidth is 0; "),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_would_work(capsys: pytest.CaptureFixture[str], line: str, message: str):

@@ -58,6 +58,12 @@ def test_all_shared_rows_are_there():
     assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F"}
 
 
+def test_a_group_is_predicted_with_constants_of_the_others(small: Validation):
+    for rows in (small.families, small.programs):
+        others = [one.step for one in rows if one.group != rows[0].group]
+        assert rows[0].predicted_s == predicted_s(rows[0].step, fit_constants(others))
+
+
 @pytest.mark.slow
 def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
     assert {row.group for row in validation.families} == {"gpt", "llama", "mcore", "mpt", "nemotron"}

@@ -102,6 +102,8 @@ def test_rounds_to_a_target_are_the_first_that_stay_below():
     losses = rounds.loss(np.arange(2 * int(found)))
     assert losses[int(found) - 1] > 1e-3
     assert (losses[int(found) :] <= 1e-3).all()
+    assert math.isinf(rounds.rounds_to(rounds.floor))
+    assert math.isfinite(rounds.rounds_to(1.1 * rounds.floor))
 
 
 def test_a_penalty_is_fitted_to_those_that_arrive():

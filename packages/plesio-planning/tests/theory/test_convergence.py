@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -146,9 +145,3 @@ def test_steps_and_samples_trade_along_mccandlishs_hyperbola(noise: float, batch
     assert bound.value >= 100
     if min(steps, samples) > 1e-6:
         assert steps * samples == pytest.approx(1, rel=1e-6)
-
-
-@pytest.mark.parametrize("bad", [{"smoothness": 0.0}, {"gradient_variance": -1.0}, {"distance": math.nan}])
-def test_impossible_numbers_are_refused(bad: dict[str, float]):
-    with pytest.raises(ConfigError, match="write"):
-        synchronous_sgd(**bad)  # type: ignore[arg-type]

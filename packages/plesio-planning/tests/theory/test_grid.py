@@ -133,20 +133,3 @@ def test_the_command_answers_whether_a_step_size_suffices(capsys: pytest.Capture
     assert capsys.readouterr().err == (
         "plesio: error: αL + 2α²L²τ² ≤ 1 does not hold (3.08 against 1); write a --learning-rate of at most 0.1111\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--mixing", "rign"], 'did you mean "ring"'),
-        (["--groups", "0"], "--groups is 0; write 1 to 256"),
-        (["--stages", "0"], "--stages is 0; write 1 or more"),
-        (["--every", "0"], "--every is 0; write 1 or more"),
-        (["--delay", "-1"], "--delay is -1; write 0 or more"),
-    ],
-)
-def test_what_is_no_grid_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str):
-    assert invoke(["bound", "grid", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
