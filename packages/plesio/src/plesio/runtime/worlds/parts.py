@@ -134,30 +134,34 @@ class Parts:
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.world.info.seed, watch=self._watch(group))
-        point = None if self.checkpoints is None else self.checkpoints.point
-        late = self.place.late
-        if point is None and not late:  # else all have read the same parameters, or receive them
+        if self._point is None and not self.place.late:  # else all have read the same parameters, or receive them
             exchanges.make_equal()
+        if policy.adapts:
+            return self._steered(group, exchanges, monitor, can_push=can_push)
         in_rounds = self._in_rounds(group)
-        if not policy.adapts:
-            if not self.world.terms.elastic:
-                built = exchanges.build(policy)
-                return self._parts(built, in_rounds, equality=self._equality(group, built))
-            elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=late)
-            parts = self._parts(elastic, in_rounds, equality=self._equality(group, elastic))
-            return self._regroupable(parts, group, elastic)
+        if not self.world.terms.elastic:
+            built = exchanges.build(policy)
+            return self._parts(built, in_rounds, equality=self._equality(group, built))
+        elastic = ElasticExchange(policy, exchanges=exchanges, rounds=self.world.rounds, late=self.place.late)
+        parts = self._parts(elastic, in_rounds, equality=self._equality(group, elastic))
+        return self._regroupable(parts, group, elastic)
+
+    @property
+    def _point(self) -> QuiescentPoint | None:
+        """The quiescent point that the run goes on from, if it is resumed."""
+        return None if self.checkpoints is None else self.checkpoints.point
+
+    def _steered(
+        self, group: LiveGroup, exchanges: CollectiveExchanges, monitor: StepMonitor | None, *, can_push: bool
+    ) -> SessionParts:
+        """Make the exchange of a policy that changes while it runs."""
         self.replica.changes.watch()
+        client, policy, timeline = self.world.client, self.policy, self.timeline
         stores = None
         if can_push:
-            stores = StoreExchanges(
-                self.replica,
-                client=self.world.client,
-                timeline=self.timeline,
-                gauge=monitor,
-                exchanges=exchanges,
-            )
-        first, first_review = self._first(point)
-        channel = ServerSteering(self.world.client, check=self.world.check_group)
+            stores = StoreExchanges(self.replica, client=client, timeline=timeline, gauge=monitor, exchanges=exchanges)
+        first, first_review = self._first(self._point)
+        channel = ServerSteering(client, check=self.world.check_group)
         limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
         steered = StagedExchange(
             self.replica,
@@ -170,24 +174,25 @@ class Parts:
                 rounds=self.world.rounds,
                 leasing=self._leasing(),
                 steps=self.steps,
-                timeline=self.timeline,
+                timeline=timeline,
             ),
             reporter=ReviewReporter(
                 self.replica,
                 group=group,
                 channel=channel,
-                timeline=self.timeline,
-                held=HeldRate(self.replica, limit, self.timeline),
+                timeline=timeline,
+                held=HeldRate(self.replica, limit, timeline),
                 monitor=monitor,
                 first_review=first_review,
             ),
             on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
-            resumed=point,
-            late=late,
+            resumed=self._point,
+            late=self.place.late,
         )
         deals = policy.pushes or self.checkpoints is not None
-        parts = self._parts(steered, steered.sharing if deals else in_rounds, equality=self._equality(group, steered))
+        sharing = steered.sharing if deals else self._in_rounds(group)
+        parts = self._parts(steered, sharing, equality=self._equality(group, steered))
         return self._regroupable(parts, group, steered) if self.world.terms.elastic else parts
 
     def _parts(self, exchange: Exchange, sharing: Sharing, *, equality: Equality | None = None) -> SessionParts:
