@@ -130,8 +130,8 @@ def alike(one: str, other: str) -> bool:
 
 def write_page() -> None:
     """Make the page's table anew."""
-    asp, bsp = lines_of(together("asp")), lines_of(together("bsp"))
-    lines = {name: bsp[name] or asp[name] for name in bsp}
+    bsp, asp, local_sgd = (lines_of(together(policy)) for policy in ("bsp", "asp", "local_sgd:4"))
+    lines = {name: bsp[name] or asp[name] or local_sgd[name] for name in bsp}
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition("| part |")
     header = "| part | habit | alone | " + " | ".join(f"`{policy}`" for policy in POLICIES) + " | the line |"

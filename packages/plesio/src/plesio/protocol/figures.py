@@ -12,8 +12,8 @@ from plesio.core.within import SEED
 __all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
 
 Status = Literal["finished", "interrupted", "failed"]
-Alike = Literal["rates", "order", "subset"]
-"""Learning rates after so many evaluations; the drawn order of a loop over the data, as a digest."""
+Alike = Literal["rates", "order", "subset", "stream"]
+"""Learning rates after so many evaluations; of a loop over the data, digests of its order, subset or first batch."""
 Within = Literal["forward", "step", "evaluation", "end"]
 
 

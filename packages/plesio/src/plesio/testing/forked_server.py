@@ -1,6 +1,7 @@
 """A job's server that is forked off the worker that starts it: it need not import what the worker has."""
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -71,6 +72,7 @@ class ForkedServer:
 
 def _serve(stdin: int, stdout: int) -> NoReturn:
     status = 1
+    gc.freeze()  # sockets of the starter's earlier jobs would be closed by numbers that are the server's now
     try:
         os.setsid()  # as a started server
         os.dup2(stdin, 0)

@@ -1,5 +1,6 @@
 """Habits with data: samplers, loaders, data sets."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -194,6 +195,20 @@ class Stream(IterableDataset[Any]):
 @habit("an `IterableDataset`", part=PART, check=once_each(range(NUM_SAMPLES)))
 def iterable(script: Script) -> Facts:
     return trained_on(script, DataLoader(Stream(), batch_size=BATCH_SIZE))
+
+
+class SelfShuffled(IterableDataset[Any]):
+    def __init__(self, seed: int) -> None:
+        self._order = random.Random(seed)
+
+    def __iter__(self) -> Iterator[Any]:
+        data = Numbered()
+        return (data[index] for index in self._order.sample(range(NUM_SAMPLES), NUM_SAMPLES))
+
+
+@habit("an `IterableDataset` that shuffles by itself, otherwise on each worker", part=PART, kind="warned")
+def self_shuffled(script: Script) -> Facts:
+    return trained_on(script, DataLoader(SelfShuffled(script.rank), batch_size=BATCH_SIZE))
 
 
 def _len_is_number_of_steps(facts: Sequence[Facts], script: Script) -> None:

@@ -1,10 +1,13 @@
 """Habits with models: what `join` is given, and what it makes equal."""
 
+import copy
+import io
 from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from runtime.habits.plain import Made, as_plain_torch, of_sgd
@@ -62,6 +65,37 @@ def normed(rank: int = 0) -> Made:
 def batch_norm(script: Script) -> Facts:
     model, optimizers = normed(script.rank)
     return trained(script, model, optimizers[0])
+
+
+@habit("copies in mid-run: `copy.deepcopy(model)`, `torch.save(model, ...)`, `AveragedModel(model)`", part=PART)
+def copies(script: Script) -> Facts:
+    model, optimizers = normed(script.rank)
+    session = script.join(model, optimizers[0])
+
+    def copy_it() -> None:
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        saved.seek(0)
+        copied = (copy.deepcopy(model), torch.load(saved, weights_only=False), AveragedModel(model).module)
+        x = torch.ones(2, 3)
+        for one in copied:
+            assert numbers(one) == numbers(model)
+            assert one.eval()(x).tolist() == copy.deepcopy(model).eval()(x).tolist()
+
+    script.train(session, model, DataLoader(Numbered(), batch_size=BATCH_SIZE), after=copy_it)
+    return {}
+
+
+@habit(
+    "`model.state_dict()` after every step",
+    part=PART,
+    kind={"bsp": "honoured", "local_sgd:4": "warned", "asp": "honoured", "adaptive": "honoured"},
+)
+def state_in_midrun(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    script.train(session, model, DataLoader(Numbered(), batch_size=BATCH_SIZE), after=lambda: model.state_dict())
+    return {}
 
 
 class Tied(nn.Module):

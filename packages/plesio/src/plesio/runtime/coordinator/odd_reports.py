@@ -67,7 +67,7 @@ class OddReports:
             )
 
     def _differences(self, worker: int, report: Report) -> Iterator[str]:
-        """Yield a line at the first difference of each kind: in rates, orders of samplers and subsets."""
+        """Yield a line at the first difference of each kind: in rates, orders of samplers, subsets and streams."""
         for kind, number, values in report.alike or [] if worker < self._num_workers else []:
             other, theirs = self._first.setdefault((kind, number), (worker, values))
             if values != theirs and kind not in self._differ:
@@ -118,10 +118,19 @@ def _other_subset(number: int, one: tuple[int, list[float]], other: tuple[int, l
     )
 
 
+def _other_stream(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
+    return (
+        f"in loop {number + 1} the iterable data set gives worker {one[0]} another first batch than worker {other[0]}, "
+        "so some samples are trained on twice and others never: shuffle it alike on all workers, by a seed or by "
+        "torch's, NumPy's or Python's own random numbers, which session.shard seeds"
+    )
+
+
 _LINES: dict[Alike, Callable[[int, tuple[int, list[float]], tuple[int, list[float]]], str]] = {
     "rates": _other_rates,
     "order": _other_order,
     "subset": _other_subset,
+    "stream": _other_stream,
 }
 _MOST_COMPARED = 1024
 """Places in the program that are kept."""

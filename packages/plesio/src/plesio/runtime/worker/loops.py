@@ -300,7 +300,13 @@ class Loops:
         if self._past.is_over(plan):
             return
         self._stream = stream = Stream(
-            loader, seed=self._seed, epoch=plan, rounds=self._rounds, past=self._past.stream(plan), warn=self._warn
+            loader,
+            seed=self._seed,
+            epoch=plan,
+            rounds=self._rounds,
+            past=self._past.stream(plan),
+            warn=self._warn,
+            on_first=lambda digest: self._meter.has_alike("stream", plan, [digest]),
         )
         batches = stream.batches()
         self._schedules.clock.begin(None)

@@ -14,7 +14,7 @@ most counts. The hooks on the model are there during these steps only. The alloc
 as utilisation is: the process is larger than what it has in use by that much.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from plesio.core.results import MemorySplit
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.memory import MemoryReadings
+from plesio.runtime.worker.own_hook import OwnHook
 
 __all__ = ["MemoryGauge", "local_bytes"]
 
@@ -58,22 +59,15 @@ def _tensors_in(value: object) -> Iterable[torch.Tensor]:
             yield from _tensors_in(one)
 
 
-def _ignore(*arguments: object) -> None:
-    """Stand in for a hook in a model that was copied or pickled."""
-
-
-def _no_hook() -> Callable[..., None]:
-    return _ignore
-
-
-class _Hook:
+class _Hook(OwnHook):
     """Marks a moment: on the model, before and after forward; on its output and on parameters, in backward."""
 
     def __init__(self, gauge: "MemoryGauge", *, begins: bool = False) -> None:
+        super().__init__(self._mark)
         self._gauge = gauge
         self._begins = begins
 
-    def __call__(self, hooked: object, arguments: object = None, output: Any = None) -> None:
+    def _mark(self, hooked: object, arguments: object = None, output: Any = None) -> None:
         if isinstance(hooked, torch.nn.Module) and not torch.is_grad_enabled():
             return  # it is evaluated
         self._gauge.mark(begins=self._begins)
@@ -81,9 +75,6 @@ class _Hook:
         result = next(results, None)
         if result is not None:
             result.register_hook(self)  # type: ignore[no-untyped-call]
-
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _no_hook, ()
 
 
 class MemoryGauge:

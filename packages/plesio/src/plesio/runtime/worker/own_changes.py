@@ -42,6 +42,8 @@ class OwnChanges:
         self._num_left = 0
         self._copies: dict[str, torch.Tensor] | None = None
         self._found: str | None = None
+        self.writing = 0
+        """Number of contexts, one in another, in which the session is at work."""
         self.seen = False
         """True once the script has changed a parameter."""
         self._unsure = False
@@ -116,9 +118,11 @@ class OwnChanges:
         """Count writes within this context as the session's."""
         if self._num_left:
             self._look()
+        self.writing += 1
         try:
             yield
         finally:
+            self.writing -= 1
             if self._watches and (self._copies is None or self._written() != self._version):
                 self._leave()
 
@@ -128,9 +132,11 @@ class OwnChanges:
         if self._elsewhere and self._num_left:
             self._look()
         before = self._written() if self._watches else 0
+        self.writing += 1
         try:
             yield
         finally:
+            self.writing -= 1
             self._version += self._written() - before if self._watches else 0
 
     def at_end(

@@ -243,6 +243,11 @@ class Recovery:
         if since_s < now_s:
             self._timeline.wait(since_s, now_s, clock=self._steps.finished)
 
+    def own_steps(self) -> int:
+        """Count the steps in which this worker's replica is ahead of what all have merged."""
+        settled, counted = self._held()
+        return counted - settled
+
     def _held(self) -> tuple[int, int]:
         """Return the clocks up to which the replica holds the steps of all workers, and those of this one."""
         held, clock = self._exchange.held_steps(), self._steps.finished

@@ -26,6 +26,7 @@ from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
+from plesio.core.units import counted
 from plesio.core.within import AT_LEAST_1
 from plesio.runtime.worker.evaluation import Evaluator
 from plesio.runtime.worker.exchange.exchange import StepProgress
@@ -36,6 +37,7 @@ from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.judge import Goals, Metric, number_of
 from plesio.runtime.worker.keeper import Keeper, register
 from plesio.runtime.worker.loops import BetweenSteps, LoaderShard, Loops
+from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Stateful
@@ -104,11 +106,23 @@ class Session:
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(self._so_far)
+        self._on_state = replica.model.register_state_dict_pre_hook(OwnHook(self._state_asked))  # type: ignore[no-untyped-call]
         replica.changes.begin()  # writes up to here were the session's
 
     def _so_far(self) -> dict[str, Any]:
         stream, num_workers = self._loops.stream_position(), self._schedules.clock.num_workers
         return self._past.values(training_s=self._times.elapsed_s, stream=stream, num_workers=num_workers)
+
+    def _state_asked(self, *_: object) -> None:
+        """Warn a script that takes one replica's state for that of the run."""
+        if self._replica.changes.writing or self._recovery is None or self._world.num_workers == 1:
+            return
+        if own := self._recovery.own_steps():
+            self._timeline.meter.warn(
+                f"a state_dict() of the model was taken {counted(own, 'step')} after the last averaging: it is one "
+                "worker's, and the others' differ; take it in what session.evaluate calls, which has the shared "
+                "parameters, when the session is closed, or have join(..., checkpoint=FOLDER) save"
+            )
 
     @property
     def num_workers(self) -> int:
@@ -349,6 +363,7 @@ class Session:
             under ``local_sgd`` is the same on all after an averaging.
         """
         self._ensure_open()
+        self._state_asked()
         with self._times.stopped(), self._replica.changes.put_back():
             return state_of_run(
                 self._replica, policy=self.policy.title, clock=self.clock, num_workers=self._world.num_workers
@@ -405,6 +420,7 @@ class Session:
         self._loops.close()
         if self._saver is not None:
             self._saver.close(failed=error is not None)
+        self._on_state.remove()
         self._watch.close()
         self._exchange.close()
         self._timeline.trace.close()

@@ -9,18 +9,20 @@ has a state to go on from.
 
 import contextlib
 import random
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
 from plesio.core.errors import DataError
 from plesio.runtime.worker.order import begun_anew
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["Stream", "check_stream", "is_stream"]
+__all__ = ["Stream", "batch_digest", "check_stream", "is_stream"]
 
 _END = object()
 
@@ -53,6 +55,21 @@ def check_stream(loader: DataLoader[Any], *, samples: int | None, rounds: RoundR
         )
 
 
+def batch_digest(batch: Any) -> float:
+    """Return a number that a batch of other values has otherwise; of tensors and arrays only, wherever they are in it.
+
+    >>> batch_digest([torch.tensor([1.0, 2.0])]) == batch_digest([torch.tensor([1.0, 3.0])])
+    False
+    """
+    digest = 0
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
+            digest = zlib.crc32(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, digest)
+        elif isinstance(leaf, np.ndarray | int | float | str):
+            digest = zlib.crc32(repr(leaf).encode(), digest)
+    return float(digest)
+
+
 class Stream:
     """This worker's part of one loop.
 
@@ -63,6 +80,7 @@ class Stream:
         rounds: This rank's, with the workers that share the stream.
         past: The result of `position` where the run that is resumed or joined was in this loop.
         warn: Takes a line on samples that are left out, or read again.
+        on_first: Takes a digest of the loop's first batch, which is to be equal on all workers.
     """
 
     def __init__(
@@ -74,8 +92,10 @@ class Stream:
         rounds: RoundRecords,
         past: dict[str, Any] | None,
         warn: Callable[[str], None],
+        on_first: Callable[[float], None],
     ) -> None:
         self._loader = loader
+        self._on_first = on_first
         self._rounds = rounds
         self._past = past
         self._warn = warn
@@ -95,6 +115,8 @@ class Stream:
                             f"the last {place} of a stream's batches were left out: fewer than {num_workers} workers"
                         )
                     return
+                if self._read == 0 and place == 0 and num_workers > 1:
+                    self._on_first(batch_digest(batch))
                 own = batch if place == self._rounds.rank else own
             self._read += num_workers
             yield own

@@ -44,6 +44,7 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
 from plesio.runtime.worker.loss_scaling import LossScaler
+from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["DdpExchange"]
@@ -88,8 +89,8 @@ class DdpExchange(ReducingExchange):
         self._written: int | None = None
         """How often gradients had been written to when the mean was looked at; None if it has not been."""
         self._hooks = [
-            replica.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            replica.model.register_forward_hook(self._after_forward),
+            replica.model.register_forward_pre_hook(OwnHook(self._before_forward), with_kwargs=True),
+            replica.model.register_forward_hook(OwnHook(self._after_forward)),
         ]
 
     def _build(self, *, find_unused: bool) -> DistributedDataParallel:
