@@ -87,7 +87,7 @@ def test_processes_train_models_of_16_bits():
 def test_servers_add_up_what_16_bits_cannot():
     """Each update is a quarter of what bfloat16 resolves at 1."""
     model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
-    layout = SliceLayout.of(Replica(model, torch.optim.SGD(model.parameters())).tensors(), num_servers=1)
+    layout = SliceLayout.of(Replica(model, torch.optim.SGD(model.parameters())).tensors.exchanged(), num_servers=1)
     [slices] = layout.servers
     shard = Shard(slices, block=torch.ones(1, dtype=torch.bfloat16).view(torch.uint8), update="delta", optimizer=None)
     share = torch.tensor([2.0**-9], dtype=torch.bfloat16)

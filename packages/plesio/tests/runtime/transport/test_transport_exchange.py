@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -289,12 +288,14 @@ def open_files() -> Counter[str]:
 
 
 def threads_and_files() -> tuple[int, Counter[str]]:
-    """Count this process's threads and open files, when the kernel has ended the threads that Python has joined."""
+    """Count this process's threads and open files, when their number stands still: the kernel ends threads later."""
     gc.collect()
-    process, deadline_s = psutil.Process(), time.monotonic() + PATIENCE_S
-    while process.num_threads() > threading.active_count() and time.monotonic() < deadline_s:
-        time.sleep(0.0)
-    return process.num_threads(), open_files()
+    process, num_threads, steady = psutil.Process(), 0, 0
+    while steady < 10:
+        time.sleep(0.02)
+        latest = process.num_threads()
+        num_threads, steady = latest, steady + 1 if latest == num_threads else 0
+    return num_threads, open_files()
 
 
 def test_nothing_is_left_behind(start_server: StartServer, tmp_path: Path):
