@@ -89,7 +89,7 @@ def copies(script: Script) -> Facts:
 @habit(
     "`model.state_dict()` after every step",
     part=PART,
-    kind={"bsp": "honoured", "local_sgd:4": "warned", "asp": "honoured", "adaptive": "honoured"},
+    kind={"bsp": "honoured", "local_sgd:4": "warned", "asp": "warned", "adaptive": "honoured"},
 )
 def state_in_midrun(script: Script) -> Facts:
     model, optimizer = sgd_net(script)

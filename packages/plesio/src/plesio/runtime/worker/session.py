@@ -115,11 +115,13 @@ class Session:
 
     def _state_asked(self, *_: object) -> None:
         """Warn a script that takes one replica's state for that of the run."""
-        if self._replica.changes.writing or self._recovery is None or self._world.num_workers == 1:
+        if self._replica.changes.writing or self._world.num_workers == 1:
             return
-        if own := self._recovery.own_steps():
+        own = 0 if self._recovery is None else self._recovery.own_steps()
+        if own or self.policy.exchange == "store":
+            when = f"{counted(own, 'step')} after the last averaging" if own else f"in mid-run under {self.policy.spec}"
             self._timeline.meter.warn(
-                f"a state_dict() of the model was taken {counted(own, 'step')} after the last averaging: it is one "
+                f"a state_dict() of the model was taken {when}: it is one "
                 "worker's, and the others' differ; take it in what session.evaluate calls, which has the shared "
                 "parameters, when the session is closed, or have join(..., checkpoint=FOLDER) save"
             )
@@ -363,7 +365,8 @@ class Session:
             under ``local_sgd`` is the same on all after an averaging.
         """
         self._ensure_open()
-        self._state_asked()
+        if self.policy.exchange != "store":
+            self._state_asked()
         with self._times.stopped(), self._replica.changes.put_back():
             return state_of_run(
                 self._replica, policy=self.policy.title, clock=self.clock, num_workers=self._world.num_workers
