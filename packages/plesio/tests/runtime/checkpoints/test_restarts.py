@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_without_the_lost_worker_is_not_started_again(
 
 @pytest.mark.slow
 def test_what_is_refused_is_not_tried_again(script: Path, capfd: pytest.CaptureFixture[str]):
-    assert launch(script, ["ssp:-1"], num_workers=2, defaults=setting(script), restarts=3) == 1
+    assert launch(script, ["ssp:-1"], num_workers=2, defaults=setting(script), restarts=3) == 2
     out, err = capfd.readouterr()
     assert "begins at" not in out
     assert "restart" not in err
