@@ -26,7 +26,6 @@ from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
-from plesio.core.units import counted
 from plesio.core.within import AT_LEAST_1
 from plesio.runtime.worker.evaluation import Evaluator
 from plesio.runtime.worker.exchange.exchange import StepProgress
@@ -45,7 +44,7 @@ from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.timeline import WorkerTimeline
-from plesio.runtime.worker.whole_state import load_state, state_of_run
+from plesio.runtime.worker.whole_state import load_state, one_replica, state_of_run
 from plesio.runtime.worker.world import World
 
 __all__ = ["Session"]
@@ -119,12 +118,7 @@ class Session:
             return
         own = 0 if self._recovery is None else self._recovery.own_steps()
         if own or self.policy.exchange == "store":
-            when = f"{counted(own, 'step')} after the last averaging" if own else f"in mid-run under {self.policy.spec}"
-            self._timeline.meter.warn(
-                f"a state_dict() of the model was taken {when}: it is one "
-                "worker's, and the others' differ; take it in what session.evaluate calls, which has the shared "
-                "parameters, when the session is closed, or have join(..., checkpoint=FOLDER) save"
-            )
+            self._timeline.meter.warn(one_replica(own, policy=self.policy.spec))
 
     @property
     def num_workers(self) -> int:
