@@ -19,6 +19,7 @@ ZB-H2 and ZB-V would wait as 1F1B does.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, get_args
 
 from plesio.core.errors import ArgumentError
@@ -95,10 +96,10 @@ def pipeline(
     _check_stages(pp, num_layers=num_layers, stage_weights=stage_weights)
     check_heads(num_heads, tp=tp, hidden_size=hidden_size)
     _check_chunks(schedule, num_stages=pp, num_chunks=vpp, num_layers=num_layers)
-    _check_work(num_micro_batches, num_stages=pp)
     _check_micro_batches(schedule, num_micro_batches, num_stages=pp)
     weights = stage_weights * pp if len(stage_weights) == 1 else stage_weights
     parameters = num_layers * _PARAMETERS_BY_HIDDEN2 * hidden_size**2
+    kept_bytes = partial(layer_activation_bytes, hidden=hidden_size, num_heads=num_heads, sequence=sequence_length)
     kinds: tuple[Recomputation, ...] = get_args(Recomputation)
     stages = PipelineStages(
         weights=weights,
@@ -108,18 +109,8 @@ def pipeline(
         num_chunks=vpp,
         num_layers=num_layers,
         again={kind: recomputed_share(kind, hidden=hidden_size, sequence=sequence_length) for kind in kinds},
-        layer_bytes={
-            kind: layer_activation_bytes(
-                hidden=hidden_size,
-                num_heads=num_heads,
-                sequence=sequence_length,
-                batch=micro_batch,
-                recomputation=kind,
-                tensor_parallel=tp,
-            )
-            for kind in kinds
-        },
-        state_bytes=bytes_per_parameter * parameters / (len(weights) * tp),
+        layer_bytes={kind: kept_bytes(batch=micro_batch, recomputation=kind, tensor_parallel=tp) for kind in kinds},
+        state_bytes=bytes_per_parameter * parameters / (pp * tp),
     )
     return Pipeline.of(
         stages,
@@ -144,15 +135,6 @@ def _check_stages(num_stages: int, *, num_layers: int, stage_weights: Sequence[f
         )
 
 
-def _check_work(num_micro_batches: int, *, num_stages: int) -> None:
-    """Make sure that the simulation ends within seconds."""
-    if num_micro_batches * num_stages > _MOST_PLACES:
-        raise ArgumentError(
-            f"`num_micro_batches` is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
-            f"`pp`; write at most {_MOST_PLACES // num_stages}"
-        )
-
-
 def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_layers: int) -> None:
     """Check that a device's pieces are whole layers; otherwise leave interleaving out, unless it is asked for."""
     if schedule == "zbv" and num_layers % (2 * num_stages):
@@ -172,7 +154,12 @@ def _check_chunks(schedule: Schedule, *, num_stages: int, num_chunks: int, num_l
 
 
 def _check_micro_batches(schedule: Schedule, num_micro_batches: int, *, num_stages: int) -> None:
-    """Check that the schedule has an order for so many."""
+    """Check that the schedule has an order for so many, whose simulation ends within seconds."""
+    if num_micro_batches * num_stages > _MOST_PLACES:
+        raise ArgumentError(
+            f"`num_micro_batches` is {num_micro_batches}, which take too long to simulate with the {num_stages} of "
+            f"`pp`; write at most {_MOST_PLACES // num_stages}"
+        )
     fewest = fewest_micro_batches(schedule, num_devices=num_stages)
     multiple_of = num_stages if schedule == "interleaved" else 1
     if num_micro_batches >= fewest and num_micro_batches % multiple_of == 0:
