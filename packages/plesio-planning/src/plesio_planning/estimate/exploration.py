@@ -1,4 +1,4 @@
-"""The ends up to which an estimate looks beyond a run: other layouts, other machines, failures."""
+"""The alternatives to a run that an estimate looks at: other links, layouts and machines, and failures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class ClusterLinks:
         """Make the cluster of this name, with these links.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: No cluster has this name.
         """
         try:
             machine = parse_machine(cluster)

@@ -74,7 +74,7 @@ def measure(
     target: Annotated[float, Within(0.05, 0.8)] = TARGET,
     seed: int = 0,
 ) -> Measured:
-    """Measure four batch sizes; takes about a minute.
+    """Measure four batch sizes, rounded up to even numbers; takes about a minute.
 
     Raises:
         PlesioError: A size does not get to the target.

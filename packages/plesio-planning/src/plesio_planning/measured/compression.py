@@ -47,6 +47,8 @@ def measure(
 ) -> Measured:
     """Measure at seven steps of a training; takes a few seconds.
 
+    A step length or a feedback after a compression changes nothing here.
+
     Raises:
         ConfigError: A compression that policies do not have.
     """

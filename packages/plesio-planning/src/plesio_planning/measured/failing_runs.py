@@ -89,7 +89,7 @@ def run_with_failures(
         num_steps: Steps of the work.
         steps_per_state: Steps between two states; there is none after the last step.
         gaps_s: Times from the beginning, and from each failure, to the next one; over and over. None for no failure.
-        folder: For the states; made, where it is not there, and empty.
+        folder: Place of the states: empty, or made here.
 
     Raises:
         PlesioError: A process ended with an error, or the run was killed so often that it would hardly ever end.

@@ -48,6 +48,8 @@ def measure(
 ) -> Measured:
     """Measure two processes at six numbers of local steps; takes about a minute.
 
+    A worker's steps are cut to a multiple of twice all numbers of local steps.
+
     Raises:
         ConfigError: Numbers of local steps that are not three, or that hardly ever end together.
     """

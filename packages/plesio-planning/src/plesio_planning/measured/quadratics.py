@@ -155,6 +155,8 @@ def run_quadratics(
 ) -> dict[str, list[RunResult]]:
     """Train with real processes under each of the policies; return a policy's runs in the order of the seeds.
 
+    The steps are each worker's, on average; so are those between two evaluations.
+
     Raises:
         PlesioError: A run failed.
     """

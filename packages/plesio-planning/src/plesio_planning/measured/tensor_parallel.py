@@ -55,7 +55,10 @@ def measure(
     sequence_length: Annotated[int, Within(64, 1024)] = TOKENS,
     local_bytes_per_s: Annotated[float, Within(5e6, 1e8)] = BYTES_PER_S,
 ) -> Measured:
-    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute."""
+    """Measure two ranks over links of 25 MB/s, or on loopback; takes about half a minute.
+
+    The width is rounded up to an even number. On loopback the bandwidth is what it is.
+    """
     hidden, rate = hidden_size + hidden_size % NUM_RANKS, twin.bandwidth(local_bytes_per_s)
     shape = {"hidden": hidden, "tokens": [sequence_length // part for part in parts], "repeats": repeats}
     with ranks_over_links(NUM_RANKS, bytes_per_s=rate) as ranks:

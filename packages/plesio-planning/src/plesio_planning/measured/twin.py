@@ -98,7 +98,7 @@ class Twin:
         function: Callable[..., Times] = all_reduce_times,
         **arguments: Any,
     ) -> AlphaBeta:
-        """Fit latency and bandwidth of links to all-reduces over them."""
+        """Fit latency and bandwidth of links to all-reduces over them, of three sizes or more."""
 
         def times_s(size: int) -> list[float]:
             self.say(f"{saying} {format_bytes(size)}")
@@ -185,7 +185,7 @@ def beside(
     more: Sequence[Series] = (),
     marks: Mapping[str, float] | None = None,
 ) -> LineChart:
-    """Draw what was measured as points beside what is modelled as lines."""
+    """Draw what was measured as points beside what is modelled as lines; the only line needs no name."""
     series = []
     for group, (places, modelled, found) in lines.items():
         prefix = f"{group}, " if group else ""

@@ -148,6 +148,9 @@ def make_heterogeneous(
 ) -> HeterogeneousQuadratic:
     """Draw a problem: mean eigenvalues from ``1 / condition_number`` to about 1, and each worker's around them.
 
+    A worker's eigenvalues differ from the mean by up to the share ``hessian_spread``, to either side. The standard
+    deviation of its optimum in each coordinate is ``heterogeneity``.
+
     Raises:
         ConfigError: A number that is out of range.
     """

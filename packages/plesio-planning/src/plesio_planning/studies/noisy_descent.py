@@ -118,7 +118,11 @@ def steps_to_target(
     most: int,
     rng: np.random.Generator,
 ) -> Numbers:
-    """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges."""
+    """Count each row's steps to a loss of ``target`` times the first, at least its warm-up; infinite if it diverges.
+
+    Over the warm-up a row's steps grow from nothing to their length. A row that is not there after ``most`` steps is
+    infinite, too.
+    """
     found = np.full(len(batches), math.inf)
     rows = np.arange(len(batches))
     x = np.tile(bowl.start, (len(batches), 1))

@@ -68,7 +68,10 @@ def iterations_text(number: float) -> str:
 def nonconvex_local_steps(
     periods: Sequence[int], *, heterogeneity: float, noise: float, ratio: float, num_draws: int, seed: int
 ) -> NonConvex:
-    """Find iterations to a share of the first loss by number of local steps, and the number that is first."""
+    """Find iterations to a share of the first loss by number of local steps, and the number that is first.
+
+    The noise is that of the quadratics beside it, and ``ratio`` is communicating over computing.
+    """
     draws, tried = [], [period for period in periods if period <= _STEPS] or [1]
     for draw in range(num_draws):
         problem = make_sigmoid_regression(

@@ -88,7 +88,10 @@ class SigmoidRegression:
 def make_sigmoid_regression(
     *, num_workers: int, num_dimensions: int, heterogeneity: float, noise: float, random: np.random.Generator
 ) -> SigmoidRegression:
-    """Draw data, and find the least loss."""
+    """Draw data, and find the least loss.
+
+    The standard deviation of a worker's teacher, and of its inputs' shift, in each coordinate is ``heterogeneity``.
+    """
     shape = (num_workers, _NUM_SAMPLES, num_dimensions)
     inputs = random.standard_normal(shape)
     inputs += heterogeneity * random.standard_normal((num_workers, 1, num_dimensions))

@@ -81,6 +81,8 @@ class ComposedTrace:
 def slowest_sum(times: NDArray[np.float64], *, period: int) -> float:
     """Return the slowest worker's time for one of ``period`` steps between barriers, mean over the rounds.
 
+    Times are (iterations, workers).
+
     >>> slowest_sum(np.array([[1.0, 3.0], [3.0, 1.0]]), period=2)  # each takes 4 for both
     2.0
     """

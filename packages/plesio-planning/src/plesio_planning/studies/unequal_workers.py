@@ -88,7 +88,11 @@ class DriftingRun:
         jitter: float,
         rng: np.random.Generator,
     ) -> "DriftingRun":
-        """Draw a run that begins with ``num_workers``."""
+        """Draw a run that begins with ``num_workers``.
+
+        The quantile makes a speed of a standard normal number. After ``drift_steps`` speeds have forgotten what they
+        were. The standard deviation of the logarithm of a step's jitter is ``jitter``.
+        """
         speeds = _wandering_speeds(
             quantile, num_workers=num_workers + 1, num_steps=num_steps, drift_steps=drift_steps, rng=rng
         )
@@ -100,7 +104,11 @@ class DriftingRun:
         return cls(speeds=speeds, jitter=noise, present=present, leaves=leaves, joins=joins)
 
     def balanced(self, *, total: int, sample_s: float, cap: int, every: int, largest_move: int) -> tuple[Balanced, ...]:
-        """Share the work equally; by the first speeds; by those measured, a little at a time; and at will."""
+        """Share the work equally; by the first speeds; by those measured, a little at a time; and at will.
+
+        A worker holds at most ``cap`` of the ``total`` samples of a step, or more where the others could not hold all
+        without one of them. A little at a time is a change of up to ``largest_move`` samples, after ``every`` steps.
+        """
         most_samples = max(cap, -(-total // (len(self.speeds) - 2)))
         shared = partial(self._shared, total=total, sample_s=sample_s, cap=most_samples)
         return (

@@ -33,6 +33,8 @@ class UpdateOrder:
 def order_updates(schedule: Schedule, *, exchange_s: float) -> UpdateOrder:
     """Order the updates of an asynchronous schedule; those that count at the same time in the order of workers.
 
+    An update counts ``exchange_s`` after its step's finish, as the schedule was simulated with.
+
     >>> from plesio_planning.sim.recurrences import simulate_bound
     >>> order = order_updates(simulate_bound([[1.0, 1.0, 1.0], [1.5, 1.5, 1.5]], bound=9), exchange_s=0.0)
     >>> order.workers.tolist(), order.staleness.tolist()
