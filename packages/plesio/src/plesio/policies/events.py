@@ -125,7 +125,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         normalises: True if the optimizer divides by the gradients' size, as Adam does.
         shares_moments: True if local steps can keep the moments of the mean gradient (`LocalSGD.moments`); left out of
             logs if they cannot.
-        num_refused: Steps whose gradient or loss was not finite.
+        num_refused: Steps whose gradient or loss was not finite; an overflow of a scaled loss is none of them.
         num_clipped: Steps whose gradient was extraordinary, and scaled down.
         gradients: The gradient's squared norm, and then its sketch, for each sampled step in order.
         exchanges: For each exchange that ran behind or between the steps: the clock of the step after which the worker

@@ -89,10 +89,17 @@ def make_timeline() -> WorkerTimeline:
     return WorkerTimeline(Meter(), TraceWriter(None, header={}, on_failure=print, clock=clock), clock=clock)
 
 
-def monitor_of(guard: GuardConfig | None, timeline: WorkerTimeline | None = None) -> StepMonitor:
+def monitor_of(
+    guard: GuardConfig | None, timeline: WorkerTimeline | None = None, *, scales_loss: bool = False
+) -> StepMonitor:
     timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, warn=pytest.fail)
     return StepMonitor(
-        WorkerTraits(0), config=ReviewConfig(), guard=guard, timeline=timeline, rounds=rounds, total_samples=None
+        WorkerTraits(0, scales_loss=scales_loss),
+        config=ReviewConfig(),
+        guard=guard,
+        timeline=timeline,
+        rounds=rounds,
+        total_samples=None,
     )
 
 
@@ -242,6 +249,15 @@ def test_a_step_whose_gradient_is_not_finite_is_reported_once_whatever_its_loss(
     assert (review.num_refused, review.loss) == (1, 1.0)
     step(monitor, 4, [ok])
     assert monitor.take(4, learning_rate=0.1).num_refused == 0
+
+
+@pytest.mark.parametrize(("loss", "num_refused"), [(1.0, 0), (None, 0), (math.nan, 1)])
+def test_an_overflow_of_a_scaled_loss_is_no_refused_step_unless_the_loss_is_not_finite(
+    loss: float | None, num_refused: int
+):
+    monitor = monitor_of(GuardConfig(), scales_loss=True)
+    assert not step(monitor, 1, [[torch.tensor([1.0, math.inf])]], loss=loss)
+    assert monitor.take(1, learning_rate=0.1).num_refused == num_refused
 
 
 def test_a_review_without_a_finite_loss_says_that_it_is_infinite_and_one_without_a_loss_that_it_is_unknown():

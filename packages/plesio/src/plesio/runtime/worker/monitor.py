@@ -110,7 +110,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         norms: The detector of each piece of a gradient, by its place and its size.
         suspect: Whether the latest loss was extraordinary.
         factor: The least that a piece of this step's gradient was multiplied by.
-        is_finite: Whether what is known of this step's gradient and loss is finite.
+        is_finite: Whether what is known of this step's gradient and loss is finite, or an overflow of a scaled loss.
         sparse_bytes: Bytes of each step with sparse gradients; `Reviewed.sparse_bytes` is their mean.
         num_trained: Samples of all workers, by the latest news.
     """
@@ -147,6 +147,7 @@ class WorkerTraits:
         rack: Number of the rack that it is in.
         can_push: Whether the store's servers could step for it.
         low_rank_share: `Reviewed.low_rank_share` of its model.
+        scales_loss: True if its loss is scaled: a gradient that is not finite is an overflow then.
     """
 
     worker: int
@@ -154,6 +155,7 @@ class WorkerTraits:
     rack: int = 0
     can_push: bool = False
     low_rank_share: float = 1.0
+    scales_loss: bool = False
 
 
 class StepMonitor:
@@ -224,7 +226,7 @@ class StepMonitor:
             for part in sparse:
                 self._sketch.add_rows(part)
         if not math.isfinite(norm_sq):
-            seen.is_finite = False
+            seen.is_finite = seen.is_finite and self._traits.scales_loss
             return False
         if self._guard is not None:
             place = seen.num_pieces, sum(part.numel() for part in parts)

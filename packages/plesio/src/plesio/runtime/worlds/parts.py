@@ -228,9 +228,15 @@ class Parts:
         """Make the monitor that measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
-        share = FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression)
+        traits = WorkerTraits(
+            self.place.rank,
+            rack=group.rack,
+            can_push=can_push,
+            low_rank_share=FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression),
+            scales_loss=self.replica.scaling is not None,
+        )
         return StepMonitor(
-            WorkerTraits(self.place.rank, rack=group.rack, can_push=can_push, low_rank_share=share),
+            traits,
             config=self.policy.review,
             guard=self.policy.guard,
             timeline=self.timeline,

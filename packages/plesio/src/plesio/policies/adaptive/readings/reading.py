@@ -44,7 +44,7 @@ class Reading:
         normalises: True if the optimizer divides by the gradients' size, as Adam does.
         shares_moments: True if the optimizer's moments can be kept, in local steps, at their values for the mean
             gradient.
-        num_refused: Steps, of all workers, whose gradient was not finite.
+        num_refused: `Reviewed.num_refused` of all workers.
         num_clipped: Steps whose gradient was extraordinary and scaled down, of the worker that had most of them.
         gradient: Statistics of the gradients; None if no step was sampled.
         speed: Distance of the parameters, averaged over the workers, from those at the last review, over the sum of the

@@ -10,8 +10,8 @@ its level; both must be exceeded. A *severity* above 1 is an alarm:
                 the distance of the shared parameters from those of the last review, over the sum of the learning rates
     norm        the same with ``norm_jump`` and two thirds of the factor, for the gradient's norm, if another figure is
                 half-way to an alarm: the norm of a few sampled batches is often extraordinary and does no harm alone
-    refused     share of steps without a finite gradient / refused_share, in two reviews in succession (mixed precision
-                refuses a single one when it lowers its scale; refused gradients do no harm meanwhile)
+    refused     share of steps without a finite gradient / refused_share, in two reviews in succession (refused
+                gradients do no harm meanwhile); an overflow of a scaled loss does not count
     infinite    a loss that is infinite: at once
     clipped     share of a worker's steps whose gradient was extraordinary and scaled down / clipped_share
 
