@@ -285,10 +285,11 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ("estimate --model llama-70b --cluster 8xh10 --tokens 1T", 'unknown accelerator "h10"'),
         ("estimate --model llama-70b --cluster 12xh100 --tokens 1T", "do not fill hosts of 8; write 8 or 16"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 1TB", 'as in "2T"'),
+        (f"estimate --model {__file__} --cluster 8xh100 --tokens 1T", "is no config.json of a model; write the path"),
         ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "there is no model file none/config.json"),
         (f"{EIGHT} --search", "llama-2-70b fits into the memory of 8xh100"),
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
-        ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a machine of 0 devices"),
+        ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a cluster needs at least one device"),
         (f"{SIXTY_FOUR} --search --micro-batch 7", "no multiple of --dp 1 x --micro-batch 7; write 511 or 518"),
         (
             f"{SIXTY_FOUR} --search --devices 64",

@@ -139,9 +139,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.num_devices < 1 or self.devices_per_host < 1:
-            raise ConfigError(
-                f"a machine of {self.num_devices} devices, {self.devices_per_host} a host; write 1 or more of both"
-            )
+            raise ConfigError("a cluster needs at least one device, and each of its hosts one; write 1 or more")
         if self.num_devices % self.devices_per_host:
             whole = max(self.num_devices // self.devices_per_host, 1) * self.devices_per_host
             raise ConfigError(

@@ -64,6 +64,10 @@ def find_model(name: str | None = None, **sizes: Any) -> Model:
         model = MODELS[key]
     elif name.endswith(".json"):
         model = read_hugging_face(Path(name), sequence_length=sizes.get("sequence_length"))
+    elif Path(name).exists():
+        raise ConfigError(
+            f'"{name}" is no config.json of a model; write the path of one, which ends in .json, or a model\'s name'
+        )
     else:
         raise ConfigError(
             f'unknown model "{name}"; {nearest(key, [*MODELS, *_SYNONYMS])} (or the path of a config.json)'
