@@ -102,7 +102,8 @@ def invoke(args: Sequence[str]) -> int:
 def _usage(error: Exception) -> str:
     """Say what is wrong with the arguments, and which command shows how to write them."""
     context = getattr(error, "ctx", None)
-    said = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    # typer converts values by pydantic, whose messages of its own begin with the kind of exception
+    said = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
     return (
         said
         if context is None or said.endswith("?")
