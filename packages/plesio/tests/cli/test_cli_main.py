@@ -12,6 +12,7 @@ from plesio.policies.grid import GRID_OPTIONS, GridSetting
 from plesio.tasks import TASK_NAMES
 
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+ROOT = Path(__file__).parents[4]
 GROUPS = sorted(group.typer_instance.info.name for group in app.registered_groups if group.typer_instance)
 
 
@@ -134,6 +135,38 @@ def test_a_mistake_is_one_line_and_status_2(
     assert err.startswith("plesio: error: ")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweep RECIPE --out OUT --cluster 4x1gbe --target 97",
+        "compare RECIPE --out OUT",
+        "compare RECIPE --out OUT --world virtual",
+        "simulate digits --out OUT --target 97",
+        "advise digits --out OUT --cluster 4x1gbe --target 97",
+    ],
+)
+def test_a_target_in_percent_is_refused_before_training(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    recipe, out = tmp_path / "recipe.toml", tmp_path / "out"
+    text = (ROOT / "recipes" / "demo.toml").read_text()
+    recipe.write_text(text if "--target" in line else text.replace("[run]", "[run]\ntarget = 97"))
+    assert invoke(line.replace("RECIPE", str(recipe)).replace("OUT", str(out)).split()) == 2
+    printed, complaint = capsys.readouterr()
+    assert printed == ""
+    assert complaint.endswith("target is 97, and accuracy is a share between 0 and 1; did you mean 0.97?\n")
+    assert complaint.count("\n") == 1
+    assert not out.exists() or not any(out.iterdir())
+
+
+@pytest.mark.parametrize("command", ["characterise RECIPE", "compare RECIPE", "sweep RECIPE", "validate"])
+def test_an_unknown_world_is_named_without_the_kind_of_exception(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    recipe = ROOT / "recipes" / "demo.toml"
+    line = f"{command} --out {tmp_path / 'out'} --world moon".replace("RECIPE", str(recipe))
+    assert invoke(line.split()) == 2
+    assert capsys.readouterr().err.startswith("plesio: error: Invalid value for '--world': 'moon' is not one of ")
 
 
 def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]):

@@ -93,11 +93,18 @@ def test_what_is_wrong_is_said_in_one_line(changes: dict[str, Any], message: str
         ({"metric_goal": "up"}, 'metric_goal is "up"; known: max, min'),
         ({"loss": None}, "loss is None; write a function"),
         ({"name": ""}, "a text that is not empty"),
+        ({"metric_name": "accuracy", "target": 97}, r"target is 97, and accuracy is a share .*; did you mean 0\.97\?"),
+        ({"metric_name": "accuracy", "target": -0.1}, r"target is -0\.1, and accuracy is a share .*; write a share"),
     ],
 )
 def test_a_bad_field_is_refused_when_the_task_is_made(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         line(**changes)
+
+
+def test_a_target_of_another_metric_than_a_share_may_be_any_number() -> None:
+    assert line(target=97.0).target == 97.0
+    assert line(metric_name="accuracy", target=1.0).target == 1.0
 
 
 def test_checking_leaves_the_random_state() -> None:

@@ -128,10 +128,14 @@ def _compare(
     from plesio.cost import calibration as calibrations
 
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
+    # whatever is wrong is said before anything is removed
+    from plesio.bench.trainer import recipe_task
+
+    recipe_task(loaded)
     if world is WorldChoice.VIRTUAL:
         from plesio.bench.virtual_pool import VirtualPool
 
-        VirtualPool(loaded, calibration=measured)  # whatever is wrong is said before anything is removed
+        VirtualPool(loaded, calibration=measured)
     if world is WorldChoice.TESTBED:
         prepare_for_hosts()
         from plesio.bench.testbed_pool import check_for_testbed

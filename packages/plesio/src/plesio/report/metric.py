@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from plesio.core.share_metric import is_share
 from plesio.report.statistics import Spread
 
 __all__ = ["Metric"]
@@ -22,7 +23,7 @@ class Metric:
     @property
     def is_percent(self) -> bool:
         """True if values are shares of 1 that people read in percent."""
-        return self.name == "accuracy"
+        return is_share(self.name)
 
     @property
     def scale(self) -> float:

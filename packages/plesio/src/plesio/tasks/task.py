@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import TaskError
+from plesio.core.share_metric import target_problem
 from plesio.core.within import AT_LEAST_1
 from plesio.tasks.chain import Chain
 
@@ -54,7 +55,8 @@ class Task:
         chain: How the network is a chain of layers, which a grid needs; None where it is none.
 
     Raises:
-        TaskError: A size below one, an unknown goal, an empty name, or a field that should be callable and is not.
+        TaskError: A size below one, an unknown goal, an empty name, a field that should be callable and is not, or a
+            target of an accuracy that is not between 0 and 1.
     """
 
     name: str
@@ -75,6 +77,8 @@ class Task:
         if not self.name or not isinstance(self.name, str):
             raise TaskError(f"a task's name is a text that is not empty; this one is {self.name!r}")
         check_fields(self, f'task "{self.name}": ', error=TaskError)
+        if problem := target_problem(self.metric_name, self.target):
+            raise TaskError(f'task "{self.name}": {problem}')
         # dataclasses.replace() comes here again with the guards already on; a second one would be harmless but slow.
         if not isinstance(self.build, _SeededBuild):
             object.__setattr__(self, "build", _SeededBuild(self.build))
