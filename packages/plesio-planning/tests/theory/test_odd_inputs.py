@@ -59,6 +59,13 @@ def test_odd_values_are_refused_by_name_or_bounded(theorem: Theorem):
     [
         (["local-sgd", "--period", "0"], "--period is 0; write 1 or more"),
         (["synchronous-sgd", "--learning-rate", "1"], "write a --learning-rate below 1"),
+        (["synchronous-sgd", "--smoothness", "0"], "--smoothness is 0; write more than 0"),
+        (["synchronous-sgd", "--gradient-variance", "-1"], "--gradient-variance is -1; write 0 or more"),
+        (["grid", "--mixing", "rign"], 'did you mean "ring"'),
+        (["grid", "--groups", "0"], "--groups is 0; write 1 to 256"),
+        (["grid", "--stages", "0"], "--stages is 0; write 1 or more"),
+        (["grid", "--every", "0"], "--every is 0; write 1 or more"),
+        (["grid", "--delay", "-1"], "--delay is -1; write 0 or more"),
         (["asynchronous-rate", "--step-times", ""], "--step-times has 0 values; write 1 or more"),
         (["constant-staleness", "--staleness", "1000000000"], "--staleness is 1,000,000,000; write at most 500"),
         (["speedup", "--compute", "inf"], "inf"),
