@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -14,6 +14,11 @@ from plesio_planning.estimate import (
     find_model,
     parse_machine,
 )
+from plesio_planning.estimate.layout import SoftwareName
+
+
+def test_every_software_that_an_option_takes_has_settings():
+    assert list(SOFTWARE) == list(get_args(SoftwareName))
 
 
 def test_a_machine_is_read_as_it_is_named():
