@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from plesio.testing import LocalJob, forked_server
 from support.browser import CHROMIUM
 from support.browser import browser as browser
 
@@ -170,7 +171,10 @@ def _processes() -> Iterator[tuple[int, str]]:
         try:
             process = psutil.Process(number)
             command = process.cmdline()
-            if process.status() == psutil.STATUS_ZOMBIE or _serves_multiprocessing(command) or _serves_browser(command):
+            helps = _serves_browser(command) or (
+                _serves_multiprocessing(command) and process.name() != forked_server.NAME
+            )
+            if process.status() == psutil.STATUS_ZOMBIE or helps:
                 continue
             yield process.pid, " ".join(command)
         except psutil.NoSuchProcess:
@@ -222,6 +226,12 @@ def _descriptors() -> Iterator[tuple[str, str]]:
 def _libuv() -> None:
     """Its first loop (in torch's store) opens a pipe that lives as long as the process, so no test is to blame."""
     TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_are_forked() -> None:
+    """Half of a process test's time would be the imports of its job's servers."""
+    LocalJob.forks_servers = True
 
 
 @pytest.fixture(scope="module", autouse=True)

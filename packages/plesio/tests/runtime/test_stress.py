@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from plesio.core.results import read_results
 from plesio.runtime.coordinator.sampling import Sampling
+from plesio.testing import LocalJob
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 NUM_CONNECTIONS, NUM_MESSAGES = 350, 40
@@ -64,10 +66,16 @@ def test_a_schedule_that_fails_is_written_and_replays(
 @pytest.mark.slow
 def test_a_server_that_is_killed_in_a_campaign_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from process_faults import Case, try_case
+    monkeypatch.setattr(LocalJob, "forks_servers", False)  # as in a campaign
+    from process_faults import Case, run_with
+    from process_truth import problem
 
-    case = Case(kind="kill server", policy="local_sgd:4", num_workers=2, victim=0, at_s=0.1)
-    assert try_case(case, tmp_path / "server", links=None).outcome == "survived"
+    with ExitStack() as stack:
+        case = Case(kind="kill server", policy="local_sgd:4", num_workers=2, victim=0, at_s=0.1)
+        run = run_with(case, tmp_path, stack, links=None)
+    assert problem(run) is None
+    [result] = read_results(run.trace / "results.json")
+    assert [line for line in result.fallbacks if line.startswith("the job's server was lost at step ")]
 
 
 def test_a_worker_that_is_killed_at_its_end_costs_no_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A job of real worker processes on this machine, for tests: real sockets, real signals, hard time limits.
 
 Importing torch takes seconds, so one process imports it and the workers are forked off that (a *fork server*): a fresh
-process each, in milliseconds, with nothing of the test runner's state in it. The job's servers are forked off in turn.
+process each, in milliseconds, with nothing of the test runner's state in it.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from plesio.runtime import job_servers
 from plesio.runtime.launcher import listen, serve_store, worker_environment
@@ -59,6 +59,12 @@ class LocalJob:
         site: Site of the processes.
     """
 
+    forks_servers: ClassVar[bool] = False
+    """True if the job's servers are forked off the workers that start them, which saves their imports.
+
+    A forked server has the command line of its starter, so by default servers are started as in any other job.
+    """
+
     def __init__(self, num_workers: int, *, site: Site = THIS_HOST) -> None:
         self._num_workers = num_workers
         self._site = site
@@ -85,7 +91,9 @@ class LocalJob:
         )
         ours, theirs = self._context.Pipe(duplex=False)
         entry = self._site.entry(rank)
-        process = self._context.Process(target=_work, args=(entry, program, function, arguments, environment, theirs))
+        process = self._context.Process(
+            target=_work, args=(entry, program, function, arguments, environment, theirs, self.forks_servers)
+        )
         process.start()
         theirs.close()
         self._running[rank] = (process, ours)
@@ -153,6 +161,7 @@ def _work(
     arguments: Mapping[str, Any],
     environment: Mapping[str, str],
     pipe: Connection,
+    forks_servers: bool,
 ) -> None:
     gc.freeze()  # collections would go through, and so copy, all that the fork server has imported
     if entry is not None:
@@ -161,7 +170,8 @@ def _work(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
-    job_servers.start_server = ForkedServer  # type: ignore[assignment, attr-defined]
+    if forks_servers:
+        job_servers.start_server = ForkedServer  # type: ignore[assignment, attr-defined]
     try:
         spec = importlib.util.spec_from_file_location(program.stem, program)
         assert spec is not None
