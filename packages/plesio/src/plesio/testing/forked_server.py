@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import asdict
 from typing import NoReturn
 
@@ -84,5 +85,7 @@ def _serve(stdin: int, stdout: int) -> NoReturn:
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
