@@ -123,7 +123,10 @@ class WorkerLostError(PlesioError):
     def expelled(cls, rank: int, *, over: bool = False) -> "WorkerLostError":
         """Make the error on the lost worker itself, when it wakes up and is told; ``over``: the run has ended since."""
         silent = "was silent for longer than its lease and was counted lost"
-        text = f"this worker (rank {rank}) {silent}; it comes back as a new process: plesio run --join"
+        text = (
+            f"this worker (rank {rank}) {silent}; it comes back as a new process, by the command that the first line "
+            "of plesio run gives (--join)"
+        )
         if over:
             text = f"the run ended without this worker (rank {rank}), which {silent}"
         return cls(text, ranks=(rank,))

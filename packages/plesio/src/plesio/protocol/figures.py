@@ -13,7 +13,9 @@ __all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Wi
 
 Status = Literal["finished", "interrupted", "failed"]
 Alike = Literal["rates", "order", "subset", "stream"]
-"""Learning rates after so many evaluations; of a loop over the data, digests of its order, subset or first batch."""
+"""Learning rates after so many evaluations; of a loop over the data, digests of its order, subset or first batches."""
+MOST_LOOKS = 64
+"""Limit of the looks at a stream, which come after its first 1, 2, 4 ... batches; each loop numbers them from here."""
 Within = Literal["forward", "step", "evaluation", "end"]
 
 

@@ -197,16 +197,56 @@ def iterable(script: Script) -> Facts:
     return trained_on(script, DataLoader(Stream(), batch_size=BATCH_SIZE))
 
 
+@habit("an `IterableDataset` of texts, whose last batch is short", part=PART, check=lambda facts, script: _texts(facts))
+def texts(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    given = 0
+    for words in session.shard(DataLoader(Words(), batch_size=BATCH_SIZE)):
+        model(torch.ones(len(words), 3)).sum().backward()
+        session.step()
+        given += len(words)
+    session.close()
+    return {"given": given, "samples": session.report().samples}
+
+
+def _texts(facts: Sequence[Facts]) -> None:
+    assert sum(one["given"] for one in facts) == facts[0]["samples"] == NUM_TEXTS
+
+
+NUM_TEXTS = 3 * BATCH_SIZE + 1
+
+
+class Words(IterableDataset[str]):
+    def __iter__(self) -> Iterator[str]:
+        return iter([f"word {number}" for number in range(NUM_TEXTS)])
+
+
+@habit("an `IterableDataset` that gives nothing", part=PART, kind="warned", alone="warned")
+def nothing(script: Script) -> Facts:
+    return trained_on(script, DataLoader(Empty(), batch_size=BATCH_SIZE))
+
+
+class Empty(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
 class SelfShuffled(IterableDataset[Any]):
     def __init__(self, seed: int) -> None:
         self._order = random.Random(seed)
 
     def __iter__(self) -> Iterator[Any]:
         data = Numbered()
-        return (data[index] for index in self._order.sample(range(NUM_SAMPLES), NUM_SAMPLES))
+        late = self._order.sample(range(BATCH_SIZE, NUM_SAMPLES), NUM_SAMPLES - BATCH_SIZE)
+        return (data[index] for index in [*range(BATCH_SIZE), *late])
 
 
-@habit("an `IterableDataset` that shuffles by itself, otherwise on each worker", part=PART, kind="warned")
+@habit(
+    "an `IterableDataset` that shuffles otherwise on each worker, but for its first batch",
+    part=PART,
+    kind="warned",
+)
 def self_shuffled(script: Script) -> Facts:
     return trained_on(script, DataLoader(SelfShuffled(script.rank), batch_size=BATCH_SIZE))
 

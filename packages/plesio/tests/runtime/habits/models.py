@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from runtime.habits.plain import Made, as_plain_torch, of_sgd
-from runtime.habits.table import BATCH_SIZE, Facts, Numbered, Script, habit, net, numbers, sgd_net
+from runtime.habits.table import BATCH_SIZE, Facts, Kind, Numbered, Script, habit, net, numbers, sgd_net
 
 PART = "Models"
 
@@ -67,7 +67,15 @@ def batch_norm(script: Script) -> Facts:
     return trained(script, model, optimizers[0])
 
 
-@habit("copies in mid-run: `copy.deepcopy(model)`, `torch.save(model, ...)`, `AveragedModel(model)`", part=PART)
+IN_MIDRUN: dict[str, Kind] = {"bsp": "honoured", "local_sgd:4": "warned", "asp": "warned", "adaptive": "honoured"}
+"""States that are kept in mid-run: one worker's where replicas differ between steps."""
+
+
+@habit(
+    "copies in mid-run: `copy.deepcopy(model)`, `torch.save(model, ...)`, `AveragedModel(model)`",
+    part=PART,
+    kind=IN_MIDRUN,
+)
 def copies(script: Script) -> Facts:
     model, optimizers = normed(script.rank)
     session = script.join(model, optimizers[0])
@@ -89,7 +97,7 @@ def copies(script: Script) -> Facts:
 @habit(
     "`model.state_dict()` after every step",
     part=PART,
-    kind={"bsp": "honoured", "local_sgd:4": "warned", "asp": "warned", "adaptive": "honoured"},
+    kind=IN_MIDRUN,
 )
 def state_in_midrun(script: Script) -> Facts:
     model, optimizer = sgd_net(script)

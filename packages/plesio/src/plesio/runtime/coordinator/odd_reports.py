@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from plesio.core.units import counted
 from plesio.policies.events import RefuseReason
-from plesio.protocol.figures import Alike, Report
+from plesio.protocol.figures import MOST_LOOKS, Alike, Report
 
 __all__ = ["OddReports", "refusals"]
 
@@ -119,10 +119,12 @@ def _other_subset(number: int, one: tuple[int, list[float]], other: tuple[int, l
 
 
 def _other_stream(number: int, one: tuple[int, list[float]], other: tuple[int, list[float]]) -> str:
+    loop, look = divmod(number, MOST_LOOKS)
     return (
-        f"in loop {number + 1} the iterable data set gives worker {one[0]} another first batch than worker {other[0]}, "
-        "so some samples are trained on twice and others never: shuffle it alike on all workers, by a seed or by "
-        "torch's, NumPy's or Python's own random numbers, which session.shard seeds"
+        f"in loop {loop + 1} the first {counted(2**look, 'batch')} of the iterable data set are others on "
+        f"worker {one[0]} than on worker {other[0]}, so some samples may be trained on twice and others never: shuffle "
+        "it alike on all workers, by a seed or by torch's, NumPy's or Python's own random numbers, which session.shard "
+        "seeds"
     )
 
 

@@ -4,15 +4,17 @@ A process on its own that keeps no checkpoint has no other to share with: its lo
 batches are counted.
 """
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import repeat
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
+from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.order import Order, subset_digest
@@ -306,7 +308,7 @@ class Loops:
             rounds=self._rounds,
             past=self._past.stream(plan),
             warn=self._warn,
-            on_first=lambda digest: self._meter.has_alike("stream", plan, [digest]),
+            on_digest=lambda look, digest: self._meter.has_alike("stream", plan * MOST_LOOKS + look, [digest]),
         )
         batches = stream.batches()
         self._schedules.clock.begin(None)
@@ -319,7 +321,7 @@ class Loops:
                     return
                 self._schedules.clock.given()
                 self._gave = True
-                self._samples += _num_samples(batch) or loader.batch_size or 1
+                self._samples += _size(batch, loader)
                 yield batch
         finally:
             batches.close()
@@ -340,7 +342,7 @@ class Loops:
             except StopIteration:
                 self._schedules.end(0, whole=True, exact=True)
                 return
-            samples = next(sizes) or _num_samples(batch) or loader.batch_size or 1
+            samples = next(sizes) or _size(batch, loader)
             self._samples += samples
             self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
@@ -373,9 +375,25 @@ def _sizes(loader: DataLoader[Any]) -> Iterator[int]:
     yield from repeat(0)
 
 
+def _size(batch: Any, loader: DataLoader[Any]) -> int:
+    """Return the number of samples in a batch that the loader gave: of its tensors, or else of its texts."""
+    return _num_samples(batch) or _num_texts(batch) or loader.batch_size or 1
+
+
 def _num_samples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch; 0 where there is none."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((size for part in parts if (size := _num_samples(part))), 0)
+    """Return the length of the first tensor or array in a batch; 0 where there is none."""
+    if isinstance(batch, torch.Tensor | np.ndarray):
+        return len(batch) if batch.ndim else 1
+    return next((size for part in _parts(batch) if (size := _num_samples(part))), 0)
+
+
+def _num_texts(batch: Any) -> int:
+    """Return the length of the first list of texts in a batch; 0 where there is none."""
+    parts = _parts(batch)
+    if not isinstance(batch, dict) and parts and all(isinstance(part, str | bytes) for part in parts):
+        return len(parts)
+    return next((size for part in parts if (size := _num_texts(part))), 0)
+
+
+def _parts(batch: Any) -> Sequence[Any]:
+    return list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()

@@ -8,19 +8,22 @@ __all__ = ["OwnHook"]
 
 
 class OwnHook:
-    """Calls ``action``; a copy or a pickle of the model has a hook that does nothing in its place.
+    """Calls ``action`` as a hook, and ``on_copy`` when the model is copied or pickled.
 
-    Without that, ``copy.deepcopy(model)`` and ``torch.save(model, ...)`` would try to take the session along, and what
-    was saved could not be loaded without Plesio.
+    The copy has a hook that does nothing in its place. Otherwise ``copy.deepcopy(model)`` and
+    ``torch.save(model, ...)`` would try to take the session along, and Plesio would be needed to load the model.
     """
 
-    def __init__(self, action: Callable[..., Any]) -> None:
+    def __init__(self, action: Callable[..., Any], *, on_copy: Callable[[], None] | None = None) -> None:
         self._action = action
+        self._on_copy = on_copy
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Do what the hook is for."""
         return self._action(*arguments, **named)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if self._on_copy is not None:
+            self._on_copy()
         # a method that takes whatever a hook is given, does nothing, and is there where Plesio is not
         return getattr, (contextlib.nullcontext(), "__exit__")

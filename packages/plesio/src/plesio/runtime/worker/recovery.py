@@ -243,6 +243,11 @@ class Recovery:
         if since_s < now_s:
             self._timeline.wait(since_s, now_s, clock=self._steps.finished)
 
+    @property
+    def meets(self) -> bool:
+        """True if the workers meet in every step or every few; False if updates go through the store now."""
+        return self._exchange.meets
+
     def own_steps(self) -> int:
         """Count the steps in which this worker's replica is ahead of what all have merged."""
         settled, counted = self._held()

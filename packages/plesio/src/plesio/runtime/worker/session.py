@@ -105,7 +105,9 @@ class Session:
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(self._so_far)
-        self._on_state = replica.model.register_state_dict_pre_hook(OwnHook(self._state_asked))  # type: ignore[no-untyped-call]
+        self._on_state = replica.model.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+            OwnHook(self._state_asked, on_copy=self._state_asked)
+        )
         replica.changes.begin()  # writes up to here were the session's
 
     def _so_far(self) -> dict[str, Any]:
@@ -114,11 +116,12 @@ class Session:
 
     def _state_asked(self, *_: object) -> None:
         """Warn a script that takes one replica's state for that of the run."""
-        if self._replica.changes.writing or self._world.num_workers == 1:
+        if self._replica.changes.writing or self._world.num_workers == 1 or self.clock == self._began:
             return
         own = 0 if self._recovery is None else self._recovery.own_steps()
-        if own or self.policy.exchange == "store":
-            self._timeline.meter.warn(one_replica(own, policy=self.policy.spec))
+        meets = self.policy.bound == 0 if self._recovery is None else self._recovery.meets
+        if own or not meets:
+            self._timeline.meter.warn(one_replica(self.policy.spec, averages=own > 0))
 
     @property
     def num_workers(self) -> int:
@@ -359,7 +362,7 @@ class Session:
             under ``local_sgd`` is the same on all after an averaging.
         """
         self._ensure_open()
-        if self.policy.exchange != "store":
+        if self._recovery is not None and self._recovery.meets:  # else it is the servers' state
             self._state_asked()
         with self._times.stopped(), self._replica.changes.put_back():
             return state_of_run(

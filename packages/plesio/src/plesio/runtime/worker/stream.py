@@ -55,19 +55,27 @@ def check_stream(loader: DataLoader[Any], *, samples: int | None, rounds: RoundR
         )
 
 
-def batch_digest(batch: Any) -> float:
-    """Return a number that a batch of other values has otherwise; of tensors and arrays only, wherever they are in it.
+def batch_digest(batch: Any, before: int = 0) -> int:
+    """Return a number that a batch of other values, or after other batches, has otherwise.
+
+    Tensors, arrays, numbers and texts count, wherever they are in it.
+
+    Args:
+        batch: What a loader gave.
+        before: The digest of the batches before it.
 
     >>> batch_digest([torch.tensor([1.0, 2.0])]) == batch_digest([torch.tensor([1.0, 3.0])])
     False
     """
-    digest = 0
+    digest = before
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
-            digest = zlib.crc32(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, digest)
-        elif isinstance(leaf, np.ndarray | int | float | str):
+            leaf = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            digest = zlib.crc32(np.ascontiguousarray(leaf).data, digest)
+        elif isinstance(leaf, int | float | str | bytes):
             digest = zlib.crc32(repr(leaf).encode(), digest)
-    return float(digest)
+    return digest
 
 
 class Stream:
@@ -80,7 +88,7 @@ class Stream:
         rounds: This rank's, with the workers that share the stream.
         past: The result of `position` where the run that is resumed or joined was in this loop.
         warn: Takes a line on samples that are left out, or read again.
-        on_first: Takes a digest of the loop's first batch, which is to be equal on all workers.
+        on_digest: Takes k and a digest of the loop's first 2^k batches, which are to be equal on all workers.
     """
 
     def __init__(
@@ -92,10 +100,12 @@ class Stream:
         rounds: RoundRecords,
         past: dict[str, Any] | None,
         warn: Callable[[str], None],
-        on_first: Callable[[float], None],
+        on_digest: Callable[[int, float], None],
     ) -> None:
         self._loader = loader
-        self._on_first = on_first
+        self._on_digest = on_digest
+        self._digest = 0
+        self._num_digested = 0
         self._rounds = rounds
         self._past = past
         self._warn = warn
@@ -110,16 +120,26 @@ class Stream:
             for place in range(num_workers):
                 batch = self._next(iterator)
                 if batch is _END:
+                    if not (place or self._read):
+                        self._warn("a loop over an iterable data set had no batch, and trained nothing")
                     if place:
                         self._warn(
                             f"the last {place} of a stream's batches were left out: fewer than {num_workers} workers"
                         )
                     return
-                if self._read == 0 and place == 0 and num_workers > 1:
-                    self._on_first(batch_digest(batch))
+                self._look_at(batch)
                 own = batch if place == self._rounds.rank else own
             self._read += num_workers
             yield own
+
+    def _look_at(self, batch: Any) -> None:
+        """Report what the batches so far were like, after the first one, two, four and so on."""
+        if self._rounds.num_workers == 1:
+            return
+        self._digest = batch_digest(batch, self._digest)
+        self._num_digested += 1
+        if self._num_digested & (self._num_digested - 1) == 0:
+            self._on_digest(self._num_digested.bit_length() - 1, float(self._digest))
 
     def trained(self) -> int:
         """Count a step on all that was given, and return the number of workers that share the stream."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, DataError
-from plesio.core.units import counted
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["load_state", "one_replica", "state_of_run"]
@@ -80,11 +79,11 @@ def _classes(replica: Replica) -> str:
     return ", ".join(type(optimizer).__qualname__ for optimizer in replica.stepper.optimizers)
 
 
-def one_replica(own: int, *, policy: str) -> str:
-    """Write the line on a state that is one worker's, ``own`` steps after the last averaging; 0 where none is made."""
-    when = f"{counted(own, 'step')} after the last averaging" if own else f"in mid-run under {policy}"
+def one_replica(policy: str, *, averages: bool) -> str:
+    """Write the line on a state that is one worker's, where ``policy`` averages replicas now and then, or never."""
+    when = "between two averagings" if averages else "in mid-run"
     return (
-        f"a state_dict() of the model was taken {when}: it is one worker's, and the others' differ; take it in what "
-        "session.evaluate calls, which has the shared parameters, when the session is closed, or have "
-        "join(..., checkpoint=FOLDER) save"
+        f"the model was copied, or its state_dict() taken, {when} under {policy}: that is one worker's, and the "
+        "others' differ; do so in what session.evaluate calls, which has the shared parameters, or when the session "
+        "is closed, or have join(..., checkpoint=FOLDER) save"
     )

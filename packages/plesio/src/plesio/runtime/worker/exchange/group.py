@@ -239,9 +239,9 @@ class TorchGroup:
         """Return a future that ends as this one of the group does, and with `CutOffError` if Gloo has forgotten it."""
         if not self._forgets:
             return future
-        self._enter()
         assured: torch.futures.Future[Any] = torch.futures.Future()
-        with self._settling:
+        with self._settling:  # so that an abort either refuses it or ends it
+            self._enter()
             self._assured.append(assured)
         future.add_done_callback(lambda done: self._settle(assured, done))
         return assured
@@ -269,7 +269,8 @@ class TorchGroup:
 
     def abort(self) -> None:
         """Have collectives that begin from now on raise `CutOffError`, and end the waits that nothing else would."""
-        self._aborted_s = min(self._aborted_s, time.monotonic())
+        with self._settling:
+            self._aborted_s = min(self._aborted_s, time.monotonic())
         if torch.cuda.is_available():
             self.process_group._get_backend(torch.device("cuda")).abort()
         if self._assured:
