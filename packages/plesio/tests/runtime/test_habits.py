@@ -12,11 +12,16 @@ import pytest
 
 from plesio.testing import LocalJob
 from runtime.habits.table import HABITS, Habit, Outcome, Script, run_all
+from support.adaptive_specs import STAYS
 
 for part in ("data", "models", "loops", "optimizers"):
     importlib.import_module(f"runtime.habits.{part}")
 
 POLICIES = ("bsp", "local_sgd:4", "asp", "adaptive")
+RELAXES = (
+    "adaptive,system.gain=0.001,system.price=0.001,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off"
+)
+"""It leaves BSP where that saves anything."""
 FIRST_QUICK = [pytest.param(policy, marks=[pytest.mark.slow] * (policy != "bsp")) for policy in POLICIES]
 PAGE = Path(__file__).parents[4] / "docs" / "habits.md"
 SIGNS = {"honoured": "as alone", "refused": "refused", "warned": "warned", "unnoticed": "**not noticed**"}
@@ -71,7 +76,7 @@ def test_alone_nothing_is_silently_wrong(policy: str):
 
 @pytest.mark.parametrize("policy", FIRST_QUICK)
 def test_with_two_processes_nothing_is_silently_wrong(policy: str):
-    outcomes = together(policy)
+    outcomes = together(STAYS if policy == "adaptive" else policy)
     wrong = [fault for habit in HABITS for fault in faults(habit, outcomes[habit.name], policy=policy)]
     assert not wrong, "\n".join(wrong)
     if policy == "bsp":
@@ -79,6 +84,22 @@ def test_with_two_processes_nothing_is_silently_wrong(policy: str):
         assert not [
             (line, told[name]) for name, line in lines_of(outcomes).items() if line and not alike(line, told[name])
         ]
+
+
+@pytest.mark.slow
+def test_where_adaptive_relaxes_nothing_is_silently_wrong():
+    outcomes, wrong = together(RELAXES), []
+    for habit in HABITS:
+        found = outcomes[habit.name]
+        wrong += [f"{habit.name}: {one.trace or one.line}" for one in found if one.trace or "\n" in one.line]
+        if any(one.kind != "honoured" for one in found):
+            continue
+        if habit.kind in ("refused", "warned"):
+            wrong.append(f"{habit.name}: silent")
+        elif habit.kind == "honoured":
+            # on the store or not: as where no worker waits
+            wrong += faults(habit, found, policy="asp")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_there_are_forty_habits_or_more():

@@ -16,6 +16,7 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import Ending, LocalJob
 from runtime import unusual_programs
 from runtime.unusual_programs import NUM_STEPS, Branches, batch, loss_of, optimizer_of, used_by
+from support.adaptive_specs import STAYS
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,7 +80,7 @@ def test_a_step_may_have_several_forward_passes_none_of_which_uses_all_parameter
         close_to(ending.value, expected)
 
 
-@pytest.mark.parametrize("policy", ["bsp", pytest.param("adaptive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["bsp", pytest.param(STAYS, marks=pytest.mark.slow, id="adaptive")])
 def test_a_loss_may_be_computed_beside_the_forward_pass(policy: str):
     expected = in_one_process(from_step=NUM_STEPS)
     for ending in run("beside", policy=policy).values():

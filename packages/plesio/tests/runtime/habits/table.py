@@ -139,7 +139,7 @@ class Habit:
     def expected(self, policy: str, *, alone: bool) -> Kind:
         if alone:
             return self.alone
-        return self.kind if isinstance(self.kind, str) else self.kind[policy]
+        return self.kind if isinstance(self.kind, str) else self.kind[policy.partition(",")[0]]
 
 
 @dataclass(frozen=True)
