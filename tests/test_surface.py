@@ -4,6 +4,8 @@
 """
 
 import inspect
+import pkgutil
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -16,6 +18,7 @@ from plesio.cli.commands import app
 from plesio.cli.function_options import DerivedCommand
 
 LIST = Path(__file__).with_name("surface.txt")
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 MODULES = (
     "plesio",
     "plesio.testing",
@@ -64,6 +67,28 @@ def surface() -> str:
 
 def test_nothing_goes_unnoticed():
     assert surface().splitlines() == LIST.read_text(encoding="utf-8").splitlines()
+
+
+def undocumented(value: Any, name: str) -> Iterator[str]:
+    """Yield the names at and below one of the reference's that have no docstring; dunder methods need none."""
+    is_code = inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value)
+    if is_code and not inspect.getdoc(value):
+        yield name
+    if inspect.isclass(value) or inspect.ismodule(value):
+        for own, member in vars(value).items():
+            inside = getattr(member, "__module__", None) == (
+                value.__name__ if inspect.ismodule(value) else value.__module__
+            )
+            if isinstance(member, property):
+                inside, member = True, member.fget
+            if inside and not own.startswith("_"):
+                yield from undocumented(member, f"{name}.{own}")
+
+
+def test_all_that_the_reference_shows_has_a_docstring():
+    shown = {name for page in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)}
+    assert len(shown) > 100
+    assert [one for name in sorted(shown) for one in undocumented(pkgutil.resolve_name(name), name)] == []
 
 
 if __name__ == "__main__":
