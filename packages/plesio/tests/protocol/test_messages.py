@@ -34,8 +34,6 @@ from plesio.protocol.peers import worker_identity
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
 from plesio.protocol.positions import Position
 from plesio.protocol.to_server import (
-    BooksPage,
-    Cut,
     Ended,
     EvaluationRequest,
     Evaluations,
@@ -48,6 +46,7 @@ from plesio.protocol.to_server import (
     Leave,
     NotFinite,
     PartArrived,
+    PositionReport,
     ProgressRequest,
     Regrouped,
     Release,
@@ -55,14 +54,14 @@ from plesio.protocol.to_server import (
     Review,
     SaveRequest,
     Saving,
+    ServerStatePage,
     Serves,
-    Standing,
+    StageStop,
     ToServer,
     UpdateHead,
 )
 from plesio.protocol.to_worker import (
     Alive,
-    Books,
     Entered,
     Expelled,
     Failed,
@@ -76,11 +75,12 @@ from plesio.protocol.to_worker import (
     Regrouping,
     Result,
     RunEnded,
+    ServerState,
+    StageEnd,
     Start,
     Steering,
     Stop,
     ToWorker,
-    Turn,
     UpdateRefused,
 )
 from plesio.runtime.server.job_server import JobServer
@@ -99,7 +99,7 @@ EXAMPLES: list[Message] = [
          layout="", rack=0, environment=ENVIRONMENT),
     Join(policy="bsp", info=RunInfo(), num_workers=2, num_servers=0, snapshot_every=None, folder=None,
          layout="", rack=0, environment=ENVIRONMENT, saving=Saving(every_s=5.0, clock=3, elapsed_s=0.5, num_pages=1)),
-    BooksPage(text="{}"),
+    ServerStatePage(text="{}"),
     SaveRequest(),
     Heartbeat(report=REPORT),
     LeaseRequest(plan=0, idle=True, figures=FIGURES),
@@ -114,13 +114,13 @@ EXAMPLES: list[Message] = [
     ProgressRequest(),
     Goodbye(status="failed", error="x", report=REPORT),
     Review(event=Reviewed(worker=0, clock=4, samples=(2,), compute_s=(0.5,), blocked_s=(0.0,), loss=1.5, rack=1)),
-    Standing(clock=3, plan=1, figures=FIGURES, remainder=REMAINDER, samples=7),
+    StageStop(clock=3, plan=1, figures=FIGURES, remainder=REMAINDER, samples=7),
     PartArrived(event=Arrived(worker=1, clock=2), num_samples=4, finished=((0, 1, 4),), server=1),
     Ended(sent={"tcp": 1}, refused={}),
     Serves(),
-    Cut(position=POSITION, meeting="127.0.0.1:5"),
-    Cut(position=None, meeting=""),
-    Cut(position=POSITION, meeting="h:2", agreed=True),
+    PositionReport(position=POSITION, meeting="127.0.0.1:5"),
+    PositionReport(position=None, meeting=""),
+    PositionReport(position=POSITION, meeting="h:2", agreed=True),
     Holding(generation=2, begun=7),
     Regrouped(samples=12, own=9, dropped=1),
     Start(clock=0, elapsed_s=0.0, workers=(0, 1)),
@@ -139,10 +139,10 @@ EXAMPLES: list[Message] = [
     KnownEvaluation(evaluation=None),
     STEERING,
     replace(STEERING, save=True, savers=(0, 2)),
-    Books(text="{}", left=0, elapsed_s=1.5),
+    ServerState(text="{}", left=0, elapsed_s=1.5),
     Entered(),
-    Turn(steer=STEERING, remainder=REMAINDER, samples=3, leader=1),
-    Turn(steer=STEERING, regroup=True),
+    StageEnd(steer=STEERING, remainder=REMAINDER, samples=3, leader=1),
+    StageEnd(steer=STEERING, regroup=True),
     Result(result=RESULT),
     Progress(figures=RunFigures(policy="bsp", steps=1, samples=2, elapsed_s=0.5, loss=0.25, staleness=0.0)),
     RunEnded(result=RESULT),
@@ -187,10 +187,10 @@ def test_every_type_has_a_kind_of_its_own_and_is_tried_above(kinds: Any, example
 @pytest.mark.parametrize(
     "message",
     [
-        Turn(steer=None, to_the_end=True),
+        StageEnd(steer=None, to_the_end=True),
         Lease(plan=0, block=None, halted=True),
         bulk.Push(num_steps=1, num_samples=2, present=None, finished=()),
-        Standing(clock=0),
+        StageStop(clock=0),
         Progress(figures=None),
         Result(result=None),
     ],
@@ -207,8 +207,8 @@ def test_a_loss_that_is_not_a_number_is_still_none_behind_its_text() -> None:
 
 
 def test_a_turn_says_what_depends_on_its_steer_and_no_more() -> None:
-    assert Turn(steer=None).body() == {"steer": None, "to_the_end": False}
-    assert Turn(steer=STEERING).body().keys() == {"steer", "remainder", "samples", "leader"}
+    assert StageEnd(steer=None).body() == {"steer": None, "to_the_end": False}
+    assert StageEnd(steer=STEERING).body().keys() == {"steer", "remainder", "samples", "leader"}
 
 
 def test_orders_come_out_as_they_went_in() -> None:

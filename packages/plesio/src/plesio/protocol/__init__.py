@@ -5,7 +5,7 @@
     effects     what the coordinator decides: orders among servers, and what workers are told
     bulk        what goes beside the tensors of pushes and pulls
     plans       samples: what is dealt out, and what is left of it
-    figures     what workers report, and where a run stands
+    figures     what workers report, and how far a run is
     message     what messages have in common; `encode` and `decode`
     peers       names of connections
 

@@ -1,4 +1,4 @@
-"""Figures of a run that travel: what a run is called, what a worker reports, where the run stands."""
+"""Figures of a run that travel: what a run is called, what a worker reports, how far the run is."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

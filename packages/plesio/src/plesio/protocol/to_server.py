@@ -15,8 +15,6 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.positions import Position
 
 __all__ = [
-    "BooksPage",
-    "Cut",
     "Ended",
     "EvaluationRequest",
     "Evaluations",
@@ -31,6 +29,7 @@ __all__ = [
     "Leave",
     "NotFinite",
     "PartArrived",
+    "PositionReport",
     "ProgressRequest",
     "Regrouped",
     "Release",
@@ -38,8 +37,9 @@ __all__ = [
     "Review",
     "SaveRequest",
     "Saving",
+    "ServerStatePage",
     "Serves",
-    "Standing",
+    "StageStop",
     "ToServer",
     "UpdateHead",
 ]
@@ -52,7 +52,7 @@ Finished = tuple[int, int, int]
 
 
 MAX_PAGES = 1024
-"""Most pages of a run's books, each of about a MiB."""
+"""Most pages of a run's state of server 0, each of about a MiB."""
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Saving(Record, frozen=True, kw_only=True):
         every_steps: Steps of the furthest worker, likewise.
         clock: Clock at which the workers begin.
         elapsed_s: Seconds that the run had taken by then.
-        num_pages: `BooksPage`s that worker 0 sends; the run begins when they have come.
+        num_pages: `ServerStatePage`s that worker 0 sends; the run begins when they have come.
     """
 
     every_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -108,8 +108,8 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     optimizer: tuple[str, ...] = ()
 
 
-class BooksPage(Message, frozen=True, kw_only=True, tag=35):
-    """A part of the books of the run that is resumed, in their order; worker 0 sends it when it has joined."""
+class ServerStatePage(Message, frozen=True, kw_only=True, tag=35):
+    """A page of server 0's state in the run that is resumed, in order; worker 0 sends it when it has joined."""
 
     text: str
 
@@ -250,8 +250,8 @@ class Review(Message, frozen=True, kw_only=True, tag=24):
         return review
 
 
-class Standing(Message, frozen=True, kw_only=True, tag=26):
-    """A worker stands still between two exchanges. Answered with `Entered` or `Turn`, when it is known how it goes on.
+class StageStop(Message, frozen=True, kw_only=True, tag=26):
+    """A worker has stopped between two exchanges. Answered with `Entered` or `StageEnd` when it may go on.
 
     Attributes:
         clock: Steps that it has finished.
@@ -268,7 +268,7 @@ class Standing(Message, frozen=True, kw_only=True, tag=26):
     samples: int = 0
 
 
-class Cut(Message, frozen=True, kw_only=True, tag=40):
+class PositionReport(Message, frozen=True, kw_only=True, tag=40):
     """This worker has stopped, and is ready to form a group. Answered with `Regroup`, when all of them have said so.
 
     Attributes:
@@ -356,10 +356,10 @@ FromWorker = (
     | Evaluations
     | EvaluationRequest
     | Review
-    | Standing
-    | BooksPage
+    | StageStop
+    | ServerStatePage
     | SaveRequest
-    | Cut
+    | PositionReport
     | Regrouped
     | Holding
     | Goodbye

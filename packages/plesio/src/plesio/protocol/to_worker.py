@@ -12,7 +12,6 @@ from plesio.protocol.positions import Position
 
 __all__ = [
     "Alive",
-    "Books",
     "Entered",
     "Expelled",
     "Failed",
@@ -26,11 +25,12 @@ __all__ = [
     "Regrouping",
     "Result",
     "RunEnded",
+    "ServerState",
+    "StageEnd",
     "Start",
     "Steering",
     "Stop",
     "ToWorker",
-    "Turn",
     "UpdateRefused",
 ]
 
@@ -78,7 +78,7 @@ class Lost(Message, frozen=True, kw_only=True, tag=6, omit_defaults=True):
 
 
 class Regrouping(Message, frozen=True, kw_only=True, tag=42):
-    """The group of before this generation is no more: every worker of it says where it stands (`Cut`)."""
+    """The group of before this generation is no more: every worker of it reports its position (`PositionReport`)."""
 
     urgent: ClassVar[bool] = True
 
@@ -98,7 +98,7 @@ class Hold(Message, frozen=True, kw_only=True, tag=44):
 
 
 class Stop(Message, frozen=True, kw_only=True, tag=45):
-    """A stop of all workers for those that wait to join: each sends `Cut` when it has made this step.
+    """A stop of all workers for those that wait to join: each sends `PositionReport` when it has made this step.
 
     Attributes:
         generation: That of the `Hold`.
@@ -193,12 +193,12 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
         return cls(**told, savers=tuple(workers) if steer.save else ())
 
 
-class Books(Message, frozen=True, kw_only=True, tag=34):
-    """A part of the run's books, in their order, to the worker that saves them; follows a `Steering` that says so.
+class ServerState(Message, frozen=True, kw_only=True, tag=34):
+    """A page of server 0's state, in order, to the worker that saves it; follows a `Steering` that says so.
 
     Attributes:
-        text: Text of all parts together: JSON, which only a coordinator reads.
-        left: Parts that follow.
+        text: Text of all pages together: JSON, which only a coordinator reads.
+        left: Pages that follow.
         elapsed_s: Seconds of the run.
     """
 
@@ -208,10 +208,10 @@ class Books(Message, frozen=True, kw_only=True, tag=34):
 
 
 class Entered(Message, frozen=True, kw_only=True, tag=27):
-    """All stand on the way to the store: go on."""
+    """All have stopped on the way to the store: go on."""
 
 
-class Turn(Message, frozen=True, kw_only=True, tag=28):
+class StageEnd(Message, frozen=True, kw_only=True, tag=28):
     """An answer to a worker that waits at the end of a stage on the store.
 
     Attributes:
@@ -220,7 +220,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
         remainder: Rest of the plan; None is all of it.
         samples: Samples of all workers that have been trained on.
         leader: The worker that offers its state, if the next stage is on the store.
-        regroup: The workers' group is not what it was: they say `Cut` before they go on.
+        regroup: The workers' group is not what it was: they report their positions before they go on.
     """
 
     steer: Steering | None
@@ -238,7 +238,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=28):
 
 
 class Regroup(Message, frozen=True, kw_only=True, tag=43):
-    """The answer to `Cut`: the group to go on in.
+    """The answer to `PositionReport`: the group to go on in.
 
     Attributes:
         generation: Its number.
@@ -315,9 +315,9 @@ ToWorker = (
     | MayLeave
     | KnownEvaluation
     | Steering
-    | Books
+    | ServerState
     | Entered
-    | Turn
+    | StageEnd
     | Result
     | Progress
     | RunEnded

@@ -10,7 +10,7 @@ from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
-from plesio.runtime.worker.rack_choice import RackChoice, RackWish, said_by_first
+from plesio.runtime.worker.rack_choice import RackChoice, RackWish, answer_of_first
 
 __all__ = ["RackAgreement"]
 
@@ -57,7 +57,7 @@ class RackAgreement:
 
     def _decide(self, at: str) -> dict[str, Any]:
         """Encode rank 0's answer to all: a choice, the hosts to be probed, or the reason for neither."""
-        return said_by_first([self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers)])
+        return answer_of_first([self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers)])
 
     def _probe(self, hosts: list[int], at: str, device_type: str) -> dict[str, Any]:
         """Probe the ways between the first workers of the hosts, and share the result, which worker 0 publishes."""

@@ -10,7 +10,7 @@ from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.message import Message
 from plesio.protocol.positions import Position
-from plesio.protocol.to_server import Cut, FromWorker, Holding, Join, Leave, SaveRequest, Saving
+from plesio.protocol.to_server import FromWorker, Holding, Join, Leave, PositionReport, SaveRequest, Saving
 from plesio.protocol.to_worker import Failed, Hold, MayLeave, Regroup, Regrouping, Start, Stop
 from plesio.runtime.coordinator.coordinator import Coordinator
 from support import coordinated_run
@@ -55,14 +55,14 @@ class Run:
 
     def come(self, worker: int = NUM_WORKERS) -> None:
         self.say(worker, join_of(self.policy))
-        self.say(worker, Cut(position=None, meeting=f"host:{worker}"))
+        self.say(worker, PositionReport(position=None, meeting=f"host:{worker}"))
 
 
 def test_all_stop_where_the_furthest_is_and_take_the_newcomer_in() -> None:
     run = Run()
     run.say(3, join_of("bsp"))
     assert run.heard(Start).keys() == {3}
-    run.say(3, Cut(position=None, meeting="host:3"))
+    run.say(3, PositionReport(position=None, meeting="host:3"))
     assert run.heard(Hold) == {worker: Hold(generation=1) for worker in (0, 1, 2)}
     run.say(0, Holding(generation=1, begun=7))
     run.say(2, Holding(generation=1, begun=6))
@@ -71,7 +71,7 @@ def test_all_stop_where_the_furthest_is_and_take_the_newcomer_in() -> None:
     assert run.heard(Stop) == {worker: Stop(generation=1, clock=7) for worker in (0, 1, 2)}
     for worker in (2, 0, 1):
         assert run.heard(Regrouping) == {}
-        run.say(worker, Cut(position=position(7), meeting=f"host:{worker}", agreed=True))
+        run.say(worker, PositionReport(position=position(7), meeting=f"host:{worker}", agreed=True))
     regroup = run.heard(Regroup)[3]
     assert (regroup.members, regroup.meeting, regroup.generation) == ((0, 1, 2, 3), "host:0", 1)
     assert regroup.positions == (position(7), position(7), position(7), None)
@@ -90,7 +90,9 @@ def test_a_loss_while_all_are_stopping_wakes_everybody_and_is_one_generation(los
     assert run.heard(Regrouping) == ({} if lost == 3 else {worker: Regrouping(generation=1) for worker in (1, 2)})
     rest = [worker for worker in range(3) if worker != lost]
     for worker in rest:
-        run.say(worker, Cut(position=position(5), meeting=f"host:{worker}", agreed=lost == 3 and holding == 3))
+        run.say(
+            worker, PositionReport(position=position(5), meeting=f"host:{worker}", agreed=lost == 3 and holding == 3)
+        )
     assert run.heard(Regroup)[rest[0]].members == tuple(sorted({0, 1, 2, 3} - {lost}))
 
 

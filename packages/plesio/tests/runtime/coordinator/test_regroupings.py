@@ -14,7 +14,7 @@ from plesio.protocol.figures import Report, Within
 from plesio.protocol.message import Message, encode
 from plesio.protocol.plans import Remainder, Span
 from plesio.protocol.positions import Position
-from plesio.protocol.to_server import Cut, FromWorker, Goodbye, Heartbeat, Join, Leave, Review, Standing
+from plesio.protocol.to_server import FromWorker, Goodbye, Heartbeat, Join, Leave, PositionReport, Review, StageStop
 from plesio.protocol.to_worker import Entered, Expelled, Lost, MayLeave, Regroup, Regrouping
 from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.worker.loading import SynchronousBatches
@@ -50,7 +50,7 @@ class Run:
         self._keep(self.coordinator.lose(worker, now_s=1.0))
 
     def cut(self, worker: int, *, clock: int = 5) -> None:
-        self.say(worker, Cut(position=position(clock), meeting=f"host:{worker}"))
+        self.say(worker, PositionReport(position=position(clock), meeting=f"host:{worker}"))
 
     def heard(self, kind: type[Message]) -> dict[int, Any]:
         return {worker: one for worker, news in self.told.items() for one in news if isinstance(one, kind)}
@@ -159,12 +159,12 @@ def test_who_sets_out_for_the_store_before_it_hears_of_a_loss_sets_out_anew() ->
     for worker in range(2):
         run.say(worker, Review(event=Reviewed(worker=worker, clock=1, samples=(), compute_s=(), blocked_s=())))
     run.lose(1)
-    run.say(0, Standing(clock=3))  # was on its way
+    run.say(0, StageStop(clock=3))  # was on its way
     assert run.told == {}, "it is told to say where it stands in the group that is no more"
     run.cut(0, clock=3)
     steer = run.heard(Regroup)[0].steer
     assert (steer.clock, steer.policy) == (3, "asp")
-    run.say(0, Standing(clock=3))
+    run.say(0, StageStop(clock=3))
     assert set(run.heard(Entered)) == {0}
 
 
@@ -177,9 +177,9 @@ def test_a_worker_whose_training_was_over_goes_to_the_store_with_the_others_of_i
     run.say(2, Review(event=Reviewed(worker=2, clock=1, samples=(), compute_s=(), blocked_s=())))
     run.cut(2, clock=1)
     assert {one.steer.policy for one in run.heard(Regroup).values()} == {"asp"}
-    run.say(2, Standing(clock=1))
+    run.say(2, StageStop(clock=1))
     assert run.heard(Entered) == {}, "worker 0 is awaited"
-    run.say(0, Standing(clock=1))
+    run.say(0, StageStop(clock=1))
     assert set(run.heard(Entered)) == {0, 2}
 
 

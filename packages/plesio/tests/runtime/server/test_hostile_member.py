@@ -12,7 +12,7 @@ import pytest
 from plesio.protocol.bulk import Initial, Pull, Push
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import decode, encode, kind_of
-from plesio.protocol.to_server import Ended, Goodbye, Join, LeaseRequest, ResultRequest, Serves, Standing
+from plesio.protocol.to_server import Ended, Goodbye, Join, LeaseRequest, ResultRequest, Serves, StageStop
 from plesio.protocol.to_worker import Result
 from plesio.runtime.transport import ClientEndpoint, Header
 from plesio.runtime.transport.wire import encode_chunk, job_digest
@@ -65,7 +65,7 @@ CONTROLS = [
     (kind_of(Join), {**join_of().body(), "rack": "first"}),
     (kind_of(Join), {**join_of().body(), "extra": 1}),
     (kind_of(Goodbye), {}),
-    (kind_of(Standing), {"clock": -5, "plan": -1}),
+    (kind_of(StageStop), {"clock": -5, "plan": -1}),
     (kind_of(LeaseRequest), {"plan": -1, "idle": True, "figures": {}}),
     encode(Serves()),
     encode(Ended(sent={"tcp": -5}, refused={})),

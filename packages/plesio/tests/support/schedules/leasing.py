@@ -12,10 +12,10 @@ from plesio.protocol.to_server import (
     PartArrived,
     Release,
     Review,
-    Standing,
+    StageStop,
     UpdateHead,
 )
-from plesio.protocol.to_worker import Lease, Steering, Turn
+from plesio.protocol.to_worker import Lease, StageEnd, Steering
 from support.schedules.worker import Script, Worker
 
 __all__ = ["Loop"]
@@ -39,7 +39,7 @@ class Loop:
     def _stopped(self) -> bool:
         return self._me.halted and not self._to_the_end
 
-    def run(self) -> Script[Turn | None]:
+    def run(self) -> Script[StageEnd | None]:
         """Until the data are done (None), or the stage is (how it was left)."""
         while True:
             if not self._stopped:
@@ -50,10 +50,10 @@ class Loop:
                     continue
             if not self._stopped:
                 return None
-            turn = yield from self._depart()
-            if turn.steer is not None:
-                return turn
-            self._to_the_end = self._me.halted = turn.to_the_end
+            end = yield from self._depart()
+            if end.steer is not None:
+                return end
+            self._to_the_end = self._me.halted = end.to_the_end
 
     def _blocks(self) -> Script[None]:
         """Train on all blocks that can be had without waiting."""
@@ -147,7 +147,7 @@ class Loop:
             me.halted = True
         return lease.block
 
-    def _depart(self) -> Script[Turn]:
+    def _depart(self) -> Script[StageEnd]:
         """Stand still until it is known how to go on."""
         me = self._me
         yield from self._flush()
@@ -158,5 +158,5 @@ class Loop:
             self._asked, self._next = False, None
             self._tell_finished()
             me.said.append(Release())
-        me.said.append(Standing(clock=me.clock, plan=me.plan))
-        return (yield from me.receive(Turn))
+        me.said.append(StageStop(clock=me.clock, plan=me.plan))
+        return (yield from me.receive(StageEnd))

@@ -17,8 +17,8 @@ from plesio.protocol.effects import DropOrder, Effect, Order, Tell
 from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, Remainder
 from plesio.protocol.positions import leader_of
-from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, Standing
-from plesio.protocol.to_worker import Entered, Expelled, Lease, Lost, Regroup, Start, Turn, UpdateRefused
+from plesio.protocol.to_server import Finish, Join, NotFinite, PartArrived, SaveRequest, StageStop
+from plesio.protocol.to_worker import Entered, Expelled, Lease, Lost, Regroup, StageEnd, Start, UpdateRefused
 from plesio.runtime.coordinator.coordinator import Coordinator
 from support.schedules.moves import Move, Setting
 from support.schedules.script import live
@@ -192,7 +192,7 @@ class Schedule:
                 self._pass(finished, done=True)
             case Finish(plan=plan, block=block, num_samples=num_samples) if counts:
                 self._pass([(plan, block, num_samples)], done=True)
-            case Standing(plan=plan, remainder=remainder):
+            case StageStop(plan=plan, remainder=remainder):
                 self._plan_of[worker.number] = plan
                 if plan is not None and remainder is not None:
                     self._left[plan] = _samples(remainder)
@@ -313,8 +313,8 @@ class Schedule:
                 self._handed.setdefault(generation, self._stood[members[leader_of(positions)]])
             case Lost(fatal=True):
                 self._doomed.add(number)
-            case Turn(steer=steer) if steer is not None:
-                self._check_turn(number, message)
+            case StageEnd(steer=steer) if steer is not None:
+                self._check_stage_end(number, message)
             case Start():
                 self._began = True
         (worker.urgent if message.urgent else worker.inbox).append(message)
@@ -326,12 +326,12 @@ class Schedule:
             self._done[plan] = _samples(self._whole) - left
         self._left.clear()
 
-    def _check_turn(self, worker: int, turn: Turn) -> None:
+    def _check_stage_end(self, worker: int, end: StageEnd) -> None:
         """Check that the workers that go on elsewhere are told of exactly the samples that are not done."""
         plan = self._plan_of[worker]
         if self.policy.goes_by_racks or plan is None:
             return
-        left = _samples(turn.remainder or self._whole)
+        left = _samples(end.remainder or self._whole)
         expected = _samples(self._whole) - self._done.get(plan, set())
         if left != expected:
             raise BrokenError(f"of plan {plan} the samples {left} are said to be left, and {expected} are")

@@ -7,8 +7,8 @@ from plesio.policies.steered import NEVER
 from plesio.protocol.figures import Report
 from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan
-from plesio.protocol.to_server import Cut, Goodbye, Leave, Regrouped, Review, Standing
-from plesio.protocol.to_worker import Books, Entered, MayLeave, Regroup, Start, Steering, Stop, Turn
+from plesio.protocol.to_server import Goodbye, Leave, PositionReport, Regrouped, Review, StageStop
+from plesio.protocol.to_worker import Entered, MayLeave, Regroup, ServerState, StageEnd, Start, Steering, Stop
 from support.schedules.leasing import Loop
 from support.schedules.worker import CutOffError, EndedError, Script, Worker
 
@@ -53,7 +53,7 @@ def _train(me: Worker, start: Start) -> Script[None]:
         if me.no_group:
             raise CutOffError
         if me.policy.adapts and me.stage.exchange == "store":
-            yield from _enter_store(me, turn=None)
+            yield from _enter_store(me, end=None)
     except CutOffError:
         yield from _regroup(me, agreed=False)
     if me.policy.exchange == "store" and me.world.speaker(me.number) is me:
@@ -72,21 +72,21 @@ def _on_store(me: Worker) -> Script[bool]:
     """A loop over the data there; returns whether it is over, or else the stage is."""
     speaker = me.world.speaker(me.number)
     if speaker is me:
-        turn = yield from Loop(me).run()
+        end = yield from Loop(me).run()
     else:
         heard = me.shared[me.stage_number]
         told = speaker.shared[me.stage_number]
         yield lambda: len(told) > len(heard)
-        turn = told[len(heard)]
-    me.shared[me.stage_number].append(turn)
-    if turn is None:
+        end = told[len(heard)]
+    me.shared[me.stage_number].append(end)
+    if end is None:
         return True
-    assert turn.steer is not None
-    me.samples, me.left = turn.samples, me.figures.whole() if turn.remainder is None else turn.remainder
-    me.clock = me.settled = me.reviewed_clock = turn.steer.clock
+    assert end.steer is not None
+    me.samples, me.left = end.samples, me.figures.whole() if end.remainder is None else end.remainder
+    me.clock = me.settled = me.reviewed_clock = end.steer.clock
     me.begun = me.clock + 1
     try:
-        yield from _change(me, turn.steer, turn=turn)
+        yield from _change(me, end.steer, end=end)
         if me.no_group:
             raise CutOffError
     except CutOffError:
@@ -94,16 +94,16 @@ def _on_store(me: Worker) -> Script[bool]:
     return False
 
 
-def _enter_store(me: Worker, *, turn: Turn | None) -> Script[None]:
-    if me.number == (me.members[0] if turn is None else turn.leader):
+def _enter_store(me: Worker, *, end: StageEnd | None) -> Script[None]:
+    if me.number == (me.members[0] if end is None else end.leader):
         yield from me.offer()
     if me.clock == 0 and not me.in_loop:
-        standing = Standing(clock=0)
+        stop = StageStop(clock=0)
     else:
         left = me.left if me.in_loop else Remainder(num_samples=me.figures.num_samples, num_fresh=0)
         plan = me.plan if me.in_loop else me.plan - 1
-        standing = Standing(clock=me.clock, plan=plan, figures=me.figures, remainder=left, samples=me.samples)
-    me.said.append(standing)
+        stop = StageStop(clock=me.clock, plan=plan, figures=me.figures, remainder=left, samples=me.samples)
+    me.said.append(stop)
     yield from me.receive(Entered, collective=True)
     me.on_store, me.stage_number = True, me.world.num_stages
     me.pushed_clock, me.num_steps, me.num_samples, me.version = me.clock, 0, 0, 0
@@ -156,26 +156,26 @@ def _step(me: Worker, *, num_samples: int) -> Script[None]:
         steer = yield from me.receive(Steering, collective=True)
         assert steer.clock == clock, f"an answer for clock {steer.clock} at clock {clock}"
         if parse_policy(steer.policy) != me.stage or steer.save:
-            yield from _change(me, steer, turn=None)
+            yield from _change(me, steer, end=None)
         else:
             me.steer(steer)
 
 
-def _change(me: Worker, steer: Steering, *, turn: Turn | None) -> Script[None]:
+def _change(me: Worker, steer: Steering, *, end: StageEnd | None) -> Script[None]:
     me.steer(steer)
     me.awaits_news = me.on_store = me.halted = False
     me.controls[Steering].clear()
     before, me.stage = me.stage, parse_policy(steer.policy)
-    if turn is not None and turn.regroup:
+    if end is not None and end.regroup:
         me.no_group = True
         return
     if before.exchange == "collective" or me.stage.exchange == "collective" or me.stage.racks_share_store:
         yield from me.meet("change", me.clock)
     if steer.save and steer.savers[0] == me.number:
-        while (yield from me.receive(Books)).left:
+        while (yield from me.receive(ServerState)).left:
             pass
     if me.stage.exchange == "store":
-        yield from _enter_store(me, turn=turn)
+        yield from _enter_store(me, end=end)
 
 
 def _stops(me: Worker) -> Script[bool]:
@@ -204,10 +204,10 @@ def _regroup(me: Worker, *, agreed: bool) -> Script[None]:
         )
         left = me.left if me.in_loop or me.plan < me.world.setting.num_plans else replace(me.left, num_fresh=0)
         me.world.stand(me.number, me.generation, (me.plan, left, me.samples))
-        me.said.append(Cut(position=None if late else position, meeting="", agreed=agreed))
+        me.said.append(PositionReport(position=None if late else position, meeting="", agreed=agreed))
         told = yield from me.receive(Regroup)
         me.controls[Steering].clear()
-        me.controls[Books].clear()
+        me.controls[ServerState].clear()
         try:
             me.generation, me.members = told.generation, told.members
             yield from me.meet("form")
@@ -220,7 +220,7 @@ def _regroup(me: Worker, *, agreed: bool) -> Script[None]:
                 yield from me.meet("average")
             me.on_store = False
             if me.stage.exchange == "store":
-                yield from _enter_store(me, turn=None)
+                yield from _enter_store(me, end=None)
             agreed = yield from _stops(me)
             if not agreed:
                 return

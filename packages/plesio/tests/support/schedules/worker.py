@@ -22,7 +22,7 @@ from plesio.protocol.to_server import (
     PartArrived,
     Saving,
 )
-from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, Steering, Stop, Turn
+from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, StageEnd, Steering, Stop
 from support.schedules.moves import Setting
 from support.schedules.servers import Pull, Reply
 
@@ -124,7 +124,7 @@ class Worker:
         self.finished: list[Finished] = []
         self.stage_number = 0
         """The number of the stage on the store that it is in, or was in last."""
-        self.shared: dict[int, list[Turn | None]] = defaultdict(list)
+        self.shared: dict[int, list[StageEnd | None]] = defaultdict(list)
         """The messages to its rack in each stage: how it has left, or that the plan is over."""
         # of a policy that changes
         self.review, self.holds = self.policy.first_review if self.policy.adapts else (NEVER, NEVER)

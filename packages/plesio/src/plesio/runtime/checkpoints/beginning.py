@@ -20,7 +20,7 @@ from plesio.runtime.worker.registered import Registered
 __all__ = ["WorkerCheckpoints"]
 
 PAGE_CHARACTERS = 2**20
-"""Characters of the books in one message."""
+"""Characters of server 0's state in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class WorkerCheckpoints:
     Attributes:
         saver: Takes them.
         saving: Server 0's part of it.
-        pages: The books that server 0 begins with; worker 0 sends them.
+        pages: The state that server 0 begins with; worker 0 sends them.
         resumed: What the run goes on from; None if it begins.
         point: The quiescent point that the run goes on from.
     """
@@ -85,7 +85,7 @@ class WorkerCheckpoints:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
         told = [] if resumed is None else resumed.load(replica)
-        text = "" if resumed is None else resumed.books()
+        text = "" if resumed is None else resumed.server_state()
         if rank == 0:
             saver.writer.take_folder()  # when nothing can be refused any more
             for line in told:

@@ -41,7 +41,7 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         files: Those that it has written.
         places: What of them is where, by name.
-        report: Its totals by then, where they go into the run's books.
+        report: Its totals by then, where they go into the state of server 0.
         error: Why it has not written its part.
     """
 

@@ -102,11 +102,11 @@ class ResumedCheckpoint:
         """Return the totals of the worker with this rank: its own, or those of a lost one whose rank it has now."""
         if self.is_own:
             return Report(**self.own["report"])
-        reports = json.loads(self.books())["ledger"]["reports"]
+        reports = json.loads(self.server_state())["ledger"]["reports"]
         return Report(**reports[str(rank)]) if str(rank) in reports else Report()
 
-    def books(self) -> str:
-        """Read the books for server 0."""
+    def server_state(self) -> str:
+        """Read server 0's state."""
         return (self.path / "books.json").read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from plesio.protocol.figures import Report
-from plesio.protocol.to_worker import Books
+from plesio.protocol.to_worker import ServerState
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import HashedFile, Manifest, OptimizerRecord
 from plesio.runtime.checkpoints.part_reports import PartReport
@@ -47,9 +47,9 @@ class CheckpointSaver:
     _session: Callable[[], dict[str, Any]] = dict
     _pending: "_Pending | None" = None
 
-    def save(self, point: QuiescentPoint, *, books: Callable[[], Books]) -> None:
+    def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
         """Prepare to take a checkpoint here; see `plesio.runtime.worker.quiescent_point.Saver`."""
-        self._pending = _Pending(point, books() if self.writer.rank == point.workers[0] else None)
+        self._pending = _Pending(point, server_state() if self.writer.rank == point.workers[0] else None)
 
     def take(self) -> None:
         """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
@@ -69,7 +69,7 @@ class CheckpointSaver:
             part = CheckpointPart(clock=point.clock, workers=point.workers, failure=error)
         self.writer.write(part)
 
-    def _copied(self, point: QuiescentPoint, books: Books | None) -> CheckpointPart:
+    def _copied(self, point: QuiescentPoint, server_state: ServerState | None) -> CheckpointPart:
         """Copy what is to be written out of what trains."""
         check_plain(self.replica)
         report = self.report()
@@ -83,13 +83,13 @@ class CheckpointSaver:
         }
         # where workers step by themselves, the optimizer's state that is common to all is the leading one's
         alone, share = point.own_optimizer, None
-        if books is not None or not alone:
+        if server_state is not None or not alone:
             number, shares = (0, 1) if alone else (point.workers.index(self.writer.rank), len(point.workers))
             share = tensors.Share(number, tensors.state_of(self.replica), num_shares=shares)
 
         finish = None
-        if books is not None and share is not None:
-            finish = partial(self._finish, point=point, share=share, books=books)
+        if server_state is not None and share is not None:
+            finish = partial(self._finish, point=point, share=share, server_state=server_state)
         return CheckpointPart(
             clock=point.clock, workers=point.workers, own=own, report=report, share=share, finish=finish
         )
@@ -101,14 +101,14 @@ class CheckpointSaver:
         *,
         point: QuiescentPoint,
         share: tensors.Share,
-        books: Books,
+        server_state: ServerState,
     ) -> Manifest:
         """Write what is common to all workers; returns the manifest of it."""
         places = {name: place for report in reports.values() for name, place in report.places.items()}
         contents = share.finish(folder, places)
         if self.writer.reads_back:
             reading.check(folder)
-        records = json.loads(books.text)
+        records = json.loads(server_state.text)
         # what a worker has done by here it may not have reported to the server yet
         records["ledger"]["reports"] |= {str(rank): msgspec.to_builtins(one.report) for rank, one in reports.items()}
         with HashedFile(folder / "books.json") as file:
@@ -118,7 +118,7 @@ class CheckpointSaver:
             stage=point.policy,
             clock=point.clock,
             samples=point.samples,
-            elapsed_s=books.elapsed_s,
+            elapsed_s=server_state.elapsed_s,
             num_workers=len(point.workers),
             workers=point.workers,
             layout=self.replica.tensors.digest(),
@@ -163,7 +163,7 @@ class CheckpointSaver:
 
 class _Pending(NamedTuple):
     point: QuiescentPoint
-    books: Books | None
+    server_state: ServerState | None
     """None on a worker that does not lead."""
 
 

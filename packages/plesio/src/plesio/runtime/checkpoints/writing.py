@@ -56,7 +56,7 @@ class CheckpointPart:
         clock: Steps after which it is taken.
         workers: Those that write it; the first one leads.
         own: This worker's own values.
-        report: Its totals by then, where they go into the run's books.
+        report: Its totals by then, where they go into the state of server 0.
         share: Its share of the tensors that are common to all, if it has one.
         finish: Called on the leading worker, which has one.
         failure: Why there is no copy to be written.

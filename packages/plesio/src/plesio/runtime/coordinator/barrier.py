@@ -12,7 +12,7 @@ Invariant: a generation is of one group, or of one attempt to form it.
 from collections.abc import Collection
 from typing import Literal
 
-from plesio.protocol.to_server import Cut
+from plesio.protocol.to_server import PositionReport
 
 __all__ = ["MOST_IN_VAIN", "Barrier"]
 
@@ -27,7 +27,7 @@ class Barrier:
         self.generation = 0
         """Generation of the group, or of the one that is being formed."""
         self.phase: Literal["open", "holding", "stopping", "gathering"] = "open"
-        self.stopped: dict[int, Cut] = {}
+        self.stopped: dict[int, PositionReport] = {}
         """Workers that have stopped, or are ready to join, with what they have reported."""
         self._begun: dict[int, int] = {}
         """The step that each holding worker is in."""

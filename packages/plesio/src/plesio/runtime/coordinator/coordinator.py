@@ -52,8 +52,6 @@ from plesio.policies import (
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
 from plesio.protocol.figures import Report, Snapshot
 from plesio.protocol.to_server import (
-    BooksPage,
-    Cut,
     EvaluationRequest,
     Evaluations,
     Finish,
@@ -66,11 +64,13 @@ from plesio.protocol.to_server import (
     Leave,
     NotFinite,
     PartArrived,
+    PositionReport,
     Regrouped,
     Release,
     Review,
     SaveRequest,
-    Standing,
+    ServerStatePage,
+    StageStop,
 )
 from plesio.protocol.to_worker import Alive, Expelled, Lost
 from plesio.runtime.coordinator.admission import Admission
@@ -199,13 +199,13 @@ class Coordinator:
                 return self._sampling.release(worker)
             case Review() | Evaluations() | EvaluationRequest():
                 return self._reviews.handle(worker, message, now_s=now_s)
-            case Standing():
+            case StageStop():
                 return self._changes.ready(worker, message, now_s=now_s)
-            case Cut() | Regrouped() | Holding():
+            case PositionReport() | Regrouped() | Holding():
                 return self._regroupings.handle(worker, message, now_s=now_s)
             case Leave(samples=samples):
                 return self._leave(worker, samples=samples, now_s=now_s)
-            case SaveRequest() | BooksPage():
+            case SaveRequest() | ServerStatePage():
                 self._checkpoints.handle(message, worker=worker)
                 return self._admission.begin_if_all_are_there(now_s=now_s)
             case Goodbye():
@@ -302,7 +302,7 @@ class Coordinator:
         return effects + self._pause_if_due(now_s)
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
-        """Have all stand still, if a checkpoint is due."""
+        """Stop all workers, if a checkpoint is due."""
         return self._decide(Pause(), now_s=now_s) if self._checkpoints.due(now_s) else []
 
     def _beat(self, worker: int, report: Report, *, now_s: float) -> Answers:

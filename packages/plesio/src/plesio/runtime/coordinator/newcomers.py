@@ -1,6 +1,6 @@
 """Workers that wait to join the collective of a run that is under way, until its workers stop and take them in.
 
-    Join --Start--> makes its parts --Cut without a position--> ready --all others stand--> a member
+    Join --Start--> makes its parts --PositionReport without a position--> ready --all others have stopped--> a member
 
 No other counts on a worker that waits: it is in no group, its silence is no loss, and it may go as it came.
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from plesio.policies import Policy
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.to_server import Cut, Join
+from plesio.protocol.to_server import Join, PositionReport
 from plesio.protocol.to_worker import Failed
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
@@ -26,7 +26,7 @@ class Newcomer:
     """One that waits."""
 
     rack: int
-    cut: Cut | None = None
+    report: PositionReport | None = None
     """Said when it is ready."""
 
 
@@ -54,7 +54,7 @@ class Newcomers:
     @property
     def ready(self) -> bool:
         """True if a worker could be taken in now."""
-        return any(one.cut is not None for one in self._waiting.values())
+        return any(one.report is not None for one in self._waiting.values())
 
     def come_early(self, worker: int, join: Join) -> None:
         """Keep the message of a worker that came before the run has begun, until it has."""
@@ -91,13 +91,15 @@ class Newcomers:
             )
         return None
 
-    def is_ready(self, worker: int, cut: Cut) -> None:
+    def is_ready(self, worker: int, report: PositionReport) -> None:
         """Mark a worker as ready, with all that it joins with."""
-        self._waiting[worker].cut = cut
+        self._waiting[worker].report = report
 
-    def take(self) -> list[tuple[int, int, Cut]]:
+    def take(self) -> list[tuple[int, int, PositionReport]]:
         """Take out the ready ones, with their racks; they wait no more."""
-        taken = [(worker, one.rack, one.cut) for worker, one in sorted(self._waiting.items()) if one.cut is not None]
+        taken = [
+            (worker, one.rack, one.report) for worker, one in sorted(self._waiting.items()) if one.report is not None
+        ]
         for worker, _, _ in taken:
             del self._waiting[worker]
         return taken

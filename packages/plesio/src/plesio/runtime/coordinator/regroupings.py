@@ -12,7 +12,7 @@ Reports of a worker from before it stops (that it leaves, or sets out for the st
 the new group.
 
 On the store nobody meets. Those who join there have the stage paused (`plesio.policies.Pause`), and a group is formed
-where all stand between that stage and the next.
+where all have stopped between that stage and the next.
 
 Invariant: while workers gather or stop, those that have stopped are live, and one that is awaited has not.
 """
@@ -25,7 +25,7 @@ from plesio.policies import Joined, Pause, Policy, Resumed
 from plesio.policies.steered import NEVER
 from plesio.protocol.effects import Tell
 from plesio.protocol.positions import common_clock
-from plesio.protocol.to_server import Cut, Holding, Regrouped
+from plesio.protocol.to_server import Holding, PositionReport, Regrouped
 from plesio.protocol.to_worker import Expelled, Hold, Lost, MayLeave, Regroup, Regrouping, Steering, Stop
 from plesio.runtime.coordinator.barrier import Barrier
 from plesio.runtime.coordinator.ledger import Ledger
@@ -118,28 +118,28 @@ class Regroupings:
         yield from self._stop()
         yield from self._go_on(now_s=now_s)
 
-    def handle(self, worker: int, message: Cut | Regrouped | Holding, *, now_s: float) -> Answers:
+    def handle(self, worker: int, message: PositionReport | Regrouped | Holding, *, now_s: float) -> Answers:
         """Take in a worker's position, its step, or its arrival in the new group."""
         match message:
-            case Cut() if worker in self.newcomers:
+            case PositionReport() if worker in self.newcomers:
                 self.newcomers.is_ready(worker, message)
                 yield from self._make_room(now_s=now_s)
-            case Cut():
+            case PositionReport():
                 yield from self._cut_off(worker, message, now_s=now_s)
             case Holding():
                 yield from self._holds(worker, message)
             case Regrouped(samples=samples, own=own, dropped=dropped):
                 self._ledger.regrouped(self._group, samples=samples, own=own, dropped=dropped)
 
-    def _cut_off(self, worker: int, cut: Cut, *, now_s: float) -> Answers:
+    def _cut_off(self, worker: int, report: PositionReport, *, now_s: float) -> Answers:
         """Take in that a worker has stopped; the others are stopped, if their collective cannot go on without it."""
         if not self._members.is_live(worker):
             yield Tell(worker=worker, message=Expelled())
             return
         self._members[worker].seen(now_s)
-        if not (cut.agreed and self._barrier.phase == "stopping"):
+        if not (report.agreed and self._barrier.phase == "stopping"):
             yield from self._stop()
-        self._barrier.stopped[worker] = cut
+        self._barrier.stopped[worker] = report
         yield from self._go_on(now_s=now_s)
 
     def _stop(self) -> Answers:
@@ -242,9 +242,9 @@ class Regroupings:
 
     def _take_in(self, *, now_s: float) -> Iterator[Joined]:
         """Make members of the workers that are ready to join."""
-        for worker, rack, cut in self.newcomers.take():
+        for worker, rack, report in self.newcomers.take():
             self._members[worker] = Member(seen_s=now_s, rack=rack)
-            self._barrier.stopped[worker] = cut
+            self._barrier.stopped[worker] = report
             self._trace.event("join", at_s=now_s, clock=0, worker=worker)
             yield Joined(worker=worker)
 

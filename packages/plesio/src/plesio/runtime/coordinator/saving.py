@@ -1,7 +1,7 @@
 """A run's checkpoints, when they are due, and the state of server 0 in one, with which a run resumes.
 
-A checkpoint that is due is asked of the policy by a `Pause`; it is taken where the policy's next `Steer` has all stand,
-and the worker that writes the state gets it with that. So it is of the same moment as what the workers save.
+A checkpoint that is due is asked of the policy by a `Pause`; it is taken where all have stopped for the policy's next
+`Steer`, and the worker that writes the state gets it with that. So it is of the same moment as what the workers save.
 """
 
 import json
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from plesio.policies import Event, Joined, Left, Recorder, Steer, decode_event, encode_event
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.to_server import BooksPage, SaveRequest, Saving
-from plesio.protocol.to_worker import Books
+from plesio.protocol.to_server import SaveRequest, Saving, ServerStatePage
+from plesio.protocol.to_worker import ServerState
 from plesio.runtime.coordinator.ledger import Ledger, LedgerState
 from plesio.runtime.coordinator.members import Members
 from plesio.runtime.coordinator.stage import Stage
@@ -86,7 +86,7 @@ class Checkpoints:
         """True if all parts of the run's beginning have arrived."""
         return self._saving is None or len(self._pages) >= self._saving.num_pages
 
-    def handle(self, message: SaveRequest | BooksPage, *, worker: int) -> None:
+    def handle(self, message: SaveRequest | ServerStatePage, *, worker: int) -> None:
         """Take in a worker's wish for a checkpoint, or worker 0's next page of the state of a resumed run."""
         if isinstance(message, SaveRequest):
             self._asked = True
@@ -131,12 +131,12 @@ class Checkpoints:
         return self._pending
 
     def postponed(self, steer: Steer) -> Steer:
-        """Put off a checkpoint to the next moment at which all stand."""
+        """Put off a checkpoint to the next moment at which all have stopped."""
         self._asked, self._pending = self._asked or self._pending, False
         return replace(steer, save=False)
 
     def take(self, steer: Steer, *, now_s: float) -> list[Effect]:
-        """Take the checkpoint for which all stand, now that all have orders how to go on.
+        """Take the checkpoint for which all have stopped, now that all have orders how to go on.
 
         Args:
             steer: Their orders.
@@ -157,7 +157,7 @@ class Checkpoints:
         return [
             Tell(
                 worker=min(self._members.known()),
-                message=Books(text=page, left=len(pages) - number, elapsed_s=self._ledger.elapsed_s(now_s)),
+                message=ServerState(text=page, left=len(pages) - number, elapsed_s=self._ledger.elapsed_s(now_s)),
             )
             for number, page in enumerate(pages, start=1)
         ]

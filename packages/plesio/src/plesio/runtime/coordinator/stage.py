@@ -1,17 +1,17 @@
-"""A run's stage, as the coordinator keeps it: the exchange in force, its samples, and the workers that stand still.
+"""A run's stage, as the coordinator keeps it: the exchange in force, its samples, and the workers that have stopped.
 
-    collective --all stand still--> store --halt, all stand still--> collective, or another stage on the store
+    collective --all have stopped--> store --halt, all have stopped--> collective, or another stage on the store
 
-On the store a worker that stands still holds no samples, and no other waits for it. The stage is over when all that are
-present stand still in one plan of which enough is left for a round; see `plesio.runtime.worker.staged_batches` for why.
+On the store a worker that has stopped holds no samples, and no other waits for it. The stage is over when all that are
+present have stopped in one plan of which enough is left for a round; `plesio.runtime.worker.staged_batches` says why.
 """
 
 from collections.abc import Mapping, Sequence
 
 from plesio.policies import ExchangeKind, Policy, Steer, parse_policy
 from plesio.protocol.plans import PlanFigures, Remainder
-from plesio.protocol.to_server import Standing
-from plesio.protocol.to_worker import Steering, Turn
+from plesio.protocol.to_server import StageStop
+from plesio.protocol.to_worker import StageEnd, Steering
 from plesio.runtime.coordinator.dealing import Dealing
 from plesio.runtime.coordinator.leases import LeaseRecords
 
@@ -35,8 +35,8 @@ class Stage:
         """The exchange that a lost worker is lost to: on the way to the store the collective until all are there."""
         self.plans: dict[int, LeaseRecords] = {}
         """Plans that the store deals out, by number."""
-        self.stopped: dict[int, Standing] = {}
-        """The workers that stand still."""
+        self.stopped: dict[int, StageStop] = {}
+        """The workers that have stopped."""
         self.halting = False
         """Every worker stops at its next exchange."""
         self._over: set[int] = set()
@@ -50,9 +50,9 @@ class Stage:
         """Tell whether a worker in this plan stops when it has exchanged, or has no samples."""
         return self.halting and plan != self._finishing
 
-    def stays(self) -> Turn:
-        """Return the answer to a worker that stands still in a stage that is not over."""
-        return Turn(steer=None, to_the_end=self.halting)
+    def stays(self) -> StageEnd:
+        """Return the answer to a worker that has stopped in a stage that is not over."""
+        return StageEnd(steer=None, to_the_end=self.halting)
 
     def steer(self, steer: Steer) -> None:
         """Take over the policy that the workers go on by."""
@@ -94,11 +94,11 @@ class Stage:
         return plan in self._over or (plan in self.plans and self.plans[plan].done)
 
     def all_stopped(self, workers: Sequence[int]) -> bool:
-        """Tell whether all of these workers, and at least one, stand still."""
+        """Tell whether all of these workers, and at least one, have stopped."""
         return bool(workers) and self.stopped.keys() == set(workers)
 
     def enter_store(self, workers: Mapping[int, int]) -> tuple[int, int]:
-        """Change to the store: all stand on the way to it.
+        """Change to the store: all have stopped on the way to it.
 
         Args:
             workers: Those that lease, and for how many workers each.
@@ -127,12 +127,12 @@ class Stage:
         return first.samples, left_out
 
     def goes_round(self, num_workers: int) -> bool:
-        """Tell whether enough is left of the plan in which all stand still for a round of so many workers.
+        """Tell whether enough is left of the plan in which all have stopped for a round of so many workers.
 
         If not, it is finished on the store.
         """
-        plans = {standing.plan for standing in self.stopped.values()}
-        assert len(plans) == 1, f"workers stand still in plans {plans}"
+        plans = {stop.plan for stop in self.stopped.values()}
+        assert len(plans) == 1, f"workers have stopped in plans {plans}"
         [plan] = plans
         if plan not in self.plans or len(self.plans[plan].remainder()) >= num_workers:
             return True
@@ -140,17 +140,17 @@ class Stage:
         self.stopped.clear()
         return False
 
-    def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> Turn:
+    def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> StageEnd:
         """Leave the store with all workers, and return their orders.
 
         Args:
             steer: How.
-            workers: The workers that stand still: each, or the one that speaks for its rack.
+            workers: The workers that have stopped: each, or the one that speaks for its rack.
             training: All.
         """
         plan = self.stopped[workers[0]].plan
         leases = None if plan is None else self.plans.get(plan)
-        turn = Turn(
+        end = StageEnd(
             steer=Steering.of(steer, workers=training),
             remainder=None if leases is None else leases.remainder(),
             samples=self._samples_before + sum(one.finished_samples for one in self.plans.values()),
@@ -161,20 +161,21 @@ class Stage:
         self.stopped.clear()
         self.halting, self._finishing = False, None
         self.steer(steer)
-        self.exchange = "collective"  # until all stand in the next store, if it is one: rank 0 may be lost on the way
-        return turn
+        # until all have stopped in front of the next store, if there is one: rank 0 may be lost on the way
+        self.exchange = "collective"
+        return end
 
     def let_go(self) -> list[int]:
-        """Take those that stand still in a plan that the others have finished; they stand still in the next one."""
+        """Take those that have stopped in a plan that the others have finished; they stop in the next one."""
         if self.exchange == "collective":
             return []
-        done = sorted(worker for worker, standing in self.stopped.items() if self.is_done(standing.plan))
+        done = sorted(worker for worker, stop in self.stopped.items() if self.is_done(stop.plan))
         for worker in done:
             del self.stopped[worker]
         return done
 
     def stay(self) -> list[int]:
-        """Go on with the stage after all, and return the workers that stood still."""
+        """Go on with the stage after all, and return the workers that had stopped."""
         workers = sorted(self.stopped)
         self.stopped.clear()
         self.halting, self._finishing = False, None

@@ -1,8 +1,8 @@
 """The way of a run from one exchange to another: workers report that they have stopped, and get orders when all have.
 
-On the way to the store that is when all stand there; on the way from it too, with what is left of the plan. A worker
-that stands still at the end of a stage on the store rests. Where racks share the store, racks are formed when all stand
-on the way to it and dissolved when all have left it.
+Orders to leave the store say what is left of the plan. A worker that has stopped at the end of a stage on the store
+rests. Where racks share the store, racks are formed when all have stopped on the way to it and dissolved when all have
+left it.
 """
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plesio.core.trace import TraceWriter
 from plesio.policies import LeaveReason, Left, Ready, Steer
 from plesio.protocol.effects import Effect, StayOrder, Tell
-from plesio.protocol.to_server import Standing
+from plesio.protocol.to_server import StageStop
 from plesio.protocol.to_worker import Entered, Steering
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Answers, Members
@@ -29,7 +29,7 @@ class StageChanges:
         stage: The one that the run is in.
         ledger: Told of racks, of decisions, and of what is given up.
         trace: Has the decisions too.
-        sampling: Takes back what was leased to workers that stand still.
+        sampling: Takes back what was leased to workers that have stopped.
         regroupings: Tells whether a worker was lost since the workers last formed a group.
     """
 
@@ -52,21 +52,21 @@ class StageChanges:
         self._sampling = sampling
         self._regroupings = regroupings
 
-    def ready(self, worker: int, standing: Standing, *, now_s: float) -> Answers:
-        """Take in that a worker stands still between two exchanges; it gets `Entered` or a `Turn` when it may go on.
+    def ready(self, worker: int, stop: StageStop, *, now_s: float) -> Answers:
+        """Take in that a worker has stopped between two exchanges; `Entered` or `StageEnd` lets it go on.
 
         That is at once if the stage does not end after all, or not in this plan.
         """
         if self._members.state != "running" or not self._members.is_live(worker):
             return
         member, stage = self._members[worker], self._stage
-        member.seen(now_s, clock=standing.clock)
-        if stage.exchange == "store" and (not stage.stops(standing.plan) or stage.is_done(standing.plan)):
+        member.seen(now_s, clock=stop.clock)
+        if stage.exchange == "store" and (not stage.stops(stop.plan) or stage.is_done(stop.plan)):
             yield Tell(worker=worker, message=stage.stays())
             return
         if stage.exchange == "collective" and self._regroupings.gathering:
             return  # it has been asked for its position in the group that is no more, and sets out anew
-        stage.stopped[worker] = standing
+        stage.stopped[worker] = stop
         if stage.exchange == "collective":
             yield from self._enter_store(now_s=now_s)
             return
@@ -77,7 +77,7 @@ class StageChanges:
         yield from self.leave_store()
 
     def _ready_events(self) -> list[Ready]:
-        """Return the events that all stand; none while a worker is still under way."""
+        """Return the events that all have stopped; none while a worker is still under way."""
         present = list(self._members.known())
         stopped = self._stage.stopped
         if not self._stage.all_stopped(present):
@@ -121,7 +121,7 @@ class StageChanges:
 
         Args:
             steer: The decision.
-            paused: True if they stand where they had to pause.
+            paused: True if they stopped where they had to pause.
             now_s: The time.
         """
         before, self._steered = self._steered, steer
@@ -140,7 +140,7 @@ class StageChanges:
         return [Tell(worker=worker, message=steering) for worker in receivers]
 
     def resumed(self, steer: Steer) -> None:
-        """Have the workers of a collective go on in a new group, in which none of them stands any more."""
+        """Have the workers of a collective go on in a new group, in which none of them is stopped any more."""
         self._steered = self._steered and steer  # the first one that a review gives is entered as the first decision
         self._stage.stopped.clear()
         self._stage.steer(steer)
@@ -154,9 +154,9 @@ class StageChanges:
         for worker in self._members.known():
             self._members[worker].wake()
             self._members[worker].go_on_from(steer.clock)
-        turn = self._stage.leave_store(steer, workers, training=self._members.training)
-        turn = replace(turn, regroup=self._regroupings.stale)
-        return [Tell(worker=worker, message=turn) for worker in workers]
+        end = self._stage.leave_store(steer, workers, training=self._members.training)
+        end = replace(end, regroup=self._regroupings.stale)
+        return [Tell(worker=worker, message=end) for worker in workers]
 
     def stay(self, reason: str) -> list[Effect]:
         """Go on with the stage after all."""

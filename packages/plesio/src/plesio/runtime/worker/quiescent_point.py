@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from plesio.core.records import from_values
 from plesio.protocol.plans import PlanFigures, Remainder
-from plesio.protocol.to_worker import Books, Steering
+from plesio.protocol.to_worker import ServerState, Steering
 from plesio.runtime.worker.rounds import RoundRecords
 
 __all__ = ["QuiescentPoint", "Saver"]
@@ -98,11 +98,11 @@ class QuiescentPoint:
 class Saver(Protocol):
     """Saves what it is shown."""
 
-    def save(self, point: QuiescentPoint, *, books: Callable[[], Books]) -> None:
+    def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
         """Take a checkpoint of this worker before its next step.
 
         Args:
             point: The common position.
-            books: Asks for the run's books; called by the worker that writes what is common to all.
+            server_state: Asks for the state of server 0; called by the worker that writes what is common to all.
         """
         ...

@@ -20,7 +20,7 @@ from plesio.core.within import AT_LEAST_0
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks
 
-__all__ = ["RackChoice", "RackWish", "Racks", "check_racks", "choose", "said_by_first"]
+__all__ = ["RackChoice", "RackWish", "Racks", "answer_of_first", "check_racks", "choose"]
 
 Racks = Literal["auto", "host"] | Sequence[Annotated[int, AT_LEAST_0]]
 
@@ -122,7 +122,7 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
         )
 
 
-def said_by_first(texts: Sequence[str]) -> dict[str, Any]:
+def answer_of_first(texts: Sequence[str]) -> dict[str, Any]:
     """Encode rank 0's answer to these wishes: a choice, the hosts to be probed, or the reason for neither."""
     wishes = [from_values(json.loads(text), RackWish) for text in texts]
     try:

@@ -1,8 +1,8 @@
-"""How a worker goes from one group to the next: it stands, forms a new group with the others, and takes part.
+"""How a worker goes from one group to the next: it stops, forms a new group with the others, and takes part.
 
-    cut off, or stopped for others --Cut--> standing --Regroup--> forming --state and samples agreed on--> going on
-                                               ^                     |
-                                               +---- cut off again --+
+    cut off, or halted --PositionReport--> stopped --Regroup--> forming --state and samples agreed on--> going on
+                                              ^                    |
+                                              +-- cut off again ---+
 
 Samples that a step had not brought into any replica are dealt out again, each sample once:
 
@@ -10,9 +10,9 @@ Samples that a step had not brought into any replica are dealt out again, each s
    others copy it; if each has trained by itself since the last averaging, all take the mean of what they have become.
 2. The leader, one of them, reports the rest of the plan: rounds that no worker began, and those parts of rounds that
    are in no source's replica, such as what a lost worker had trained on since the last averaging.
-3. Only then does anything change, on each worker at once; one that is cut off before stands as before.
+3. Only then does anything change, on each worker at once; one that is cut off before is as it was.
 
-One that *joins* stands without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others
+One that *joins* stops without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others
 have settled what was under way by then, and go on as they were: nothing is forgotten, no step is done twice.
 """
 

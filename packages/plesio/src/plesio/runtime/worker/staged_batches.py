@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from plesio.core.errors import ConfigError
 from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures, Remainder, Span
-from plesio.protocol.to_server import Standing
-from plesio.protocol.to_worker import Turn
+from plesio.protocol.to_server import StageStop
+from plesio.protocol.to_worker import StageEnd
 from plesio.runtime.worker.exchange.broadcasts import broadcast_metric
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
@@ -25,7 +25,7 @@ from plesio.runtime.worker.rack_batches import Rack, RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leaser, Leasing
 
-__all__ = ["StagedBatches", "StagedSharing", "Stages", "standing"]
+__all__ = ["StagedBatches", "StagedSharing", "Stages", "stage_stop"]
 
 
 class Stages(Leaser, Protocol):
@@ -46,7 +46,7 @@ class Stages(Leaser, Protocol):
         """True if the stage on the store ends, by the latest news."""
         ...
 
-    def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
+    def depart(self, plan: int, *, release: Callable[[], None]) -> StageEnd:
         """Stand still until it is known how to go on, and begin that.
 
         Args:
@@ -123,10 +123,10 @@ class StagedBatches:
         return self._depart()
 
     def _depart(self) -> bool:
-        turn = self._stages.depart(self.plan, release=self._current.close)
-        self._to_the_end = turn.to_the_end
-        if turn.steer is not None:
-            self._current = self._begin(self.figures.whole() if turn.remainder is None else turn.remainder)
+        end = self._stages.depart(self.plan, release=self._current.close)
+        self._to_the_end = end.to_the_end
+        if end.steer is not None:
+            self._current = self._begin(self.figures.whole() if end.remainder is None else end.remainder)
         return True
 
     def regrouped(self) -> None:
@@ -145,10 +145,10 @@ class StagedBatches:
         self._moved = True
         return remainder
 
-    def position(self, turn: Turn | None) -> dict[str, Any]:
-        """Describe the position of all in the data; ``turn`` is how they left a stage on the store."""
-        if turn is not None:
-            left = self.figures.whole() if turn.remainder is None else turn.remainder
+    def position(self, end: StageEnd | None) -> dict[str, Any]:
+        """Describe the position of all in the data; ``end`` is how they left a stage on the store."""
+        if end is not None:
+            left = self.figures.whole() if end.remainder is None else end.remainder
         else:
             assert isinstance(self._current, SynchronousBatches)
             left = self._current.remainder()
@@ -209,15 +209,20 @@ class StagedSharing:
         return self._leasing.share_metric(find, number=number, rack=self._stages.rack)
 
 
-def standing(
-    source: StagedBatches | None, *, clock: int, turn: Turn | None, resumed: QuiescentPoint | None, rounds: RoundRecords
-) -> Standing:
+def stage_stop(
+    source: StagedBatches | None,
+    *,
+    clock: int,
+    end: StageEnd | None,
+    resumed: QuiescentPoint | None,
+    rounds: RoundRecords,
+) -> StageStop:
     """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
 
     Args:
         source: The source of the latest loop over the data.
         clock: The worker's.
-        turn: How it has left another stage on the store, if it has.
+        end: How it has left another stage on the store, if it has.
         resumed: The run's position when this worker began, if it is resumed or was joined.
         rounds: Records of the samples that have been trained on.
 
@@ -225,7 +230,7 @@ def standing(
         ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
     """
     if source is None and resumed is not None and resumed.plan is not None:
-        return Standing(
+        return StageStop(
             clock=clock,
             plan=resumed.plan,
             figures=resumed.figures,
@@ -238,12 +243,12 @@ def standing(
             "as it gets to; write session.shard(loader) around the loader, so that they can be dealt out"
         )
     if source is None:
-        return Standing(clock=clock)
-    if turn is None:
+        return StageStop(clock=clock)
+    if end is None:
         remainder = source.to_leases()
     else:
-        remainder = source.figures.whole() if turn.remainder is None else turn.remainder
-    return Standing(
+        remainder = source.figures.whole() if end.remainder is None else end.remainder
+    return StageStop(
         clock=clock,
         plan=source.plan,
         figures=source.figures,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from plesio.policies import Reviewed
-from plesio.protocol.to_server import Review, Standing
-from plesio.protocol.to_worker import Books, Entered, Steering, Turn
+from plesio.protocol.to_server import Review, StageStop
+from plesio.protocol.to_worker import Entered, ServerState, StageEnd, Steering
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.rack_batches import Rack
 
@@ -38,25 +38,25 @@ class ServerSteering:
         news = self._client.received(Steering) if rack is None or rack.leads else None
         return news if rack is None else rack.broadcast(news, Steering)
 
-    def books(self) -> Books:
-        """Fetch all pages of the run's books, after the order to take a checkpoint; this worker saves them."""
-        pages = [self._client.await_message(Books)]
+    def server_state(self) -> ServerState:
+        """Fetch all pages of the state of server 0, after the order to take a checkpoint; this worker saves them."""
+        pages = [self._client.await_message(ServerState)]
         while pages[-1].left:
-            pages.append(self._client.await_message(Books))
+            pages.append(self._client.await_message(ServerState))
         return replace(pages[-1], text="".join(page.text for page in pages))
 
-    def enter_store(self, standing: Standing) -> None:
+    def enter_store(self, stop: StageStop) -> None:
         """Report that this worker stands still and the store has its state; return when all have reported so."""
-        self._client.send(standing)
+        self._client.send(stop)
         self._client.await_message(Entered, check=self._check)
 
-    def leave_store(self, standing: Standing, rack: Rack | None) -> Turn:
+    def leave_store(self, stop: StageStop, rack: Rack | None) -> StageEnd:
         """Report that this worker has handed in all it had; return when the server has decided how it goes on."""
-        turn = None
+        end = None
         if rack is None or rack.leads:
-            self._client.send(standing)
-            turn = self._client.await_message(Turn)
+            self._client.send(stop)
+            end = self._client.await_message(StageEnd)
         if rack is not None:  # one reports for a rack, so that all of it have the same
-            turn = rack.broadcast(turn, Turn)
-        assert turn is not None
-        return turn
+            end = rack.broadcast(end, StageEnd)
+        assert end is not None
+        return end

@@ -7,7 +7,7 @@ import msgspec
 
 from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
-from plesio.protocol.to_worker import Books
+from plesio.protocol.to_worker import ServerState
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, StepProgress
@@ -55,7 +55,7 @@ class AloneSaving:
             point.begin_rounds(world.rounds)
             assert checkpoints.resumed is not None, "a quiescent point is of a checkpoint"
             world.go_on_from(
-                msgspec.convert(json.loads(checkpoints.resumed.books())["ledger"], LedgerState, strict=False)
+                msgspec.convert(json.loads(checkpoints.resumed.server_state())["ledger"], LedgerState, strict=False)
             )
         exchange.after_step(self._stepped)
 
@@ -77,7 +77,7 @@ class AloneSaving:
     def _stepped(self, progress: StepProgress) -> None:
         if self._is_due(progress.clock):
             self._taken_s, self._taken_clock = self._now_s(), progress.clock
-            self._checkpoints.saver.save(self._point(progress.clock), books=self._books)
+            self._checkpoints.saver.save(self._point(progress.clock), server_state=self._server_state)
 
     def _is_due(self, clock: int) -> bool:
         saving = self._checkpoints.saving
@@ -99,6 +99,6 @@ class AloneSaving:
             workers=(0,),
         )
 
-    def _books(self) -> Books:
+    def _server_state(self) -> ServerState:
         text = json.dumps({"ledger": msgspec.to_builtins(self._world.ledger_state())})
-        return Books(text=text, left=0, elapsed_s=self._now_s() - self._began_s)
+        return ServerState(text=text, left=0, elapsed_s=self._now_s() - self._began_s)

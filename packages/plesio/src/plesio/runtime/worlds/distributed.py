@@ -11,16 +11,16 @@ from plesio.core.errors import DataError, PlesioError, TransportError, WorkerLos
 from plesio.core.results import Evaluation, RunResult
 from plesio.protocol.positions import Position
 from plesio.protocol.to_server import (
-    BooksPage,
-    Cut,
     Evaluations,
     Goodbye,
     Join,
+    PositionReport,
     Regrouped,
     ResultRequest,
     SaveRequest,
+    ServerStatePage,
 )
-from plesio.protocol.to_worker import Books, Regroup, Result, RunEnded, Start, Steering, Stop
+from plesio.protocol.to_worker import Regroup, Result, RunEnded, ServerState, Start, Steering, Stop
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.exchange.group import CutOffError, Group
@@ -158,7 +158,7 @@ class DistributedWorld:
         )
         self.client.send(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
-            self.client.send(BooksPage(text=page))
+            self.client.send(ServerStatePage(text=page))
         started = self.client.await_message(
             Start, timeout_s=self._job.meet_s, explain=self._who_is_missing, check=self._job.start.assure_all_come
         )
@@ -256,9 +256,9 @@ class DistributedWorld:
 
     def await_regroup(self, position: Position | None, *, agreed: bool) -> Regroup:
         """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
-        self.client.send(Cut(position=position, meeting=self._job.meeting(), agreed=agreed))
+        self.client.send(PositionReport(position=position, meeting=self._job.meeting(), agreed=agreed))
         regroup = self.client.await_message(Regroup)
-        for kind in (Steering, Books):
+        for kind in (Steering, ServerState):
             while self.client.received(kind) is not None:
                 pass  # it was meant for the group that is no more
         return regroup

@@ -35,8 +35,8 @@ import torch
 
 from plesio.core.records import to_values
 from plesio.policies import Policy, parse_policy
-from plesio.protocol.to_server import Standing
-from plesio.protocol.to_worker import Steering, Turn
+from plesio.protocol.to_server import StageStop
+from plesio.protocol.to_worker import StageEnd, Steering
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
 from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.live_group import LiveGroup
@@ -50,7 +50,7 @@ from plesio.runtime.worker.quiescent_point import QuiescentPoint, Saver
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
-from plesio.runtime.worker.staged_batches import StagedSharing, standing
+from plesio.runtime.worker.staged_batches import StagedSharing, stage_stop
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.timeline import WorkerTimeline
@@ -147,11 +147,11 @@ class StagedExchange:
             self._remember(resumed.own)
         self._stage = _Stage(first, self._clock)
         if not late:  # else `regrouped` begins, in the group that this worker joins
-            self._begin(first, turn=None)
+            self._begin(first, end=None)
         if resumed is not None and resumed.keep and self.meets:
             self._kept.append(StateCopy(replica))
 
-    def _begin(self, policy: Policy, *, turn: Turn | None) -> None:
+    def _begin(self, policy: Policy, *, end: StageEnd | None) -> None:
         """Begin a stage under ``policy``, in force at this worker's clock."""
         exchanges, stores = self._parts.exchanges, self._parts.stores
         rack = exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
@@ -166,15 +166,15 @@ class StagedExchange:
         store = stores.begin(
             policy,
             clock=self._clock,
-            leads=self._leads(turn),
-            enter=lambda: self._parts.channel.enter_store(self._standing(turn)),
+            leads=self._leads(end),
+            enter=lambda: self._parts.channel.enter_store(self._stage_stop(end)),
         )
         self._stage = replace(self._stage, exchange=store, store=store)
 
-    def _standing(self, turn: Turn | None) -> Standing:
-        """Return this worker's standing on its way to the store, from which it has come by ``turn`` if it was there."""
-        return standing(
-            self.sharing.batches, clock=self._clock, turn=turn, resumed=self._resumed, rounds=self._parts.rounds
+    def _stage_stop(self, end: StageEnd | None) -> StageStop:
+        """Return this worker's stop on its way to the store, from which it has come by ``end`` if it was there."""
+        return stage_stop(
+            self.sharing.batches, clock=self._clock, end=end, resumed=self._resumed, rounds=self._parts.rounds
         )
 
     @property
@@ -225,7 +225,7 @@ class StagedExchange:
         if not restores and steer.keep:
             self._reporter.good()
         if parse_policy(steer.policy) != self._stage.policy or restores or steer.save:
-            self._change(steer, turn=None)
+            self._change(steer, end=None)
         if steer.keep and self.meets:
             self._kept.append(StateCopy(self._replica))
 
@@ -236,7 +236,7 @@ class StagedExchange:
             if self._stage.collective is not None:
                 self._stage.collective.count_as(self._parts.exchanges.share(self._stage.policy, self._shares))
 
-    def depart(self, plan: int, *, release: Callable[[], None]) -> Turn:
+    def depart(self, plan: int, *, release: Callable[[], None]) -> StageEnd:
         """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
 
         Args:
@@ -245,26 +245,26 @@ class StagedExchange:
         """
         self.flush()
         release()
-        turn = self._parts.channel.leave_store(Standing(clock=self._clock, plan=plan), self._stage.rack)
-        steer = turn.steer
+        end = self._parts.channel.leave_store(StageStop(clock=self._clock, plan=plan), self._stage.rack)
+        steer = end.steer
         if steer is None:
             assert self._stage.store is not None, "only a stage on the store is left so"
-            if turn.to_the_end:
+            if end.to_the_end:
                 self._stage.store.halt()
             else:
                 self._stage.store.resume()
-            return turn
-        self._parts.rounds.go_on_from(steer.clock, global_samples=turn.samples, plan=plan, remainder=turn.remainder)
+            return end
+        self._parts.rounds.go_on_from(steer.clock, global_samples=end.samples, plan=plan, remainder=end.remainder)
         self._hear_news()
         self._reporter.go_on(steer)
-        self._parts.exchanges.passed(turn.samples)
+        self._parts.exchanges.passed(end.samples)
         self._clock = steer.clock
-        self._change(steer, turn=turn)
+        self._change(steer, end=end)
         self._take_shares(steer)
         self._parts.steps.go_on_from(steer.clock)
-        return turn
+        return end
 
-    def _change(self, steer: Steering, *, turn: Turn | None) -> None:
+    def _change(self, steer: Steering, *, end: StageEnd | None) -> None:
         ended, policy = self._stage, parse_policy(steer.policy)
         restored = steer.restore and bool(self._kept)
         changes = restored or policy != ended.policy
@@ -276,7 +276,7 @@ class StagedExchange:
         if ended.store is not None:
             ended.store.take_back()
         self.settle()
-        if self._leads(turn):
+        if self._leads(end):
             self._snapshots += ended.exchange.snapshots()
         ended.exchange.close()
         self._stage = _Stage(policy, self._clock)
@@ -286,25 +286,25 @@ class StagedExchange:
             while len(self._kept) > 1:  # the later copies are of what has been undone
                 self._kept.pop()
         # on the way to a new group that follows; `regrouped` does the same there
-        if turn is None or not turn.regroup:
+        if end is None or not end.regroup:
             if restored or own_states_meet(ended.policy, policy):
                 self._average_state(steer.clock, parameters=restored)
             if changes and (policy.exchange == "collective" or policy.racks_share_store):
                 self._parts.exchanges.agree_on_scale()
             if steer.save and self._saver is not None:
-                self._saver.save(self._quiescent_point(steer, turn), books=self._parts.channel.books)
-            self._begin(policy, turn=turn)
+                self._saver.save(self._quiescent_point(steer, end), server_state=self._parts.channel.server_state)
+            self._begin(policy, end=end)
         self._reporter.forget()
         if not changes:
             return
         self._parts.timeline.event("steer", at_s=self._parts.timeline.now_s(), clock=steer.clock, policy=steer.policy)
         self._tell_user(ended.policy, clock=steer.clock, restored=restored)
 
-    def _leads(self, turn: Turn | None) -> bool:
+    def _leads(self, end: StageEnd | None) -> bool:
         """Tell whether this is the worker whose state stands for all."""
-        return self._parts.group.rank == 0 if turn is None else self._parts.group.worker == turn.leader
+        return self._parts.group.rank == 0 if end is None else self._parts.group.worker == end.leader
 
-    def _quiescent_point(self, steer: Steering, turn: Turn | None) -> QuiescentPoint:
+    def _quiescent_point(self, steer: Steering, end: StageEnd | None) -> QuiescentPoint:
         """Collect the state to save of this moment."""
         own = {"kept": [copy.state() for copy in self._kept], **self._memory()}
         moment = QuiescentPoint.of(
@@ -314,7 +314,7 @@ class StagedExchange:
             own_optimizer=self._stage.policy.update == "delta",
         )
         batches = self.sharing.batches
-        return moment if batches is None else replace(moment, **batches.position(turn))
+        return moment if batches is None else replace(moment, **batches.position(end))
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._parts.timeline.now_s()
@@ -375,7 +375,7 @@ class StagedExchange:
         self._clock, self._shares = steer.clock, steer.shares
         self._kept.clear()
         self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
-        self._begin(policy, turn=None)
+        self._begin(policy, end=None)
         self._reporter.forget()
         if before != policy:
             self._tell_user(before, clock=steer.clock, restored=False)
