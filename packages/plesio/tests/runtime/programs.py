@@ -274,3 +274,15 @@ def join_with(*, policy: str) -> float:
     with plesio.join(model, made, policy=policy) as session:
         train(session, model, made)
     return whole_loss(model)
+
+
+def failing_at_the_start(*, elastic: bool) -> None:
+    """Fail on one worker while it receives rank 0's parameters, as a full card's memory would."""
+    model, optimizer = build(0)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("of one's own")
+
+    if os.environ["RANK"] == "1":
+        torch.distributed.broadcast = fail
+    plesio.join(model, optimizer, policy="local_sgd:4", options=plesio.JoinOptions(elastic=elastic))

@@ -207,6 +207,14 @@ def test_workers_that_disagree_are_all_told_at_once(what: str, message: str, exc
         assert message in ending.message
 
 
+@pytest.mark.parametrize("elastic", [True, False])
+def test_one_that_fails_while_all_take_over_the_parameters_is_named_by_the_others(elastic: bool):
+    endings = run(2, "failing_at_the_start", elastic=elastic)
+    assert (endings[1].error, endings[1].message) == ("ArithmeticError", "of one's own")
+    assert endings[0].error == "WorkerLostError"
+    assert "worker 1 ended with an error (of one's own)" in endings[0].message
+
+
 def test_optimizer_that_the_store_cannot_run_is_one_clear_line_on_every_worker():
     endings = run(2, "join_with", policy="asp")
     assert endings[0].error == ExchangeError.__name__

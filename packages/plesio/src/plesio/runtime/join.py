@@ -13,7 +13,7 @@ import torch
 
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
-from plesio.core.errors import ConfigError, WorkerLostError
+from plesio.core.errors import ConfigError, PlesioError, WorkerLostError
 from plesio.core.logs import introduce
 from plesio.core.records import to_values
 from plesio.core.within import AT_LEAST_1
@@ -373,15 +373,19 @@ class _Run:
 
         Raises:
             WorkerLostError: Because a worker was lost.
+            PlesioError: Because of what another worker's failure did to a collective.
         """
         if late:
             world.withdraw()
             return
-        lost = world.cuts_off(error)
-        text = _LOST_AT_START if lost else str(error)
-        world.close(status="failed", error=text, in_rack=self.policy.racks_share_store)
-        if lost:
-            raise WorkerLostError(text, ranks=()) from error
+        cause: PlesioError | None = None
+        if world.cuts_off(error):
+            cause = WorkerLostError(_LOST_AT_START, ranks=())
+        elif isinstance(error, RuntimeError):
+            cause = world.explain(error)
+        world.close(status="failed", error=str(cause or error), in_rack=self.policy.racks_share_store)
+        if cause is not None:
+            raise cause from error
 
     def _num_servers(self, *, num_hosts: int) -> int:
         """Return the number asked for; else one a host, so that links are shared, and fewer for a small model."""
