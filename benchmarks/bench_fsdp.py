@@ -25,6 +25,7 @@ import plesio
 from plesio.cli.compare import split_policies
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import LocalJob
+from record import print_table, print_verdict, save
 
 LEAST_RATIO = 3.5
 WIDTH, NUM_BLOCKS, NUM_TOKENS, VOCABULARY, BATCH = 256, 4, 32, 500, 4
@@ -103,8 +104,6 @@ def measure(*, policies: list[str], repeat: int, steps: int) -> dict[str, Any]:
 
 def main() -> None:
     """Do what the command line names."""
-    from record import print_verdict, save  # not in the workers, which do not find it
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="bsp,fsdp,bsp,hook=fp16,bsp,hook=bf16,bsp,hook=powersgd:2+start:2")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
@@ -122,17 +121,18 @@ def main() -> None:
         policy: max((one[policy]["held"] for one in found), key=lambda kinds: sum(kinds.values()))
         for policy in policies
     }
-    print("| policy | parameters | gradients | optimizer | held | sent a step | a step |")
-    print("|:--|--:|--:|--:|--:|--:|--:|")
+    rows = []
     for policy in policies:
         step_s = statistics.median(found[0][policy]["step_s"])
         sent = statistics.mean(statistics.median(one[policy]["sent"]) for one in found)
         kinds = [*most[policy].values(), sum(most[policy].values()), sent]
-        print(f"| `{policy}` | {' | '.join(f'{kind / 1e6:.2f} MB' for kind in kinds)} | {step_s * 1e3:.0f} ms |")
+        rows.append([f"`{policy}`", *(f"{kind / 1e6:.2f} MB" for kind in kinds), f"{step_s * 1e3:.0f} ms"])
+    columns = ["policy", "parameters", "gradients", "optimizer", "held", "sent a step", "a step"]
+    print_table("a worker", columns=columns, rows=rows)
     met = True
     if {"bsp", "fsdp"} <= most.keys() and arguments.workers >= 4:
         ratio = sum(most["bsp"].values()) / sum(most["fsdp"].values())
-        print(f"\nbsp holds {ratio:.2f} times what fsdp holds, on the worker that holds most.")
+        print(f"bsp holds {ratio:.2f} times what fsdp holds, on the worker that holds most.")
         met = ratio >= LEAST_RATIO
         print_verdict(f"at least {LEAST_RATIO:g} times less under fsdp", met=met)
     settings = {"workers": arguments.workers, "repeat": repeat, "steps": steps, "policies": policies}

@@ -1,18 +1,17 @@
-"""The output of every benchmark: median and spread, a table, a verdict, and a JSON file."""
+"""The harness of the benchmarks: medians and means with their spread, Markdown tables, verdicts, and a JSON file."""
 
 import json
+import math
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-__all__ = ["Spread", "print_table", "print_verdict", "save"]
+__all__ = ["Spread", "mean_and_error", "plus_minus", "print_table", "print_verdict", "save", "with_error"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -34,14 +33,37 @@ class Spread(dict[str, float]):
         return f"{median} ({low} to {high})"
 
 
-def print_table(title: str, *, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with numbers to the right of their names."""
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=120).print(table)
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error; NaN where a value is not finite, and the error of one value is NaN."""
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
+
+
+def with_error(mean: float, error: float, form: str) -> str:
+    """``mean ± error``; the mean alone where the error is NaN.
+
+    >>> with_error(1.5, 0.25, "+.1f"), with_error(1.5, math.nan, "+.1f")
+    ('+1.5 ± 0.2', '+1.5')
+    """
+    return f"{mean:{form}}" if math.isnan(error) else f"{mean:{form}} ± {error:{form.lstrip('+')}}"
+
+
+def plus_minus(values: Sequence[float], form: str = ".2f") -> str:
+    """``mean ± standard error``; of values that are not all finite, how many are."""
+    num_finite = sum(map(math.isfinite, values))
+    if num_finite < len(values):
+        return f"{num_finite} of {len(values)}"
+    return with_error(*mean_and_error(values), form)
+
+
+def print_table(title: str, *, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table below its title, with numbers to the right of their names."""
+    marks = [":--", *["--:"] * (len(columns) - 1)]
+    lines = [title, ""] if title else []
+    lines += [f"| {' | '.join(cells)} |" for cells in (columns, marks, *rows)]
+    print("\n".join(["", *lines, ""]), flush=True)
 
 
 def print_verdict(criterion: str, *, met: bool) -> None:
