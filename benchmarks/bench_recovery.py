@@ -51,7 +51,7 @@ COSTS: dict[str, list[tuple[str, str, str, float, dict[str, Any], dict[str, Any]
     "kill": [("elastic", "bsp", "small", 0.005, {"elastic": False}, {})],
     "server": [(f"a backup, {size} model", "asp", size, 0.0, {}, {"replicas": 2}) for size in WIDTHS],
 }
-"""Of being ready: its name, policy, model, what a step waits, and the options of sessions without and with it."""
+"""Ways to be ready: name, policy, model, what a step waits, and the options of sessions without and with it."""
 
 
 def build(width: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -13,10 +13,6 @@ Prints a table and writes benchmarks/results/session.json.
 """
 
 import argparse
-import json
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import plesio
-from plesio.runtime.launcher import launch
 from plesio.runtime.worker.environment import WorkerPlace
+from plesio.testing import LocalJob
 from record import Spread, print_table, print_verdict, save
 
 LIMIT = 0.98
@@ -114,7 +110,7 @@ def by_session_s(dataset: TensorDataset, *, pause_s: float, busy: bool, job: ple
     """Seconds of the same block through a session."""
     model, optimizer = build(pause_s=pause_s, busy=busy)
     with plesio.join(model, optimizer, policy="bsp", options=plesio.JoinOptions(job=job)) as session:
-        batches = session.shard(DataLoader(dataset, batch_size=BATCH, shuffle=True))
+        batches = iter(session.shard(DataLoader(dataset, batch_size=BATCH, shuffle=True)))
 
         def train(inputs: Tensor, labels: Tensor) -> None:
             loss = F.cross_entropy(model(inputs), labels)
@@ -143,8 +139,8 @@ def bare_step_s() -> float:
     return min(times_s)
 
 
-def work(path: Path, *, num_pairs: int, busy: bool) -> None:
-    """One worker process: every step time, in pairs; rank 0 writes the seconds of each block to ``path``."""
+def work(*, num_pairs: int, busy: bool) -> dict[float, list[dict[str, float]]]:
+    """Measure as one worker; return the seconds of each block by step time, in pairs."""
     torch.set_num_threads(1)
     place = WorkerPlace.from_environment()
     assert place is not None
@@ -152,7 +148,7 @@ def work(path: Path, *, num_pairs: int, busy: bool) -> None:
         job.group("cpu")
         bare_s = torch.tensor([bare_step_s()])
         dist.broadcast(bare_s, src=0)
-        measured = {}
+        measured: dict[float, list[dict[str, float]]] = {}
         for step_s, num_steps in STEPS.items():
             pause_s = max(0.0, step_s - bare_s.item())
             dataset = data(NUM_WARM_UP + num_steps, num_workers=place.num_workers)
@@ -166,8 +162,7 @@ def work(path: Path, *, num_pairs: int, busy: bool) -> None:
                         block[way] = by_session_s(dataset, pause_s=pause_s, busy=busy, job=job)
                 pairs.append(block)
             measured[step_s] = pairs
-        if place.rank == 0:
-            path.write_text(json.dumps(measured), encoding="utf-8")
+    return measured
 
 
 def summarise(pairs: list[dict[str, float]], *, num_steps: int) -> dict[str, Any]:
@@ -179,28 +174,20 @@ def summarise(pairs: list[dict[str, float]], *, num_steps: int) -> dict[str, Any
     }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=20, help="pairs of blocks for each setting")
     parser.add_argument("--busy", action="store_true", help="compute instead of waiting")
     parser.add_argument("--quick", action="store_true", help="2 pairs: does it work?")
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # for the worker processes
     arguments = parser.parse_args()
     num_pairs = 2 if arguments.quick else arguments.pairs
-    if "RANK" in os.environ:
-        work(arguments.out, num_pairs=num_pairs, busy=arguments.busy)
-        return 0
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "times.json"
-        options = ["--pairs", str(num_pairs), "--out", str(out), *(["--busy"] if arguments.busy else [])]
-        for num_workers in NUM_WORKERS:
-            status = launch(Path(__file__), options, num_workers=num_workers)
-            if status:
-                return status
-            for step_s, pairs in json.loads(out.read_text(encoding="utf-8")).items():
-                name = f"{num_workers} workers, {1e3 * float(step_s):.0f} ms"
-                results[name] = summarise(pairs, num_steps=STEPS[float(step_s)])
+    for num_workers in NUM_WORKERS:
+        with LocalJob(num_workers) as job:
+            endings = job.run(Path(__file__), "work", timeout_s=3600, num_pairs=num_pairs, busy=arguments.busy)
+        assert endings[0].error is None, endings[0].trace
+        for step_s, pairs in endings[0].value.items():
+            results[f"{num_workers} workers, {1e3 * step_s:.0f} ms"] = summarise(pairs, num_steps=STEPS[step_s])
     rows = [
         [
             name,
@@ -215,8 +202,7 @@ def main() -> int:
     met = all(row["ratio"]["median"] >= LIMIT for row in results.values())
     print_verdict(f"a session has at least {LIMIT} of the throughput of a hand-written DDP loop", met=met)
     save("session", settings={"pairs": num_pairs, "busy": arguments.busy, "steps": STEPS}, results=results, met=met)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

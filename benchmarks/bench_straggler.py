@@ -13,10 +13,6 @@ Prints a table and writes benchmarks/results/straggler.json.
 """
 
 import argparse
-import json
-import os
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +22,10 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.cost.step_time import Constant
-from plesio.runtime.launcher import launch
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.digits import digits
+from plesio.testing import LocalJob
 from record import Spread, print_table, print_verdict, save
 
 GOAL = 2.3
@@ -64,8 +60,8 @@ def run_once(policy: str, *, num_samples: int, step_s: float, job: plesio.Job) -
     }
 
 
-def work(path: Path, *, num_rounds: int, num_samples: int, step_s: float) -> None:
-    """One worker process; rank 0 writes every round's figures to ``path``."""
+def work(*, num_rounds: int, num_samples: int, step_s: float) -> list[dict[str, dict[str, float]]]:
+    """Measure as one worker; return every round's figures, complete on rank 0."""
     torch.set_num_threads(1)
     place = WorkerPlace.from_environment()
     assert place is not None
@@ -80,8 +76,7 @@ def work(path: Path, *, num_rounds: int, num_samples: int, step_s: float) -> Non
             rounds.append(
                 {policy: run_once(policy, num_samples=num_samples, step_s=step_s, job=job) for policy in order}
             )
-        if place.rank == 0:
-            path.write_text(json.dumps(rounds), encoding="utf-8")
+    return rounds
 
 
 def summarise(rounds: list[dict[str, dict[str, float]]], *, policy: str) -> dict[str, Any]:
@@ -91,27 +86,20 @@ def summarise(rounds: list[dict[str, dict[str, float]]], *, policy: str) -> dict
     return {**figures, "ratio_to_bsp": Spread(ratios)}
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=9_600, help="of every run, over all workers")
     parser.add_argument("--milliseconds", type=float, default=20.0, help="a step of a worker that is not slow")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 1280 samples: does it work?")
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # for the worker processes
     arguments = parser.parse_args()
     num_rounds, num_samples = (2, 1280) if arguments.quick else (arguments.rounds, arguments.samples)
     step_s = arguments.milliseconds / 1e3
-    if "RANK" in os.environ:
-        work(arguments.out, num_rounds=num_rounds, num_samples=num_samples, step_s=step_s)
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rounds.json"
-        options = ["--rounds", str(num_rounds), "--samples", str(num_samples), "--out", str(out)]
-        options += ["--milliseconds", str(arguments.milliseconds)]
-        status = launch(Path(__file__), options, num_workers=NUM_WORKERS)
-        if status:
-            return status
-        rounds = json.loads(out.read_text(encoding="utf-8"))
+    options = {"num_rounds": num_rounds, "num_samples": num_samples, "step_s": step_s}
+    with LocalJob(NUM_WORKERS) as job:
+        endings = job.run(Path(__file__), "work", timeout_s=3600, **options)
+    assert endings[0].error is None, endings[0].trace
+    rounds = endings[0].value
     results = {policy: summarise(rounds, policy=policy) for policy in POLICIES}
     rows = [
         [
@@ -132,8 +120,7 @@ def main() -> int:
     print_verdict(f"asp has at least {GOAL} times the throughput of bsp", met=met)
     settings = {"rounds": num_rounds, "samples": num_samples, "step_s": step_s, "slow_speed": SLOW_SPEED}
     save("straggler", settings=settings, results=results, met=met)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

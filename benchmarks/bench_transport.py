@@ -18,12 +18,9 @@ Prints a table and writes benchmarks/results/transport.json.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,10 +34,10 @@ import torch.distributed as dist
 import zmq
 
 from plesio.runtime.transport import Bulk, ClientEndpoint, Control, Header, JobKeys, ServerEndpoint
+from record import Spread, print_table, print_verdict, save
 
 JOB = "bench"
 KEYS = JobKeys.derive("bench")
-RESULTS = Path(__file__).parent / "results" / "transport.json"
 NUM_WARM_UP = 3
 PATIENCE_S = 60.0
 GLOO, STOP, STAGE = 1, 2, 3
@@ -169,40 +166,45 @@ def measure(num_bytes: int, *, num_rounds: int, **clients: ClientEndpoint) -> di
 
 
 def summarise(times_s: dict[str, list[float]], *, num_bytes: int) -> dict[str, Any]:
-    """Median, quartiles, bandwidth (there and back), and the ratio to Gloo."""
+    """Seconds, bandwidth (there and back), and Gloo's time and that without encryption by this one's."""
     summary = {}
     for way, values in times_s.items():
-        low, median, high = statistics.quantiles(values, n=4)
-        ratios = [gloo / own for gloo, own in zip(times_s["gloo"], values, strict=True)]
-        ratio_low, ratio, ratio_high = statistics.quantiles(ratios, n=4)
+        seconds = Spread(values)
         summary[way] = {
-            "median_s": median,
-            "quartiles_s": [low, high],
-            "bytes_per_s": 2 * num_bytes / median,
-            "ratio_to_gloo": ratio,
-            "ratio_quartiles": [ratio_low, ratio_high],
-            "ratio_to_unencrypted": statistics.median(
-                plain / own for plain, own in zip(times_s["unencrypted"], values, strict=True)
+            "seconds": seconds,
+            "bytes_per_s": 2 * num_bytes / seconds["median"],
+            "ratio_to_gloo": Spread([gloo / own for gloo, own in zip(times_s["gloo"], values, strict=True)]),
+            "ratio_to_unencrypted": Spread(
+                [plain / own for plain, own in zip(times_s["unencrypted"], values, strict=True)]
             ),
-            "times_s": values,
         }
     return summary
 
 
-def print_table(results: dict[int, dict[str, Any]]) -> None:
-    print(f"{'payload':>8} {'way':>11} {'median':>9} {'quartiles':>17} {'GB/s':>6}  Gloo's time by this one's")
+def report(results: dict[int, dict[str, Any]]) -> bool:
+    """Print all figures; True if the ways are as fast as is aimed at, from 20 MB on."""
+    rows = [
+        [
+            f"{num_bytes / 1e6:.0f} MB, {way}",
+            f"{row['seconds'].text('.2f', scale=1e3)} ms",
+            f"{row['bytes_per_s'] / 1e9:.2f}",
+            row["ratio_to_gloo"].text(".2f"),
+        ]
+        for num_bytes, ways in results.items()
+        for way, row in ways.items()
+    ]
+    columns = ["payload, way", "median (quartiles)", "GB/s", "Gloo's time by this one's"]
+    print_table("push and pull", columns=columns, rows=rows)
+    met = True
     for num_bytes, ways in results.items():
-        for way, row in ways.items():
-            low_ms, high_ms = (1e3 * value for value in row["quartiles_s"])
-            ratio_low, ratio_high = row["ratio_quartiles"]
-            goal = f", goal {GOALS[way]}" if way in GOALS and num_bytes >= 20_000_000 else ""
-            print(
-                f"{num_bytes / 1e6:>5.0f} MB {way:>11} {1e3 * row['median_s']:>6.2f} ms"
-                f" {low_ms:>6.2f} to {high_ms:>6.2f} {row['bytes_per_s'] / 1e9:>6.2f}"
-                f"  {row['ratio_to_gloo']:.2f} ({ratio_low:.2f} to {ratio_high:.2f}{goal})"
-            )
-        goal = f", goal {ENCRYPTED_GOAL}" if num_bytes >= 20_000_000 else ""
-        print(f"{'':>9}encrypted by unencrypted throughput: {ways['tcp']['ratio_to_unencrypted']:.2f}{goal}")
+        goals = {f"{way} by Gloo": (ways[way]["ratio_to_gloo"], goal) for way, goal in GOALS.items()}
+        goals["encrypted by unencrypted"] = (ways["tcp"]["ratio_to_unencrypted"], ENCRYPTED_GOAL)
+        for what, (ratio, goal) in goals.items():
+            if num_bytes >= 20_000_000:
+                met = met and ratio["median"] >= goal
+                done = f"{num_bytes / 1e6:.0f} MB, {what}: {ratio['median']:.2f}"
+                print_verdict(f"{done}, at least {goal} of the throughput", met=ratio["median"] >= goal)
+    return met
 
 
 def main() -> None:
@@ -239,16 +241,7 @@ def main() -> None:
             tcp.send_control(STOP, {})
             dist.destroy_process_group()
             partner.join()
-    print_table(results)
-    RESULTS.parent.mkdir(exist_ok=True)
-    machine = {
-        "cpus": os.cpu_count(),
-        "kernel": platform.release(),
-        "load": os.getloadavg(),
-        "torch": torch.__version__,
-        "zmq": zmq.zmq_version(),
-    }
-    RESULTS.write_text(json.dumps({"machine": machine, "rounds": arguments.rounds, "results": results}, indent=1))
+    save("transport", settings={"rounds": arguments.rounds}, results=results, met=report(results))
 
 
 if __name__ == "__main__":
