@@ -6,7 +6,7 @@ import pytest
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate.goodput_ways import WayToGoOn
 from plesio_planning.studies import goodput
-from plesio_planning.studies.published_goodput import cost_of_a_failure
+from plesio_planning.studies.models.goodput import cost_of_a_failure
 
 
 def share(ways: tuple[WayToGoOn, ...], name: str) -> float:

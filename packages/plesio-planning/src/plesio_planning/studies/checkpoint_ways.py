@@ -78,17 +78,7 @@ def costs_of_ways(
     full_every: int,
     snapshot_s: float,
 ) -> dict[str, Costs]:
-    """Return the costs of a state in each of the four ways.
-
-    Args:
-        checkpoint_s: One writer's time for the whole state.
-        restart_s: Time from a failure until the run goes on from a whole state.
-        num_writers: Writers of shards, at once.
-        storage_writers: How many of them the storage keeps up with.
-        changed_share: Share of the state that a partial one writes.
-        full_every: Every so many partial states one is whole.
-        snapshot_s: Copying the shards to the host's memory.
-    """
+    """Return the costs of a state in each of the four ways, from the inputs of the study."""
     written_s = checkpoint_s / min(num_writers, storage_writers)
     partial_s = checkpoint_s * (changed_share + (1 - changed_share) / full_every)
     several = 1 + changed_share * (full_every - 1) / 2  # a whole state, and half of the parts until the next

@@ -1,8 +1,8 @@
 """Tables and lines of charts that are declared: names, and what belongs to each."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from plesio.core.charts import Series, Table
 
@@ -26,19 +26,31 @@ def table_of(title: str, items: Iterable[T], columns: Mapping[str, Callable[[T],
     return Table(title=title, headers=tuple(columns), rows=rows)
 
 
-def lines_of(x: Iterable[float], lines: Mapping[str, Sequence[float]], **look: Any) -> list[Series]:
-    """Make series over one ``x``; what is not finite is a gap.
+def lines_of(
+    x: Iterable[float],
+    lines: Mapping[str, Iterable[float]] = {},
+    *,
+    dashed: Mapping[str, Iterable[float]] = {},
+    points: Mapping[str, Iterable[float]] = {},
+    **look: Any,
+) -> list[Series]:
+    """Make series over one ``x``: lines, then dashed ones, then points; what is not finite is a gap.
 
-    >>> [one.y for one in lines_of((1, 2), {"time": (3.0, math.inf)}, style="points")]
-    [[3.0, nan]]
+    >>> [(one.style, one.y) for one in lines_of((1, 2), {"time": (3.0, math.inf)}, points={"measured": (3.0, 4.0)})]
+    [('line', [3.0, nan]), ('points', [3.0, 4.0])]
 
     Args:
         x: Places of all of them.
         lines: The values of each, by its name in the legend.
+        dashed: The same of dashed lines.
+        points: The same of points.
         look: Further attributes of `Series`, the same for all.
     """
     xs = list(x)
+    styles: dict[Literal["line", "dashed", "points"], Mapping[str, Iterable[float]]]
+    styles = {"line": lines, "dashed": dashed, "points": points}
     return [
-        Series(name=name, x=xs, y=[value if math.isfinite(value) else math.nan for value in y], **look)
-        for name, y in lines.items()
+        Series(name=name, x=xs, y=[value if math.isfinite(value) else math.nan for value in y], style=style, **look)
+        for style, named in styles.items()
+        for name, y in named.items()
     ]

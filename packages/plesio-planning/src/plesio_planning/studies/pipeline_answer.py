@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio_planning.activations import Recomputation
 from plesio_planning.sim.pipeline_schedules import Schedule
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.pipeline_stages import PipelinePoint, PipelineStages, frontier, points_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.theory.parallelism import bubble_share, micro_batches_for
@@ -188,17 +188,16 @@ class Pipeline(Answer):
             for point in self.points
             if (point.schedule, point.num_micro_batches) == (self.at.schedule, self.at.num_micro_batches)
         }
-        rows = [
-            (
-                name,
-                format_bytes(layer_bytes),
-                format_bytes(by[name].activation_bytes),
-                format_seconds(by[name].iteration_s),
-            )
-            for name, layer_bytes in self.layer_bytes.items()
-        ]
-        headers = ("recomputed", "a layer and micro-batch", "the fullest device", "iteration")
-        return Table(title="What is kept for the backward pass:", headers=headers, rows=rows)
+        return table_of(
+            "What is kept for the backward pass:",
+            self.layer_bytes.items(),
+            {
+                "recomputed": lambda each: each[0],
+                "a layer and micro-batch": lambda each: format_bytes(each[1]),
+                "the fullest device": lambda each: format_bytes(by[each[0]].activation_bytes),
+                "iteration": lambda each: format_seconds(by[each[0]].iteration_s),
+            },
+        )
 
     def _unequal(self) -> Table:
         headers = (
@@ -215,22 +214,14 @@ class Pipeline(Answer):
         return [self._time_memory(), self._timeline(), self._utilisation(), self._memory(), self._shares()]
 
     def _time_memory(self) -> LineChart:
-        series = [
-            Series(
-                name=schedule,
-                x=[self._memory_gb(point) for point in self.points if point.schedule == schedule],
-                y=[1e3 * point.micro_batch_s for point in self.points if point.schedule == schedule],
-                style="points",
-                hollow=True,  # some schedules are in one place
-            )
-            for schedule in dict.fromkeys(point.schedule for point in self.points)
-        ]
-        front = Series(
-            name="frontier",
-            x=[self._memory_gb(point) for point in self.frontier],
-            y=[1e3 * point.micro_batch_s for point in self.frontier],
-            style="dashed",
-        )
+        series = []
+        for schedule in dict.fromkeys(point.schedule for point in self.points):
+            points = [point for point in self.points if point.schedule == schedule]
+            times_ms = [1e3 * point.micro_batch_s for point in points]
+            # hollow, as some schedules are in one place
+            series += lines_of([self._memory_gb(point) for point in points], points={schedule: times_ms}, hollow=True)
+        times_ms = [1e3 * point.micro_batch_s for point in self.frontier]
+        series += lines_of([self._memory_gb(point) for point in self.frontier], dashed={"frontier": times_ms})
         title = "Nothing fits" if self.fastest is None else f"{self.fastest.words} is the fastest that fits"
         return LineChart(
             slug="time-memory",
@@ -238,7 +229,7 @@ class Pipeline(Answer):
             caption="A point is a schedule, a number of micro-batches and a recomputation; nothing is below the line.",
             x=Axis(title="memory of the fullest device (GB)", log=True),
             y=Axis(title="time a micro-batch (ms)", log=True),
-            series=[*series, front],
+            series=series,
             marks={"memory": self.memory_bytes / 1e9},
         )
 
@@ -260,22 +251,18 @@ class Pipeline(Answer):
     def _utilisation(self) -> LineChart:
         counts = sorted({round(_MOST_DRAWN ** (step / _NUM_DRAWN)) for step in range(_NUM_DRAWN + 1)})
         numbers = sorted({*_STAGES_DRAWN, self.num_stages} - {1})
-        series = [
-            Series(
-                name=f"{stages} stages",
-                x=counts,
-                y=[100 * (1 - bubble_share(num_stages=stages, num_micro_batches=count)) for count in counts],
-            )
+        lines = {
+            f"{stages} stages": [
+                100 * (1 - bubble_share(num_stages=stages, num_micro_batches=count)) for count in counts
+            ]
             for stages in numbers
-        ]
+        }
         # with as many stages, each curve reaches the target somewhere else
         needed = {stages: micro_batches_for(self.target_bubble, num_stages=stages) for stages in numbers}
         drawn = {stages: count for stages, count in needed.items() if count <= _MOST_DRAWN}
-        target = Series(
-            name=f"{100 * self.target_bubble:g} % bubble",
-            x=list(drawn.values()),
-            y=[100 * (1 - self.target_bubble)] * len(drawn),
-            style="points",
+        target = lines_of(
+            drawn.values(),
+            points={f"{100 * self.target_bubble:g} % bubble": [100 * (1 - self.target_bubble)] * len(drawn)},
             labels=[str(count) for count in drawn.values()],
         )
         twice = 100 * bubble_share(num_stages=self.num_stages, num_micro_batches=2 * self.num_stages)
@@ -286,7 +273,7 @@ class Pipeline(Answer):
             f"micro-batches that leave {100 * self.target_bubble:g} % bubble, by number of stages.",
             x=Axis(title="micro-batches", log=True),
             y=Axis(title="utilisation (%)"),
-            series=[*series, target],
+            series=[*lines_of(counts, lines), *target],
             levels=[100 * (1 - self.target_bubble)],
         )
 
@@ -301,14 +288,10 @@ class Pipeline(Answer):
                 lines[schedule] = points
             else:  # one line would hide the other
                 lines[f"{same}, {schedule}"] = lines.pop(same)
-        series = [
-            Series(
-                name=name,
-                x=[point.num_micro_batches for point in line],
-                y=[self._memory_gb(point) for point in line],
-            )
-            for name, line in lines.items()
-        ]
+        series = []
+        for name, line in lines.items():
+            memory = [self._memory_gb(point) for point in line]
+            series += lines_of([point.num_micro_batches for point in line], {name: memory})
         return LineChart(
             slug="memory",
             title="Only GPipe's memory goes on growing with the micro-batches",

@@ -64,12 +64,14 @@ class Tails:
 
     def efficiencies_at(self, ratio: float) -> tuple[float, float]:
         """Return the lowest and highest efficiency, per cent, where the 99th percentile is so many times the median."""
-        found = []
-        for kind in _TAILS:
-            points = [point for point in self.points if point.kind == kind]
-            ratios = [point.p99_over_median for point in points]
-            found.append(float(np.interp(ratio, ratios, [100 / point.cost for point in points])))
+        found = [
+            float(np.interp(ratio, [one.p99_over_median for one in of_it], [100 / one.cost for one in of_it]))
+            for of_it in self._by_kind().values()
+        ]
         return min(found), max(found)
+
+    def _by_kind(self) -> dict[str, list[TailPoint]]:
+        return {kind: [point for point in self.points if point.kind == kind] for kind in _TAILS}
 
     def charts(self) -> Sequence[Chart]:
         """Draw efficiency by variation, and by the 99th percentile over the median."""
@@ -98,9 +100,9 @@ class Tails:
             x=Axis(title="coefficient of variation"),
             y=Axis(title="efficiency (%)"),
             series=[
-                Series(name=kind, x=[point.cv for point in points], y=[100 / point.cost for point in points])
-                for kind in _TAILS
-                if (points := [point for point in self.points if point.kind == kind and math.isfinite(point.cv)])
+                Series(name=kind, x=[one.cv for one in varied], y=[100 / one.cost for one in varied])
+                for kind, of_it in self._by_kind().items()
+                if (varied := [one for one in of_it if math.isfinite(one.cv)])
             ],
         )
 
@@ -115,12 +117,8 @@ class Tails:
             x=Axis(title="99th percentile over median", log=True),
             y=Axis(title="efficiency (%)"),
             series=[
-                Series(
-                    name=kind,
-                    x=[point.p99_over_median for point in self.points if point.kind == kind],
-                    y=[100 / point.cost for point in self.points if point.kind == kind],
-                )
-                for kind in _TAILS
+                Series(name=kind, x=[one.p99_over_median for one in of_it], y=[100 / one.cost for one in of_it])
+                for kind, of_it in self._by_kind().items()
             ],
         )
 

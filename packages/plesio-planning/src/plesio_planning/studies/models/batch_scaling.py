@@ -23,17 +23,18 @@ noise of a network is neither the same everywhere nor known.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.inputs import Written
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio_planning.studies.batch_starts import FEWEST_SIZES, Problem, Starts, line_of
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.interval import interval_of
 from plesio_planning.studies.noisy_descent import descend_greedily, estimate_noise_scale
 from plesio_planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, largest_batch
@@ -146,15 +147,16 @@ class BatchScaling(Answer):
     def _of(self, rule: str, warmup_steps: int) -> list[RulePoint]:
         return [one for one in self.rules if one.rule == rule and one.warmup_steps == warmup_steps]
 
+    def _columns(self, rule: str, warmup_steps: int) -> tuple[list[float], list[float], list[float]]:
+        """Return batches, steps and lengths of the steps."""
+        points = self._of(rule, warmup_steps)
+        return [one.batch for one in points], [one.steps for one in points], [one.length for one in points]
+
     def _warmups(self) -> list[int]:
         return list(dict.fromkeys(one.warmup_steps for one in self.rules))
 
     def tables(self) -> Sequence[Table]:
         """List steps by batch, noise scales, and rules."""
-        steps = [
-            (f"{one.batch:,.0f}", f"{one.steps:.4g}", f"{one.steps_error:.2g}", f"{one.fitted:.4g}")
-            for one in self.points
-        ]
         scales = [
             ("critical batch, from the measured steps", f"{self.critical_batch:.4g}"),
             ("mean of tr(HΣ)/GᵀHG over a run without noise", f"{self.mean_noise_scale:.4g}"),
@@ -166,7 +168,14 @@ class BatchScaling(Answer):
             ),
         ]
         return [
-            Table(title="Steps to the target:", headers=("batch", "steps", "±", "fitted"), rows=steps),
+            Table(
+                title="Steps to the target:",
+                headers=("batch", "steps", "±", "fitted"),
+                rows=[
+                    (f"{one.batch:,.0f}", f"{one.steps:.4g}", f"{one.steps_error:.2g}", f"{one.fitted:.4g}")
+                    for one in self.points
+                ],
+            ),
             Table(title="Noise scales:", headers=("what", "samples"), rows=scales),
             self._rules_table(),
             self._problems_table(),
@@ -213,25 +222,24 @@ class BatchScaling(Answer):
             caption="Steps to the target by batch; in every step a share of the best step length.",
             x=Axis(title="batch (samples)", log=True),
             y=Axis(title="steps", log=True),
-            series=[
-                Series(name="fitted", x=batches, y=[one.fitted for one in self.points]),
-                Series(name="by the noise scale", x=batches, y=by_noise_scale, style="dashed"),
-                Series(name="measured", x=batches, y=[one.steps for one in self.points], style="points"),
-            ],
+            series=lines_of(
+                batches,
+                {"fitted": [one.fitted for one in self.points]},
+                dashed={"by the noise scale": by_noise_scale},
+                points={"measured": [one.steps for one in self.points]},
+            ),
             marks={"critical batch": self.critical_batch},
         )
 
     def _rules_chart(self) -> LineChart:
         series = []
         for rule in (*get_args(Rule), "best"):
-            for warmup in self._warmups():
-                if warmup and rule not in ("linear", "best"):
-                    continue
-                points = self._of(rule, warmup)
-                name = rule if warmup == 0 else f"{rule}, warm-up {warmup}"
-                steps = [one.steps if math.isfinite(one.steps) else math.nan for one in points]
-                style: Literal["line", "dashed"] = "line" if warmup == 0 else "dashed"
-                series.append(Series(name=name, x=[one.batch for one in points], y=steps, style=style))
+            for warmup in self._warmups() if rule in ("linear", "best") else (0,):
+                batches, steps, _ = self._columns(rule, warmup)
+                if warmup == 0:
+                    series += lines_of(batches, {rule: steps})
+                else:
+                    series += lines_of(batches, dashed={f"{rule}, warm-up {warmup}": steps})
         limit = self.largest("linear", warmup_steps=0)
         return LineChart(
             slug="rules",
@@ -243,21 +251,13 @@ class BatchScaling(Answer):
         )
 
     def _lengths_chart(self) -> LineChart:
-        series = [
-            Series(
-                name=f"best, warm-up {warmup}",
-                x=[one.batch for one in self._of("best", warmup)],
-                y=[one.length for one in self._of("best", warmup)],
-                style="points",
-                hollow=True,
-            )
-            for warmup in self._warmups()
-        ]
+        series = []
+        for warmup in self._warmups():
+            batches, _, lengths = self._columns("best", warmup)
+            series += lines_of(batches, points={f"best, warm-up {warmup}": lengths}, hollow=True)
         for rule in get_args(Rule):
-            points = self._of(rule, self._warmups()[0])
-            series.append(
-                Series(name=rule, x=[one.batch for one in points], y=[one.length for one in points], style="dashed")
-            )
+            batches, _, lengths = self._columns(rule, self._warmups()[0])
+            series += lines_of(batches, dashed={rule: lengths})
         return LineChart(
             slug="lengths",
             title="The best step length grows with the batch, and then no more",

@@ -27,10 +27,8 @@ import numpy as np
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted
 from plesio.core.within import Within
-from plesio_planning.studies.declared import table_of
-from plesio_planning.studies.delayed_descent import (
-    eigenvalues_of,
-)
+from plesio_planning.studies.declared import lines_of, table_of
+from plesio_planning.studies.delayed_descent import eigenvalues_of
 from plesio_planning.studies.refusing_server import WorkerSpeeds
 from plesio_planning.studies.staleness_trials import DelayPoint, StalenessProblem
 from plesio_planning.studies.study import Answer
@@ -103,10 +101,9 @@ class BoundedStaleness(Answer):
     def tables(self) -> Sequence[Table]:
         """List staleness that is given, and a server that bounds it; a row for each."""
         trials = counted(self.num_trials, "trial")
-        title = f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):"
         return [
             table_of(
-                title,
+                f"Iterations to a distance of {self.target:g}, and in {trials} (mean and 95 % interval):",
                 self.points,
                 {
                     "staleness": lambda point: str(point.delay),
@@ -140,12 +137,7 @@ class BoundedStaleness(Answer):
 
     def charts(self) -> Sequence[Chart]:
         """Draw iterations by delay; curves over iterations and over computing time; where steps become unstable."""
-        return [
-            self._iterations(),
-            self._curves(),
-            self._wall_clock(),
-            self._steps(),
-        ]
+        return [self._iterations(), self._curves(), self._wall_clock(), self._steps()]
 
     def _iterations(self) -> LineChart:
         delays = [point.delay for point in self.points]
@@ -157,19 +149,15 @@ class BoundedStaleness(Answer):
             x=Axis(title="staleness (updates)"),
             y=Axis(title="iterations", log=True),
             series=[
-                Series(name="best step, constant staleness", x=delays, y=[p.best_iterations for p in self.points]),
-                Series(
-                    name="best step, trials: staleness from 0 to this",
-                    x=delays,
-                    y=[trial.mean for trial in trials],
+                *lines_of(delays, {"best step, constant staleness": [point.best_iterations for point in self.points]}),
+                *lines_of(
+                    delays,
+                    dashed={"best step, trials: staleness from 0 to this": [trial.mean for trial in trials]},
                     low=[trial.low for trial in trials],
                     high=[trial.high for trial in trials],
-                    style="dashed",
                 ),
-                Series(
-                    name=f"one step of {self.tiny_step:g}/L",
-                    x=delays,
-                    y=[_or_gap(point.tiny_iterations) for point in self.points],
+                *lines_of(
+                    delays, {f"one step of {self.tiny_step:g}/L": [point.tiny_iterations for point in self.points]}
                 ),
             ],
         )
@@ -210,14 +198,10 @@ class BoundedStaleness(Answer):
         )
 
     def _steps(self) -> LineChart:
-        series = [
-            Series(
-                name=f"staleness {point.delay}",
-                x=[step / point.limit for step in point.by_step if step >= 0.3 * point.limit],
-                y=[_or_gap(number) for step, number in point.by_step.items() if step >= 0.3 * point.limit],
-            )
-            for point in self.points
-        ]
+        series = []
+        for point in self.points:
+            near = {step / point.limit: number for step, number in point.by_step.items() if step >= 0.3 * point.limit}
+            series += lines_of(near, {f"staleness {point.delay}": near.values()})
         return LineChart(
             slug="steps",
             title="The best step is just below the stability limit",
@@ -280,10 +264,6 @@ def bounded_staleness(
         num_trials=num_trials,
         num_workers=num_workers,
     )
-
-
-def _or_gap(value: float) -> float:
-    return value if math.isfinite(value) else math.nan
 
 
 def _or_diverges(value: float) -> str:

@@ -26,12 +26,11 @@ from plesio.cost.reliability import best_interval_s, daly_interval_s, expected_s
 from plesio_planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
 from plesio_planning.studies.checkpoint_ways import (
     CheckpointWay,
-    Costs,
     costs_of_ways,
     lost_generations,
     overhead_by_hosts,
 )
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.published_failures import published_failures
 from plesio_planning.studies.study import Answer
 
@@ -221,14 +220,10 @@ class Checkpointing(Answer):
             caption="Share of the time that is useful, by number of hosts, each with its best interval.",
             x=Axis(title="hosts", log=True),
             y=Axis(title="useful (%)"),
-            series=[
-                Series(
-                    name=way.name,
-                    x=list(self.by_hosts),
-                    y=[100 / by[way.name] for _, by in self.by_hosts.values()],
-                )
-                for way in self.ways
-            ],
+            series=lines_of(
+                self.by_hosts,
+                {way.name: [100 / by[way.name] for _, by in self.by_hosts.values()] for way in self.ways},
+            ),
         )
 
     def _timeline(self) -> Timeline:
@@ -307,48 +302,25 @@ def checkpointing(
         full_every=full_every,
         snapshot_s=snapshot_s,
     )
-    return _answer(
-        run,
-        ways,
-        interval_s=checkpoint_interval_s,
-        host_mtbf_s=host_mtbf_s,
-        unreadable=unreadable,
-        num_runs=num_runs,
-        seed=seed,
-    )
-
-
-def _answer(
-    run: SavedRun,
-    ways: Mapping[str, Costs],
-    *,
-    interval_s: float | None,
-    host_mtbf_s: float,
-    unreadable: float,
-    num_runs: int,
-    seed: int,
-) -> Checkpointing:
-    """Answer for a run with an interval, the best one if none is given, and for each way to save."""
-    checkpoint_s, mtbf_s = run.checkpoint_s, run.failures.mtbf_s
-    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s)
-    at_s = best_s if interval_s is None else interval_s
+    best_s = best_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s)
+    at_s = best_s if checkpoint_interval_s is None else checkpoint_interval_s
     slowdown = run.slowdown(at_s)
-    num_failures = slowdown * run.work_s / mtbf_s
+    num_failures = slowdown * work_s / cluster_mtbf_s
     return Checkpointing(
-        work_s=run.work_s,
-        mtbf_s=mtbf_s,
+        work_s=work_s,
+        mtbf_s=cluster_mtbf_s,
         checkpoint_s=checkpoint_s,
         interval_s=at_s,
         best_s=best_s,
-        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
-        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=mtbf_s),
+        young_s=young_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
+        daly_s=daly_interval_s(checkpoint_s=checkpoint_s, mtbf_s=cluster_mtbf_s),
         slowdown=slowdown,
         shares=run.slowdown_parts(at_s),
         lost_s=run.lost_s(at_s),
         num_failures=num_failures,
-        shape=run.failures.shape,
+        shape=shape,
         simulated=tuple(run.simulate(factor, factor * best_s, num_runs=num_runs, seed=seed) for factor in _FACTORS),
-        ways=tuple(CheckpointWay.at_best(name, costs, mtbf_s=mtbf_s) for name, costs in ways.items()),
+        ways=tuple(CheckpointWay.at_best(name, costs, mtbf_s=cluster_mtbf_s) for name, costs in ways.items()),
         by_hosts=overhead_by_hosts(ways, host_mtbf_s=host_mtbf_s, numbers=_HOSTS),
         generations=lost_generations(_GENERATIONS, unreadable=unreadable, num_failures=num_failures),
         drawn=run.draw_around_failure(at_s, seed=seed),

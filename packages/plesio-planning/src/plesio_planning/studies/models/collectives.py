@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_bytes, format_seconds
@@ -51,6 +51,7 @@ _SIZES = tuple(float(size) for size in np.geomspace(1e3, 1e9, 49))
 """1 kB to 1 GB, eight a decade."""
 _ROWS = (1e3, 100e3, 1e6, 10e6, 100e6, 1e9)
 """Sizes of the table."""
+_OTHER_RANKS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,24 +225,21 @@ class Collectives(Answer):
 
     def _bandwidth_chart(self) -> LineChart:
         """Draw the bandwidths of the algorithms that use nothing but these links."""
-        series = []
-        for name, times in self.by_size_s.items():
-            if name == "hierarchical":
-                continue
-            used = (
-                bus_bytes_per_s(size, duration_s, num_ranks=self.num_ranks) / self.links.bytes_per_s
+        used = {
+            name: [
+                100 * (bus_bytes_per_s(size, duration_s, num_ranks=self.num_ranks) / self.links.bytes_per_s)
                 for size, duration_s in zip(self.sizes_bytes, times, strict=True)
-            )
-            series.append(
-                Series(name=name, x=[size / 1e6 for size in self.sizes_bytes], y=[100 * share for share in used])
-            )
+            ]
+            for name, times in self.by_size_s.items()
+            if name != "hierarchical"
+        }
         return LineChart(
             slug="bandwidth",
             title=f"A ring needs {format_bytes(self.half_bandwidth_bytes)} to use half of its links",
             caption="Bus bandwidth, 2(n-1)/n of the message over the time, as a share of what a rank's link can carry.",
             x=Axis(title="message (MB)", log=True),
             y=Axis(title="link's bandwidth used (%)"),
-            series=series,
+            series=lines_of([size / 1e6 for size in self.sizes_bytes], used),
             marks={"n α B": self.half_bandwidth_bytes / 1e6},
         )
 
@@ -270,19 +268,15 @@ class Collectives(Answer):
             caption="Size from which on a ring is faster than a tree, by number of ranks.",
             x=Axis(title="ranks", log=True),
             y=Axis(title="message (MB)", log=True),
-            series=[
-                Series(
-                    name="ring = tree",
-                    x=powers,
-                    y=[ring_tree_crossover_bytes(count, link=links.link) / 1e6 for count in powers],
-                ),
-                Series(
-                    name="half of a ring's bandwidth",
-                    x=powers,
-                    y=[count * links.latency_s * links.bytes_per_s / 1e6 for count in powers],
-                    style="dashed",
-                ),
-            ],
+            series=lines_of(
+                powers,
+                {"ring = tree": [ring_tree_crossover_bytes(count, link=links.link) / 1e6 for count in powers]},
+                dashed={
+                    "half of a ring's bandwidth": [
+                        count * links.latency_s * links.bytes_per_s / 1e6 for count in powers
+                    ]
+                },
+            ),
         )
 
 
@@ -316,19 +310,7 @@ def collectives(
     local_latency_s: Annotated[float, DURATION_OR_0, _HIERARCHICAL] = 1e-6,
     local_bytes_per_s: Annotated[float, BANDWIDTH, _HIERARCHICAL] = 600e9,
     algorithms: tuple[Algorithm, ...] = get_args(Algorithm),
-    other_ranks: Annotated[tuple[int, ...], Within(2, 2**20, fewest=0)] = (
-        8,
-        12,
-        16,
-        24,
-        32,
-        48,
-        64,
-        96,
-        128,
-        512,
-        1024,
-    ),
+    other_ranks: Annotated[tuple[int, ...], Within(2, 2**20, fewest=0)] = _OTHER_RANKS,
 ) -> Collectives:
     """Compute the times of five all-reduces by size, and where they cross.
 
@@ -363,7 +345,6 @@ def collectives(
             f"`algorithms` has none for equal links to compare with; write one of {', '.join(ALL_REDUCES)}"
         )
     counts = sorted({*other_ranks, num_ranks})
-    link = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
     return Collectives(
         num_ranks=num_ranks,
         message_bytes=message_bytes,
@@ -374,8 +355,8 @@ def collectives(
         by_size_s={
             name: tuple(links.all_reduce_s(name, size, num_ranks=num_ranks) for size in _SIZES) for name in names
         },
-        crossovers=all_reduce_crossovers(num_ranks=num_ranks, link=link, algorithms=equal),
-        ring_from_bytes={count: ring_tree_crossover_bytes(count, link=link) for count in counts},
+        crossovers=all_reduce_crossovers(num_ranks=num_ranks, link=links.link, algorithms=equal),
+        ring_from_bytes={count: ring_tree_crossover_bytes(count, link=links.link) for count in counts},
         half_bandwidth_bytes=num_ranks * latency_s * bytes_per_s,
         mean_sent_bytes=bytes_sent_per_rank(message_bytes, num_ranks=num_ranks),
         busiest_sent_bytes={name: busiest_rank_bytes(name, message_bytes, num_ranks=num_ranks) for name in equal},

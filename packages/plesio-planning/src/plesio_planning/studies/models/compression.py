@@ -18,7 +18,6 @@ with independent random roundings average them, so n of them need fewer iteratio
 descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from plesio.core.errors import ArgumentError, ConfigError
@@ -100,67 +99,33 @@ def compression(
     Raises:
         ConfigError: A scheme that does not exist, or a number out of range.
     """
-    _check_gradient(gradient_bytes, num_workers=num_workers)
+    if gradient_bytes < 4 * num_workers:
+        raise ArgumentError(
+            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
+            f"write {4 * num_workers} B or more"
+        )
     if num_workers == 1 and compute_s == 0:
         raise ArgumentError(
             "`num_workers` is 1 and `compute_s` is 0, so that nothing takes any time; write more than 0 for `compute_s`"
         )
-    setting = _Setting(
-        num_dimensions=num_dimensions,
-        condition_number=condition_number,
-        target=target,
-        max_iterations=max_steps,
-        num_workers=num_workers,
-        gradient_bytes=gradient_bytes,
-        compute_s=compute_s,
-        bytes_per_s=bytes_per_s,
-        latency_s=latency_s,
-        codec_bytes_per_s=codec_bytes_per_s,
-        seed=seed,
-    )
-    dense = setting.run("none")
-    if dense.iterations is None:
-        raise ArgumentError(
-            f"`max_steps` is {max_steps}, and sending everything takes more; write more, or a larger `target`"
-        )
-    texts = [text for text in dict.fromkeys(schemes) if text != "none"]
-    runs = [setting.run(text).beside(dense) for text in texts]
-    return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
+    number = round(gradient_bytes / 4)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """The setting in which every compression is tried: a quadratic, and workers that exchange gradients."""
-
-    num_dimensions: int
-    condition_number: float
-    target: float
-    max_iterations: int
-    num_workers: int
-    gradient_bytes: float
-    compute_s: float
-    bytes_per_s: float
-    latency_s: float
-    codec_bytes_per_s: float
-    seed: int
-
-    def run(self, text: str) -> CompressedRun:
+    def run(text: str) -> CompressedRun:
         """Descend with the scheme of this text, and cost its iterations."""
         try:
-            stage, step = parse_scheme(text, dimension=self.num_dimensions)
+            stage, step = parse_scheme(text, dimension=num_dimensions)
         except ConfigError as error:
             raise ArgumentError.about("schemes", error) from None
         descent = descend(
             stage,
             step=step,
-            dimension=self.num_dimensions,
-            condition=self.condition_number,
-            tolerance=self.target,
-            most=self.max_iterations,
-            seed=self.seed,
+            dimension=num_dimensions,
+            condition=condition_number,
+            tolerance=target,
+            most=max_steps,
+            seed=seed,
         )
-        number = round(self.gradient_bytes / 4)
-        sent_bytes = stage.sent_bytes(number, num_ranks=self.num_workers)
+        sent_bytes = stage.sent_bytes(number, num_ranks=num_workers)
         places = _spread(len(descent.at))
         return CompressedRun(
             scheme=text,
@@ -169,14 +134,23 @@ class _Setting:
             diverged=descent.diverged,
             relative_error=descent.error,
             sent_bytes=sent_bytes,
-            compute_s=self.compute_s,
-            codec_s=0.0 if stage == NO_COMPRESSION else self.gradient_bytes / self.codec_bytes_per_s,
-            latency_s=_latencies_s(stage, number, num_ranks=self.num_workers, latency_s=self.latency_s),
-            transfer_s=sent_bytes / self.bytes_per_s,
+            compute_s=compute_s,
+            codec_s=0.0 if stage == NO_COMPRESSION else gradient_bytes / codec_bytes_per_s,
+            latency_s=_latencies_s(stage, number, num_ranks=num_workers, latency_s=latency_s),
+            transfer_s=sent_bytes / bytes_per_s,
             break_even_bytes_per_s=None,
             at=tuple(descent.at[place] for place in places),
             losses=tuple(descent.losses[place] for place in places),
         )
+
+    dense = run("none")
+    if dense.iterations is None:
+        raise ArgumentError(
+            f"`max_steps` is {max_steps}, and sending everything takes more; write more, or a larger `target`"
+        )
+    texts = [text for text in dict.fromkeys(schemes) if text != "none"]
+    runs = [run(text).beside(dense) for text in texts]
+    return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
 
 
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
@@ -185,11 +159,3 @@ def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: 
         _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)
     )
-
-
-def _check_gradient(gradient_bytes: float, *, num_workers: int) -> None:
-    if gradient_bytes < 4 * num_workers:
-        raise ArgumentError(
-            f"`gradient_bytes` is {gradient_bytes:g}, less than a number for each of `num_workers`; "
-            f"write {4 * num_workers} B or more"
-        )

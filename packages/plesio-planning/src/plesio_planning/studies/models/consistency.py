@@ -29,12 +29,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, SHARE, Within
 from plesio_planning.studies.consistency_contest import FAMILIES, LEARNING_STEPS, Cell, Contest
-from plesio_planning.studies.declared import lines_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.heterogeneous_quadratic import best_rounds, make_heterogeneous
 from plesio_planning.studies.study import Answer
 
@@ -88,19 +88,17 @@ class Consistency(Answer):
 
     def tables(self) -> Sequence[Table]:
         """List all contenders here, and the effect of a persistently slow worker."""
-        rows = [
-            (
-                each.spec,
-                format_seconds(each.time_s) if math.isfinite(each.time_s) else "never",
-                f"{each.steps:.0f}" if math.isfinite(each.steps) else "–",
-                f"{each.mean_staleness:.1f}",
-            )
-            for each in self.at.contenders
-        ]
         slow = [cell for cell in self.persistent if cell.ratio == self.at.ratio]
         return [
-            Table(
-                title="Time to the target:", headers=("model", "time", "steps of a worker", "mean staleness"), rows=rows
+            table_of(
+                "Time to the target:",
+                self.at.contenders,
+                {
+                    "model": lambda each: each.spec,
+                    "time": lambda each: _seconds(each.time_s),
+                    "steps of a worker": lambda each: f"{each.steps:.0f}" if math.isfinite(each.steps) else "–",
+                    "mean staleness": lambda each: f"{each.mean_staleness:.1f}",
+                },
             ),
             Table(
                 title=f"One worker that is slow for good, an exchange of {self.at.ratio:g} steps:",
@@ -148,7 +146,7 @@ class Consistency(Answer):
             f"or below; an exchange takes {self.at.ratio:g} steps.",
             x=Axis(title="time (s)"),
             y=Axis(title="loss above the optimum", log=True),
-            series=[Series(name=spec, x=list(curve), y=list(curve.values())) for spec, curve in self.curves.items()],
+            series=[line for spec, curve in self.curves.items() for line in lines_of(curve, {spec: curve.values()})],
         )
 
     @property
@@ -167,8 +165,7 @@ class Consistency(Answer):
     def _by_slowdown(self) -> LineChart:
         cells = [cell for cell in self.persistent if cell.ratio == self.at.ratio]
         slowdowns = [cell.slowdown for cell in cells]
-        lines = lines_of(slowdowns, {family: [cell.best_of(family).time_s for cell in cells] for family in FAMILIES})
-        lines += lines_of(slowdowns, {"BSP, rebalanced": [cell.rebalanced_s for cell in cells]}, style="dashed")
+        families = {family: [cell.best_of(family).time_s for cell in cells] for family in FAMILIES}
         return LineChart(
             slug="slowdown",
             title=self._slow_title(cells),
@@ -176,7 +173,7 @@ class Consistency(Answer):
             "ends where the target is not reached.",
             x=Axis(title="slowdown of one worker"),
             y=Axis(title="time (s)"),
-            series=lines,
+            series=lines_of(slowdowns, families, dashed={"BSP, rebalanced": [cell.rebalanced_s for cell in cells]}),
         )
 
 

@@ -226,14 +226,10 @@ class DataParallel(Answer):
         )
 
     def _efficiency(self) -> LineChart:
-        series = [
-            Series(
-                name=format_bytes(size),
-                x=[point.num_workers for point in points],
-                y=[100 * point.efficiency for point in points],
-            )
+        efficiencies = {
+            format_bytes(size): [100 * point.efficiency for point in points]
             for size, points in self.by_gradient.items()
-        ]
+        }
         return LineChart(
             slug="efficiency",
             title=f"At {counted(self.at.num_workers, 'worker')} {100 * self.at.efficiency:.0f} % of the time goes "
@@ -241,7 +237,7 @@ class DataParallel(Answer):
             caption="Weak-scaling efficiency by size of the gradient: share of an iteration that computes.",
             x=Axis(title="workers", log=True),
             y=Axis(title="efficiency (%)"),
-            series=series,
+            series=lines_of([point.num_workers for point in self.scaling], efficiencies),
         )
 
     def _timeline(self) -> Timeline:
@@ -338,13 +334,34 @@ def data_parallel(
     job = _Job(
         links=links, forward_s=forward_s, backward_s=backward_s, algorithm=algorithm, cv=cv, overlap=overlap
     ).times(batch_size / timed_batch_size)
-    return _answer(
-        job,
-        num_workers=num_workers,
-        gradient_bytes=gradient_bytes,
+    at = job.point(num_workers, gradient_bytes)
+    counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
+    batches = sorted({max(round(factor * batch_size), 1) for factor in _BATCH_FACTORS})
+    all_reduces_s = (job.all_reduce_s(n, gradient_bytes) for n in range(1, num_workers + 1))
+    overtaken = (n for n, each_s in enumerate(all_reduces_s, start=1) if each_s > job.computed_s)
+    return DataParallel(
+        at=at,
+        scaling=tuple(job.point(count, gradient_bytes) for count in counts),
+        by_gradient={
+            size: tuple(job.point(count, size) for count in counts)
+            for size in sorted({*other_gradients_bytes, gradient_bytes})
+        },
+        forward_s=job.forward_s,
+        backward_s=job.backward_s,
+        overtaken_at=next(overtaken, None),
+        algorithm=job.algorithm,
+        all_reduces_s={
+            name: {
+                count: replace(job, algorithm=name).all_reduce_s(count, gradient_bytes)
+                for count in counts
+                if count > 1 and links.has(name, num_ranks=count)
+            }
+            for name in dict.fromkeys((*_SHOWN, algorithm))
+        },
+        tree_below_bytes=job.tree_below_bytes(num_workers),
         batch=batch_size,
-        gradients_bytes=other_gradients_bytes,
-        random=np.random.default_rng(seed),
+        by_batch={each: job.times(each / batch_size).point(num_workers, gradient_bytes) for each in batches},
+        drawn_s=job.drawn_s(num_workers, random=np.random.default_rng(seed)),
     )
 
 
@@ -356,6 +373,10 @@ class _Job:
     algorithm: Algorithm
     cv: float
     overlap: float
+
+    @property
+    def computed_s(self) -> float:
+        return self.forward_s + self.backward_s
 
     def times(self, factor: float) -> "_Job":
         """Return the job with so many times as large a batch."""
@@ -376,8 +397,7 @@ class _Job:
     def point(self, num_workers: int, num_bytes: float) -> ScalingPoint:
         """Compute an iteration of so many workers."""
         all_reduce_s = self.all_reduce_s(num_workers, num_bytes)
-        computed_s = self.forward_s + self.backward_s
-        waiting_s = 0.0
+        computed_s, waiting_s = self.computed_s, 0.0
         if self.cv and num_workers > 1:
             times = LogNormalTimes(mean_s=computed_s, cv=self.cv)
             waiting_s = max(times.expected_s(rank=num_workers, of=num_workers) - computed_s, 0.0)
@@ -394,50 +414,8 @@ class _Job:
 
     def drawn_s(self, num_workers: int, *, random: np.random.Generator) -> dict[int, float]:
         """Return the seconds that a few workers compute in one iteration, by worker, the slowest of all among them."""
-        computed_s = self.forward_s + self.backward_s
         if not self.cv:
-            return dict.fromkeys(range(min(num_workers, _MOST_ROWS)), computed_s)
-        times_s = LogNormalTimes(mean_s=computed_s, cv=self.cv).draw_s(random, (num_workers,))
+            return dict.fromkeys(range(min(num_workers, _MOST_ROWS)), self.computed_s)
+        times_s = LogNormalTimes(mean_s=self.computed_s, cv=self.cv).draw_s(random, (num_workers,))
         shown = sorted({*range(min(num_workers, _MOST_ROWS - 1)), int(times_s.argmax())})
         return {worker: float(times_s[worker]) for worker in shown}
-
-
-def _answer(
-    job: _Job,
-    *,
-    num_workers: int,
-    gradient_bytes: float,
-    batch: int,
-    gradients_bytes: Sequence[float],
-    random: np.random.Generator,
-) -> DataParallel:
-    """Answer for so many workers, beside other numbers of them, gradients, algorithms and batches."""
-    at = job.point(num_workers, gradient_bytes)
-    counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
-    counts = [count for count in counts if count <= num_workers]
-    sizes = sorted({*gradients_bytes, gradient_bytes})
-    batches = sorted({max(round(factor * batch), 1) for factor in _BATCH_FACTORS})
-    computed_s = job.forward_s + job.backward_s
-    all_reduces_s = (job.all_reduce_s(n, gradient_bytes) for n in range(1, num_workers + 1))
-    overtaken = (n for n, each_s in enumerate(all_reduces_s, start=1) if each_s > computed_s)
-    return DataParallel(
-        at=at,
-        scaling=tuple(job.point(count, gradient_bytes) for count in counts),
-        by_gradient={size: tuple(job.point(count, size) for count in counts) for size in sizes},
-        forward_s=job.forward_s,
-        backward_s=job.backward_s,
-        overtaken_at=next(overtaken, None),
-        algorithm=job.algorithm,
-        all_reduces_s={
-            name: {
-                count: replace(job, algorithm=name).all_reduce_s(count, gradient_bytes)
-                for count in counts
-                if count > 1 and job.links.has(name, num_ranks=count)
-            }
-            for name in dict.fromkeys((*_SHOWN, job.algorithm))
-        },
-        tree_below_bytes=job.tree_below_bytes(num_workers),
-        batch=batch,
-        by_batch={each: job.times(each / batch).point(num_workers, gradient_bytes) for each in batches},
-        drawn_s=job.drawn_s(num_workers, random=random),
-    )

@@ -14,7 +14,6 @@ Limits: ranks' partial sums differ less than random numbers do, and a real all-r
 into parts with an order each (the measurement).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +21,13 @@ from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_percent
 from plesio.core.within import AT_LEAST_0, Within
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.reduction_order import (
     SOURCES,
     OrderEffect,
@@ -193,13 +192,10 @@ class Determinism(Answer):
             x=Axis(title="step"),
             y=Axis(title="relative difference", log=True),
             series=[
-                Series(
-                    name=one.name,
-                    x=one.steps,
-                    y=[max(value, _FLOOR) if math.isfinite(value) else math.nan for value in one.relative],
-                )
+                line
                 for one in self.comparisons
                 if not self.orders or (one.name in _DRAWN and any(one.relative))
+                for line in lines_of(one.steps, {one.name: [max(value, _FLOOR) for value in one.relative]})
             ],
         )
         return [parting, self._orders_chart()] if self.orders else [parting]
@@ -219,16 +215,15 @@ class Determinism(Answer):
             caption=f"Share of {self.num_elements:,} sums that differ between forward and backward, by ranks.",
             x=Axis(title="ranks", log=True),
             y=Axis(title="sums that differ (%)"),
-            series=[
-                Series(name="at all", x=ranks, y=[100 * one.differing for one in self.orders]),
-                Series(name="by more than the last place", x=ranks, y=[100 * _more(one) for one in self.orders]),
-                Series(name="with 64-bit sums", x=ranks, y=[100 * one.differing_in_64 for one in self.orders]),
-            ],
+            series=lines_of(
+                ranks,
+                {
+                    "at all": [100 * one.differing for one in self.orders],
+                    "by more than the last place": [100 * (one.differing - one.last_place) for one in self.orders],
+                    "with 64-bit sums": [100 * one.differing_in_64 for one in self.orders],
+                },
+            ),
         )
-
-
-def _more(effect: OrderEffect) -> float:
-    return effect.differing - effect.last_place
 
 
 def _where(difference: FirstDifference) -> str:
@@ -281,8 +276,17 @@ def determinism(
         trajectories = read_trajectory(Path(first)), read_trajectory(Path(second))
         only = _compared("the files", "", *trajectories, tolerance=tolerance)
         return Determinism(comparisons=(only,), orders=(), sums={}, tolerance=tolerance, num_elements=0)
-    _check_workers(num_workers, global_batch=global_batch)
-    _check_work(num_tensors, num_elements=num_elements)
+    if global_batch % num_workers:
+        below = max(global_batch // num_workers, 1) * num_workers
+        raise ArgumentError(
+            f"`global_batch` is {global_batch}, no multiple of the {num_workers} of `num_workers`; "
+            f"write a `global_batch` of {below}"
+        )
+    if num_tensors * num_elements > _MOST_NUMBERS:
+        raise ArgumentError(
+            f"`num_elements` is {num_elements} with `num_tensors` of {num_tensors}, which takes too long; "
+            f"write at most {_MOST_NUMBERS // num_tensors} for `num_elements`"
+        )
     rng = np.random.default_rng(seed)
     tensors = np.empty((num_tensors, num_elements), np.float32)
     for rank in range(num_tensors):
@@ -334,20 +338,3 @@ def _compared(name: str, remedy: str, first: Trajectory, second: Trajectory, *, 
         steps=tuple(largest),
         relative=tuple(largest.values()),
     )
-
-
-def _check_workers(num_workers: int, *, global_batch: int) -> None:
-    if global_batch % num_workers:
-        below = max(global_batch // num_workers, 1) * num_workers
-        raise ArgumentError(
-            f"`global_batch` is {global_batch}, no multiple of the {num_workers} of `num_workers`; "
-            f"write a `global_batch` of {below}"
-        )
-
-
-def _check_work(num_tensors: int, *, num_elements: int) -> None:
-    if num_tensors * num_elements > _MOST_NUMBERS:
-        raise ArgumentError(
-            f"`num_elements` is {num_elements} with `num_tensors` of {num_tensors}, which takes too long; "
-            f"write at most {_MOST_NUMBERS // num_tensors} for `num_elements`"
-        )

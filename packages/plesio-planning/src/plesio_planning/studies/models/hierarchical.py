@@ -221,11 +221,11 @@ class TwoLevels(Answer):
     def _hosts_chart(self) -> LineChart:
         hosts = list(self.by_hosts)
         names = ("hierarchical", "flat ring", "a flat ring for each NIC", "flat tree")
-        series = lines_of(hosts, {name: [1e3 * by[name] for by in self.by_hosts.values()] for name in names})
+        lines = {name: [1e3 * by[name] for by in self.by_hosts.values()] for name in names}
         one_nic = [replace(self.hosts, num_hosts=number, nics_per_host=1) for number in hosts]
-        if self.hosts.nics_per_host > 1:
-            times = [1e3 * each.times_s(self.message_bytes)["hierarchical"] for each in one_nic]
-            series += lines_of(hosts, {"hierarchical, one NIC a host": times}, style="dashed")
+        dashed = {
+            "hierarchical, one NIC a host": [1e3 * each.times_s(self.message_bytes)["hierarchical"] for each in one_nic]
+        }
         return LineChart(
             slug="hosts",
             title=f"At {self.hosts.num_hosts} hosts two levels are "
@@ -233,7 +233,7 @@ class TwoLevels(Answer):
             caption=f"Time of an all-reduce of {format_bytes(self.message_bytes)} by number of hosts.",
             x=Axis(title="hosts", log=True),
             y=Axis(title="time (ms)", log=True),
-            series=series,
+            series=lines_of(hosts, lines, dashed=dashed if self.hosts.nics_per_host > 1 else {}),
         )
 
     def _nics_chart(self) -> BarChart:

@@ -299,13 +299,17 @@ def load_balancing(
     Raises:
         ConfigError: A number out of range, or caps too small for the batch.
     """
-    _check_speeds(low=low, high=high)
+    if low > high:
+        raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
     _check_numbers(cap=cap, batch=batch_size, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
     quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
     rng = np.random.default_rng(seed)
     total = batch_size * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
-    step = _Step.of(clusters[:_NUM_CAPPED], batch=batch_size, cap=cap, sample_s=sample_s)
+    # samples are dealt one by one in some of the clusters
+    few = clusters[:_NUM_CAPPED]
+    dealt = [divide(total, speeds, cap=cap) for speeds in few]
+    capped_s = [(own * sample_s / speeds).max() for own, speeds in zip(dealt, few, strict=True)]
     run = DriftingRun.drawn(
         quantile, num_workers=num_workers, num_steps=num_steps, drift_steps=drift_steps, jitter=jitter, rng=rng
     )
@@ -314,26 +318,29 @@ def load_balancing(
     return LoadBalancing(
         gain=_gain(name, clusters),
         gains=_gains(rng, num_clusters),
-        equal_s=step.equal_s,
-        capped_s=step.capped_s,
-        proportional_s=step.proportional_s,
-        variance=step.variance,
+        equal_s=float(np.mean(batch_size * sample_s / few.min(axis=1))),
+        capped_s=float(np.mean(capped_s)),
+        proportional_s=float(np.mean(total * sample_s / few.sum(axis=1))),
+        variance=float(np.mean([unweighted_variance(np.maximum(own, 1)) for own in dealt])),
         balanced=run.balanced(
             total=total, sample_s=sample_s, cap=cap, every=rebalance_every, largest_move=largest_move
         ),
         leaves=run.leaves,
         joins=run.joins,
         asynchronous=tuple(
-            _asynchronous(batch_size * sample_s / steady, bound=bound, batch=batch_size) for bound in bounds
+            asynchronous_descent(
+                batch_size * sample_s / steady,
+                bound=bound,
+                batch=batch_size,
+                eigenvalues=_EIGENVALUES,
+                step=_STEP,
+                target=_TARGET,
+            )
+            for bound in bounds
         ),
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
         synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
     )
-
-
-def _check_speeds(*, low: float, high: float) -> None:
-    if low > high:
-        raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
 
 
 def _check_numbers(*, cap: int, batch: int, bounds: Sequence[float], num_workers: int, num_clusters: int) -> None:
@@ -351,46 +358,15 @@ def _check_numbers(*, cap: int, batch: int, bounds: Sequence[float], num_workers
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """One step, in the mean over drawn clusters: seconds by way to share, and the variance with capped shares."""
-
-    equal_s: float
-    capped_s: float
-    proportional_s: float
-    variance: float
-
-    @classmethod
-    def of(cls, clusters: Speeds, *, batch: int, cap: int, sample_s: float) -> "_Step":
-        """Deal the samples of a step in each of ``clusters`` (clusters, workers)."""
-        total = batch * clusters.shape[1]
-        capped = [divide(total, speeds, cap=cap) for speeds in clusters]
-        return cls(
-            equal_s=float(np.mean(batch * sample_s / clusters.min(axis=1))),
-            capped_s=float(np.mean([(own * sample_s / v).max() for own, v in zip(capped, clusters, strict=True)])),
-            proportional_s=float(np.mean(total * sample_s / clusters.sum(axis=1))),
-            variance=float(np.mean([unweighted_variance(np.maximum(own, 1)) for own in capped])),
-        )
-
-
 def _quantile(
     distribution: Distribution, *, low: float, high: float, cv: float
 ) -> tuple[Callable[[Speeds], Speeds], str]:
     """Return the function from a standard normal number to a speed, and the distribution's name with its parameters."""
     if distribution == "uniform":
-        return lambda z: low + (high - low) * _normal_cdf(z), f"uniform in [{low:g}, {high:g}]"
+        from scipy.special import ndtr  # a tenth of a second
+
+        return lambda z: low + (high - low) * ndtr(z), f"uniform in [{low:g}, {high:g}]"
     return lambda z: np.exp(math.sqrt(math.log1p(cv * cv)) * z), f"lognormal, CV {cv:g}"
-
-
-def _asynchronous(step_s: Speeds, *, bound: float, batch: int) -> Asynchronous:
-    return asynchronous_descent(step_s, bound=bound, batch=batch, eigenvalues=_EIGENVALUES, step=_STEP, target=_TARGET)
-
-
-def _normal_cdf(z: Speeds) -> Speeds:
-    from scipy.special import ndtr  # a tenth of a second
-
-    cdf: Speeds = ndtr(z)
-    return cdf
 
 
 def _gain(distribution: str, clusters: Speeds) -> Gain:

@@ -30,7 +30,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
@@ -154,7 +154,6 @@ class LocalSgd(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Make the tables by K, and the best K by Tm / Tc."""
-        best = [(f"{ratio:g}", f"{formula:.2f}", str(found)) for ratio, (formula, found) in self.best_periods.items()]
         return [
             table_of(
                 f"To a loss of {self.target:g}, with the best step for each:",
@@ -182,21 +181,15 @@ class LocalSgd(Answer):
             Table(
                 title="Best number of local steps:",
                 headers=("communicating over computing", "sqrt(Tm/(c Tc))", "best of those above"),
-                rows=best,
+                rows=[(f"{ratio:g}", f"{root:.2f}", str(best)) for ratio, (root, best) in self.best_periods.items()],
             ),
             self.nonconvex.table(),
         ]
 
     def charts(self) -> Sequence[Chart]:
         """Time by K, iterations by K, floors, loss over time, K* by Tm / Tc, and a loss that is not convex."""
-        return [
-            self._times(),
-            self._iterations(),
-            self._floors(),
-            self._losses(),
-            self._best_periods(),
-            self._nonconvex(),
-        ]
+        drift = [self._times(), self._iterations(), self._floors(), self._losses()]
+        return [*drift, self._best_periods(), self._nonconvex()]
 
     def _times(self) -> LineChart:
         lines = {
@@ -228,29 +221,24 @@ class LocalSgd(Answer):
             caption=f"Iterations of each worker to a loss of {self.target:g}, with the best step for each K.",
             x=Axis(title="local steps K"),
             y=Axis(title="iterations"),
-            series=[
-                *lines_of(periods, lines),
-                *lines_of(periods, {"1 + cK": [scale * (1 + self.penalty * each) for each in periods]}, style="dashed"),
-            ],
+            series=lines_of(periods, lines, dashed={"1 + cK": [scale * (1 + self.penalty * each) for each in periods]}),
         )
 
     def _floors(self) -> LineChart:
-        periods = [point.period for point in self.points]
-        simulated = {"unequal workers, simulated": [point.simulated_floor.mean for point in self.points]}
-        expected = {
-            "unequal workers": [point.floor for point in self.points],
-            "equal Hessians": [point.equal_floor for point in self.points],
-        }
         return LineChart(
             slug="floors",
             title="Unequal workers drift: the floor rises with the local steps",
             caption=f"Expected loss above the optimum in the end, with a step of {self.floor_step:g} for all K.",
             x=Axis(title="local steps K", log=True),
             y=Axis(title="loss above the optimum", log=True),
-            series=[
-                *lines_of(periods, expected),
-                *lines_of(periods, simulated, style="points"),
-            ],
+            series=lines_of(
+                [point.period for point in self.points],
+                {
+                    "unequal workers": [point.floor for point in self.points],
+                    "equal Hessians": [point.equal_floor for point in self.points],
+                },
+                points={"unequal workers, simulated": [point.simulated_floor.mean for point in self.points]},
+            ),
         )
 
     def _losses(self) -> LineChart:
@@ -261,26 +249,22 @@ class LocalSgd(Answer):
             x=Axis(title="time (s)"),
             y=Axis(title="loss above the optimum", log=True),
             series=[
-                Series(name=f"K = {point.period}", x=list(point.loss), y=list(point.loss.values()))
+                line
                 for point in self.points
                 if point.loss
+                for line in lines_of(point.loss, {f"K = {point.period}": point.loss.values()})
             ],
         )
 
     def _best_periods(self) -> LineChart:
-        ratios = list(self.best_periods)
+        formula, found = zip(*self.best_periods.values(), strict=True)
         return LineChart(
             slug="best-period",
             title="The best number of local steps grows as the root of communicating over computing",
             caption=f"K* = sqrt(Tm / (c Tc)) with c = {self.penalty:.3f}, and the best of the K that were tried.",
             x=Axis(title="communicating over computing, Tm / Tc", log=True),
             y=Axis(title="local steps K", log=True),
-            series=[
-                *lines_of(ratios, {"formula": [formula for formula, _ in self.best_periods.values()]}),
-                *lines_of(
-                    ratios, {"best of the sweep": [best for _, best in self.best_periods.values()]}, style="points"
-                ),
-            ],
+            series=lines_of(self.best_periods, {"formula": formula}, points={"best of the sweep": found}),
         )
 
     def _nonconvex(self) -> LineChart:
@@ -290,7 +274,7 @@ class LocalSgd(Answer):
         lines = [
             line
             for number, over in enumerate(found.over_first)
-            for line in lines_of(over, {f"not convex, data {number}": list(over.values())}, style="points", hollow=True)
+            for line in lines_of(over, points={f"not convex, data {number}": over.values()}, hollow=True)
         ]
         return LineChart(
             slug="nonconvex",

@@ -15,10 +15,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
-from plesio_planning.studies.declared import lines_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.server_model import Pull, ServerModel
 from plesio_planning.studies.study import Answer
 
@@ -86,33 +86,36 @@ class ParameterServer(Answer):
 
     def tables(self) -> Sequence[Table]:
         """Make the tables by servers, workers, latency and density, and updates per second."""
-        tables = [
+        by_density = table_of(
+            "By density:",
+            self.by_density[::5],
+            {
+                "density": lambda one: f"{100 * one.density:.2f} %",
+                "pushed": lambda one: format_bytes(one.push_bytes),
+                "pulled": lambda one: format_bytes(one.pull_bytes),
+                "server": lambda one: format_seconds(one.server_s),
+                "ring, dense": lambda one: format_seconds(one.ring_s),
+                "all-gather, sparse": lambda one: format_seconds(one.gather_s),
+            },
+        )
+        updates = table_of(
+            "Updates per second:",
+            self.by_servers,
+            {
+                "servers": lambda one: str(one.num_servers),
+                "asynchronous": lambda one: f"{one.asynchronous_per_s:,.0f}",
+                "synchronous": lambda one: f"{one.synchronous_per_s:,.0f}",
+                "ring": lambda one: f"{one.ring_per_s:,.0f}",
+                "slowest over mean step from which it wins": lambda one: f"{_break_even_barrier(one):.2f}",
+            },
+        )
+        return [
             _table("By number of servers:", "servers", self.by_servers, lambda one: str(one.num_servers)),
             _table("By number of workers:", "workers", self.by_workers, lambda one: str(one.num_workers)),
             _table("By latency:", "latency", self.by_latency, lambda one: format_seconds(one.latency_s)),
+            by_density,
+            updates,
         ]
-        densities = [
-            (
-                f"{100 * one.density:.2f} %",
-                format_bytes(one.push_bytes),
-                format_bytes(one.pull_bytes),
-                *(format_seconds(each) for each in (one.server_s, one.ring_s, one.gather_s)),
-            )
-            for one in self.by_density[::5]
-        ]
-        headers = ("density", "pushed", "pulled", "server", "ring, dense", "all-gather, sparse")
-        tables.append(Table(title="By density:", headers=headers, rows=densities))
-        by_servers = [
-            (
-                str(one.num_servers),
-                *(f"{rate:,.0f}" for rate in (one.asynchronous_per_s, one.synchronous_per_s, one.ring_per_s)),
-                f"{_break_even_barrier(one):.2f}",
-            )
-            for one in self.by_servers
-        ]
-        names = ("servers", "asynchronous", "synchronous", "ring", "slowest over mean step from which it wins")
-        tables.append(Table(title="Updates per second:", headers=names, rows=by_servers))
-        return tables
 
     def charts(self) -> Sequence[Chart]:
         """Time by workers, how much slower by both, sparse, asynchronous."""
@@ -133,7 +136,7 @@ class ParameterServer(Answer):
             caption="Time of an exchange by number of workers.",
             x=Axis(title="workers", log=True),
             y=Axis(title="time (ms)", log=True),
-            series=[*lines_of(counts, lines_ms), *lines_of(counts, ring_ms, style="dashed")],
+            series=lines_of(counts, lines_ms, dashed=ring_ms),
         )
 
     def _ratio_chart(self) -> HeatMap:
@@ -160,6 +163,7 @@ class ParameterServer(Answer):
 
     def _density_chart(self) -> LineChart:
         percent = [100 * one.density for one in self.by_density]
+        server = "server, pulls all" if self.model.pull == "all" else f"server, pulls what was {self.model.pull}"
         return LineChart(
             slug="density",
             title=f"The server is faster {_below(self.sparse_below)}",
@@ -167,15 +171,9 @@ class ParameterServer(Answer):
             x=Axis(title="density (%)", log=True),
             y=Axis(title="time (ms)", log=True),
             series=[
-                Series(
-                    name=f"server, pulls what was {self.model.pull}"
-                    if self.model.pull != "all"
-                    else "server, pulls all",
-                    x=percent,
-                    y=[1e3 * one.server_s for one in self.by_density],
-                ),
-                Series(name="ring, dense", x=percent, y=[1e3 * one.ring_s for one in self.by_density], style="dashed"),
-                Series(name="all-gather, sparse", x=percent, y=[1e3 * one.gather_s for one in self.by_density]),
+                *lines_of(percent, {server: [1e3 * one.server_s for one in self.by_density]}),
+                *lines_of(percent, dashed={"ring, dense": [1e3 * one.ring_s for one in self.by_density]}),
+                *lines_of(percent, {"all-gather, sparse": [1e3 * one.gather_s for one in self.by_density]}),
             ],
             marks={"break-even": 100 * self.sparse_below} if 0 < self.sparse_below < 1 else {},
         )
@@ -216,20 +214,19 @@ def _barrier(factor: float) -> str:
 
 
 def _table(title: str, what: str, models: Sequence[ServerModel], name: Callable[[ServerModel], str]) -> Table:
-    rows = [
-        (
-            name(one),
-            format_seconds(one.server_s),
-            format_seconds(one.ring_s),
-            f"{one.server_s / one.ring_s:.4g}" if one.ring_s else "–",
-            f"{100 * one.used_share:.1f} %",
-            f"{100 * one.ring_used_share:.1f} %",
-            f"{100 * one.compute_s / (one.compute_s + one.server_s):.1f} %",
-        )
-        for one in models
-    ]
-    headers = (what, "server", "ring", "server/ring", "server uses", "ring uses", "computing with server")
-    return Table(title=title, headers=headers, rows=rows)
+    return table_of(
+        title,
+        models,
+        {
+            what: name,
+            "server": lambda one: format_seconds(one.server_s),
+            "ring": lambda one: format_seconds(one.ring_s),
+            "server/ring": lambda one: f"{one.server_s / one.ring_s:.4g}" if one.ring_s else "–",
+            "server uses": lambda one: f"{100 * one.used_share:.1f} %",
+            "ring uses": lambda one: f"{100 * one.ring_used_share:.1f} %",
+            "computing with server": lambda one: f"{100 * one.compute_s / (one.compute_s + one.server_s):.1f} %",
+        },
+    )
 
 
 def parameter_server(

@@ -31,7 +31,7 @@ from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 from plesio_planning.sim.recurrences import simulate_bound
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.delayed_descent import (
     BestStep,
     DelayedDescent,
@@ -169,16 +169,6 @@ class StalenessWeighting(Answer):
 
     def tables(self) -> Sequence[Table]:
         """List runs untuned, and with the best steps."""
-        tuned = [
-            (
-                each.staleness,
-                each.weighting,
-                f"{each.step:.3g}" if math.isfinite(each.iterations) else "–",
-                f"{each.iterations:.0f}" if math.isfinite(each.iterations) else "never arrives",
-                f"{100 * each.saved:+.1f} %" if math.isfinite(each.iterations) else "–",
-            )
-            for each in self.tuned
-        ]
         return [
             table_of(
                 f"Not tuned, {counted(self.num_trials, 'trial')} (mean and 95 % interval):",
@@ -189,10 +179,18 @@ class StalenessWeighting(Answer):
                     "iterations": lambda each: each.arrival,
                 },
             ),
-            Table(
-                title="With the best step for each:",
-                headers=("staleness", "weighting", "best step (1/L)", "iterations", "saved"),
-                rows=tuned,
+            table_of(
+                "With the best step for each:",
+                self.tuned,
+                {
+                    "staleness": lambda each: each.staleness,
+                    "weighting": lambda each: each.weighting,
+                    "best step (1/L)": lambda each: f"{each.step:.3g}" if math.isfinite(each.iterations) else "–",
+                    "iterations": lambda each: (
+                        f"{each.iterations:.0f}" if math.isfinite(each.iterations) else "never arrives"
+                    ),
+                    "saved": lambda each: f"{100 * each.saved:+.1f} %" if math.isfinite(each.iterations) else "–",
+                },
             ),
         ]
 
@@ -235,13 +233,10 @@ class StalenessWeighting(Answer):
     def _steps(self) -> LineChart:
         asked = next(iter(self.shares))
         series = [
-            Series(
-                name=each.weighting,
-                x=[step for step, number in each.by_step.items() if math.isfinite(number)],
-                y=[number for number in each.by_step.values() if math.isfinite(number)],
-            )
+            Series(name=each.weighting, x=list(arriving), y=list(arriving.values()))
             for each in self.tuned
             if each.staleness == asked
+            for arriving in [{step: number for step, number in each.by_step.items() if math.isfinite(number)}]
         ]
         return LineChart(
             slug="steps",
@@ -264,14 +259,11 @@ class StalenessWeighting(Answer):
             x=Axis(title="staleness (updates)"),
             y=Axis(title="updates (%)", log=True),
             series=[
-                Series(
-                    name=name,
-                    x=range(len(shares)),
-                    y=[100 * share or math.nan for share in shares],
-                    style="points",
-                    hollow=True,
-                )
+                line
                 for name, shares in self.shares.items()
+                for line in lines_of(
+                    range(len(shares)), points={name: [100 * share or math.nan for share in shares]}, hollow=True
+                )
             ],
         )
 

@@ -26,19 +26,15 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, BarChart, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted, format_seconds
 from plesio.core.within import DURATION, DURATION_OR_0, Within
 from plesio.cost.step_time import EmpiricalTrace
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.interval import Interval, interval_of
-from plesio_planning.studies.order_statistics import (
-    Durations,
-    LogNormalTimes,
-    ParetoTimes,
-    TraceTimes,
-)
+from plesio_planning.studies.order_statistics import Durations, LogNormalTimes, ParetoTimes, TraceTimes
 from plesio_planning.studies.step_time_tails import CVS, LEAST_VARIED_SHAPE, Tails, tails_of, varying_times
 from plesio_planning.studies.straggler_trace import PERIODS, ComposedTrace, compose_trace, slowest_sum
 from plesio_planning.studies.study import Answer
@@ -178,45 +174,25 @@ class Stragglers(Answer):
 
     def charts(self) -> Sequence[Chart]:
         """Draw efficiency by tail and by workers, ways out, distribution, and the composed trace."""
-        return [
-            *self.tails.charts(),
-            self._workers(),
-            self._backups(),
-            self._late(),
-            self._causes(),
-            self._slowest(),
-        ]
+        barrier = [self._workers(), self._backups(), self._late()]
+        return [*self.tails.charts(), *barrier, self._causes(), self._slowest()]
 
     def _workers(self) -> LineChart:
         cells = {(point.num_workers, point.cv): point.cost for point in self.grid}
-        lines = [
-            Series(name=f"lognormal, cv {cv:g}", x=_WORKERS, y=[100 / cells[number, cv] for number in _WORKERS])
-            for cv in CVS
-        ]
-        asked = Series(
-            name="as asked",
-            x=list(self.by_workers),
-            y=[100 / cost for cost in self.by_workers.values()],
-            style="dashed",
-        )
-        simulated = Series(name="simulated", x=[self.num_workers], y=[100 / self.simulated_cost.mean], style="points")
+        lines = {f"lognormal, cv {cv:g}": [100 / cells[number, cv] for number in _WORKERS] for cv in CVS}
         return LineChart(
             slug="workers",
             title=f"The efficiency of {counted(self.num_workers, 'worker')} is {100 / self.cost:.0f} %",
             caption="Efficiency, mean over E[max], by number of workers: exact integrals, and one simulated point.",
             x=Axis(title="workers", log=True),
             y=Axis(title="efficiency (%)"),
-            series=[*lines, asked, simulated],
+            series=[
+                *lines_of(_WORKERS, lines, dashed={"as asked": [100 / cost for cost in self.by_workers.values()]}),
+                *lines_of([self.num_workers], points={"simulated": [100 / self.simulated_cost.mean]}),
+            ],
         )
 
     def _backups(self) -> LineChart:
-        fewer = Series(
-            name="a barrier every K steps, by K",
-            x=list(self.periods),
-            y=list(self.periods.values()),
-            style="points",
-            labels=[f"K = {period}" for period in self.periods],
-        )
         return LineChart(
             slug="ways-out",
             title="A few backups, or a few steps between barriers, save most of the waiting",
@@ -224,7 +200,14 @@ class Stragglers(Answer):
             "K steps.",
             x=Axis(title="backups b, or steps K between barriers"),
             y=Axis(title="time over mean"),
-            series=[Series(name="backups", x=list(self.backups), y=list(self.backups.values())), fewer],
+            series=[
+                *lines_of(self.backups, {"backups": self.backups.values()}),
+                *lines_of(
+                    self.periods,
+                    points={"a barrier every K steps, by K": self.periods.values()},
+                    labels=[f"K = {period}" for period in self.periods],
+                ),
+            ],
         )
 
     def _late(self) -> LineChart:
@@ -234,14 +217,13 @@ class Stragglers(Answer):
             caption=f"Iterations in which a worker takes longer: the slowest of {self.num_workers}, and a given one.",
             x=Axis(title="time over mean"),
             y=Axis(title="iterations (%)"),
-            series=[
-                Series(
-                    name="slowest worker",
-                    x=list(self.late),
-                    y=[100 * _any_of(self.num_workers, share) for share in self.late.values()],
-                ),
-                Series(name="a given worker", x=list(self.late), y=[100 * share for share in self.late.values()]),
-            ],
+            series=lines_of(
+                self.late,
+                {
+                    "slowest worker": [100 * _any_of(self.num_workers, share) for share in self.late.values()],
+                    "a given worker": [100 * share for share in self.late.values()],
+                },
+            ),
             marks={f"{100 * level:g} % of them": value for level, value in self.quantiles.items() if level < 0.99},
         )
 
@@ -332,7 +314,15 @@ def stragglers(
         },
         periods={period: slowest_sum(drawn_s, period=period) / times.mean_s for period in PERIODS},
         by_workers={number: times.expected_s(rank=number, of=number) / times.mean_s for number in _WORKERS},
-        grid=tuple(_lognormal_point(number, cv=each) for number in _WORKERS for each in CVS),
+        grid=tuple(
+            BarrierPoint(
+                num_workers=number,
+                cv=each,
+                cost=LogNormalTimes(mean_s=1.0, cv=each).expected_s(rank=number, of=number),
+            )
+            for number in _WORKERS
+            for each in CVS
+        ),
         tails=tails_of(num_workers),
         late={float(time): _share_later(times, float(time) * times.mean_s) for time in late},
         late_twice=_any_of(num_workers, _share_later(times, 2 * times.mean_s)),
@@ -371,8 +361,3 @@ def _share_later(times: Durations, time_s: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if float(times.exceeded_s(np.array(middle))) > time_s else (low, middle)
     return low
-
-
-def _lognormal_point(num_workers: int, *, cv: float) -> BarrierPoint:
-    cost = LogNormalTimes(mean_s=1.0, cv=cv).expected_s(rank=num_workers, of=num_workers)
-    return BarrierPoint(num_workers=num_workers, cv=cv, cost=cost)

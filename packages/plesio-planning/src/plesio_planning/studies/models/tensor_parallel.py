@@ -14,17 +14,19 @@ hide them, reductions inside the switch.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.inputs import Written
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
-from plesio.cost.collectives import hierarchical_all_reduce_s, ring_all_reduce_s
+from plesio.cost.collectives import ring_all_reduce_s
 from plesio.cost.link import Link
 from plesio_planning.activations import layer_activation_bytes
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
+from plesio_planning.studies.models.collectives import RankLinks
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.tensor_cuts import CutBytes, check_heads, cut_bytes, pays_from_tokens
 
@@ -164,9 +166,8 @@ class TensorParallel(Answer):
 
     def _times(self) -> BarChart:
         beyond = self._beyond if self.at.num_devices <= self.devices_per_host else None
-        title = (
-            f"{100 * self.at.share:.0f} % of the time of {counted(self.at.num_devices, 'device')} goes into all-reduces"
-        )
+        devices = counted(self.at.num_devices, "device")
+        title = f"{100 * self.at.share:.0f} % of the time of {devices} goes into all-reduces"
         if beyond is not None:
             title += f", {beyond.num_devices}, beyond a host, {100 * beyond.share:.0f} %"
         return BarChart(
@@ -209,89 +210,23 @@ class TensorParallel(Answer):
             caption="What a device sends for a layer by number of tokens; 2D sends matrices, too, whatever the tokens.",
             x=Axis(title="tokens", log=True),
             y=Axis(title="sent a layer (MB)", log=True),
-            series=[
-                Series(name=name, x=_TOKENS, y=[one / 1e6 for one in sizes]) for name, sizes in self.by_tokens.items()
-            ],
+            series=lines_of(_TOKENS, {name: [one / 1e6 for one in sizes] for name, sizes in self.by_tokens.items()}),
             marks={"as much": self.pays_from} if self.pays_from <= _TOKENS[-1] else {},
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
-    """Links in a host, and a device's own to other hosts."""
-
-    local: Link
-    nic: Link
-    devices_per_host: int
-
-    def all_reduce_s(self, num_bytes: float, *, num_devices: int) -> float:
-        """Seconds of an all-reduce: in a host a ring; beyond it a flat ring or two levels, whichever is faster."""
-        if num_devices <= self.devices_per_host:
-            return ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=self.local)
-        flat_s = ring_all_reduce_s(
-            num_bytes,
-            num_ranks=num_devices,
-            link=Link(
-                latency_s=max(self.local.latency_s, self.nic.latency_s),
-                bytes_per_s=min(self.local.bytes_per_s, self.nic.bytes_per_s),
-            ),
-        )
-        if num_devices % self.devices_per_host:
-            return flat_s
-        two_levels_s = hierarchical_all_reduce_s(
-            num_bytes,
-            num_hosts=num_devices // self.devices_per_host,
-            ranks_per_host=self.devices_per_host,
-            local=self.local,
-            link=replace(self.nic, bytes_per_s=self.devices_per_host * self.nic.bytes_per_s),
-        )
-        return min(flat_s, two_levels_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layers:
-    """A transformer's layers, what goes through them in an iteration, and how fast a device computes."""
-
-    hidden: int
-    num_layers: int
-    num_heads: int
-    sequence: int
-    batch: int
-    element_bytes: int
-    device_flops_per_s: float
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of an iteration."""
-        return self.sequence * self.batch
-
-    def cuts(self, num_devices: int, *, tokens: int) -> dict[str, CutBytes]:
-        """Return the bytes of a device and layer, by cut."""
-        return cut_bytes(num_devices=num_devices, tokens=tokens, hidden=self.hidden, element_bytes=self.element_bytes)
-
-    def point(self, num_devices: int, *, network: _Network) -> TensorPoint:
-        """Compute an iteration with Megatron's cut over so many devices."""
-        layer_flops = 72 * self.tokens * self.hidden**2 * (1 + self.sequence / (6 * self.hidden))
-        all_reduce_s = network.all_reduce_s(self.tokens * self.hidden * self.element_bytes, num_devices=num_devices)
-        return TensorPoint(
-            num_devices=num_devices,
-            computing_s=self.num_layers * layer_flops / num_devices / self.device_flops_per_s,
-            forward_s=2 * self.num_layers * all_reduce_s,
-            backward_s=2 * self.num_layers * all_reduce_s,
-            sent_bytes=self.num_layers * self.cuts(num_devices, tokens=self.tokens)["Megatron"].both,
-            activation_bytes=self._kept_bytes(num_devices, sequence_parallel=False),
-            sequence_activation_bytes=self._kept_bytes(num_devices, sequence_parallel=num_devices > 1),
-        )
-
-    def _kept_bytes(self, num_devices: int, *, sequence_parallel: bool) -> float:
-        return layer_activation_bytes(
-            hidden=self.hidden,
-            num_heads=self.num_heads,
-            sequence=self.sequence,
-            batch=self.batch,
-            tensor_parallel=num_devices,
-            sequence_parallel=sequence_parallel,
-        )
+def _all_reduce_s(links: RankLinks, num_bytes: float, *, num_devices: int) -> float:
+    """Seconds of an all-reduce: in a host a ring; beyond it a flat ring or two levels, whichever is faster."""
+    if num_devices <= links.ranks_per_host:
+        return ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=links.local)
+    flat = Link(
+        latency_s=max(links.local_latency_s, links.latency_s),
+        bytes_per_s=min(links.local_bytes_per_s, links.bytes_per_s),
+    )
+    flat_s = ring_all_reduce_s(num_bytes, num_ranks=num_devices, link=flat)
+    if num_devices % links.ranks_per_host:
+        return flat_s
+    return min(flat_s, links.all_reduce_s("hierarchical", num_bytes, num_ranks=num_devices))
 
 
 def tensor_parallel(
@@ -332,33 +267,56 @@ def tensor_parallel(
         latency_s: Latency of each message there.
     """
     check_heads(num_heads, tp=tp, hidden_size=hidden_size)
-    layers = _Layers(
-        hidden=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        sequence=sequence_length,
-        batch=micro_batch,
-        element_bytes=element_bytes,
-        device_flops_per_s=device_tflops * 1e12,
+    links = RankLinks(
+        latency_s=latency_s,
+        bytes_per_s=bytes_per_s,
+        ranks_per_host=devices_per_host,
+        local_latency_s=local_latency_s,
+        local_bytes_per_s=local_bytes_per_s,
     )
-    network = _Network(
-        local=Link(latency_s=local_latency_s, bytes_per_s=local_bytes_per_s),
-        nic=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
-        devices_per_host=devices_per_host,
-    )
+    tokens = sequence_length * micro_batch
+    layer_flops = 72 * tokens * hidden_size**2 * (1 + sequence_length / (6 * hidden_size))
+    cuts = partial(cut_bytes, hidden=hidden_size, element_bytes=element_bytes)
+
+    def kept_bytes(num_devices: int, *, sequence_parallel: bool) -> float:
+        return layer_activation_bytes(
+            hidden=hidden_size,
+            num_heads=num_heads,
+            sequence=sequence_length,
+            batch=micro_batch,
+            tensor_parallel=num_devices,
+            sequence_parallel=sequence_parallel,
+        )
+
+    def point(num_devices: int) -> TensorPoint:
+        """Compute an iteration with Megatron's cut over so many devices."""
+        # two in each pass of a layer
+        all_reduces_s = (
+            2 * num_layers * _all_reduce_s(links, tokens * hidden_size * element_bytes, num_devices=num_devices)
+        )
+        return TensorPoint(
+            num_devices=num_devices,
+            computing_s=num_layers * layer_flops / num_devices / (device_tflops * 1e12),
+            forward_s=all_reduces_s,
+            backward_s=all_reduces_s,
+            sent_bytes=num_layers * cuts(num_devices=num_devices, tokens=tokens)["Megatron"].both,
+            activation_bytes=kept_bytes(num_devices, sequence_parallel=False),
+            sequence_activation_bytes=kept_bytes(num_devices, sequence_parallel=num_devices > 1),
+        )
+
     most = max(_MOST_DEVICES, tp)
     counts = sorted({*(2**power for power in range(most.bit_length())), tp})
-    points = {devices: layers.point(devices, network=network) for devices in counts}
+    points = {devices: point(devices) for devices in counts}
     square = max(devices for devices in counts if math.isqrt(devices) ** 2 == devices)
-    on_square = [layers.cuts(square, tokens=tokens) for tokens in _TOKENS]
+    on_square = [cuts(num_devices=square, tokens=number) for number in _TOKENS]
     return TensorParallel(
         at=points[tp],
         by_devices=tuple(points.values()),
         num_layers=num_layers,
-        cuts={devices: layers.cuts(devices, tokens=layers.tokens) for devices in counts},
-        by_tokens={name: tuple(cuts[name].both for cuts in on_square) for name in ("Megatron", "2D")},
+        cuts={devices: cuts(num_devices=devices, tokens=tokens) for devices in counts},
+        by_tokens={name: tuple(by[name].both for by in on_square) for name in ("Megatron", "2D")},
         square=square,
         pays_from=pays_from_tokens(num_devices=square, hidden=hidden_size),
         devices_per_host=devices_per_host,
-        tokens=layers.tokens,
+        tokens=tokens,
     )

@@ -35,6 +35,7 @@ from plesio_planning.estimate.training_charts import (
     tornado_table,
 )
 from plesio_planning.sim.checkpoints import CheckpointTimes, Runs, simulate_runs
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, TrainingWork
 
@@ -142,23 +143,22 @@ class TimeToTrain(Answer):
         return Table(title="The run:", headers=("", "value"), rows=rows)
 
     def _devices(self) -> Table:
-        rows = [
-            (
-                f"{number:,}",
-                f"{100 * point.mfu:.1f} %",
-                format_days(point.goodput.work_s),
-                format_days(point.goodput.total_s),
-                f"{100 * point.goodput.share:.1f} %",
-            )
-            for number, point in self.by_devices.items()
-        ]
         how = (
             "all at the MFU that was given for one (which falls with more of them: --pace layout estimates each)"
             if self.pace == "mfu"
             else "each laid out anew"
         )
-        headers = ("devices", "MFU", "ideal", "expected", "goodput")
-        return Table(title=f"By number of devices, {how}:", headers=headers, rows=rows)
+        return table_of(
+            f"By number of devices, {how}:",
+            self.by_devices.items(),
+            {
+                "devices": lambda each: f"{each[0]:,}",
+                "MFU": lambda each: f"{100 * each[1].mfu:.1f} %",
+                "ideal": lambda each: format_days(each[1].goodput.work_s),
+                "expected": lambda each: format_days(each[1].goodput.total_s),
+                "goodput": lambda each: f"{100 * each[1].goodput.share:.1f} %",
+            },
+        )
 
     def charts(self) -> Sequence[Chart]:
         """Draw the parts, the tornado, numbers of devices, and simulated runs."""
@@ -169,17 +169,6 @@ class TimeToTrain(Answer):
     def _scaling(self) -> LineChart:
         numbers = list(self.by_devices)
         first_s, last_s = (self.by_devices[number].goodput.total_s for number in (numbers[0], numbers[-1]))
-        series = [
-            Series(
-                name=name,
-                x=list(points),
-                y=[point.goodput.total_s / _DAY_S for point in points.values()],
-            )
-            for name, points in (
-                ("as many failures as asked", self.by_devices),
-                (f"{_FAILING} times as many", self.by_devices_failing),
-            )
-        ]
         in_proportion = [first_s / _DAY_S * numbers[0] / number for number in numbers]
         how = (
             "at the MFU that was given for one of them: how it falls follows from a layout, which is not given here"
@@ -192,7 +181,11 @@ class TimeToTrain(Answer):
             caption=f"Expected days of the run by number of devices, {how}.",
             x=Axis(title="devices", log=True),
             y=Axis(title="time (days)", log=True),
-            series=[*series, Series(name="in proportion", x=numbers, y=in_proportion, style="dashed")],
+            series=[
+                *lines_of(numbers, {"as many failures as asked": _days(self.by_devices)}),
+                *lines_of(self.by_devices_failing, {f"{_FAILING} times as many": _days(self.by_devices_failing)}),
+                *lines_of(numbers, dashed={"in proportion": in_proportion}),
+            ],
         )
 
     def _simulated(self) -> LineChart:
@@ -206,6 +199,10 @@ class TimeToTrain(Answer):
             series=[Series(name="runs", x=[value / _DAY_S for value in self.simulated_s], y=shares)],
             marks={"ideal": self.ideal_s / _DAY_S, "expected": self.total / _DAY_S},
         )
+
+
+def _days(points: Mapping[int, DevicePoint]) -> list[float]:
+    return [point.goodput.total_s / _DAY_S for point in points.values()]
 
 
 def _range(low_s: float, high_s: float) -> str:
