@@ -3,15 +3,32 @@
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from plesio.policies import Reviewed
-from plesio.policies.adaptive.controller import Controller, Decision
+from plesio.policies import Policy, Reviewed
+from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.system.setting import Sent, Setting
 
-__all__ = ["script", "to", "to_setting"]
+__all__ = ["Decision", "script", "to", "to_setting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A course with the attributes that a machine reads, and the controller's setting that it follows from."""
+
+    setting: Setting
+    shares: tuple[float, ...] = ()
+    keep: bool = False
+    restore: bool = False
+    alarm: bool = False
+    reason: str = "as scripted"
+    inputs: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def policy(self) -> Policy:
+        return self.setting.policy
 
 
 def to(
@@ -40,24 +57,16 @@ def to_setting(
     alarm: bool = False,
 ) -> Decision:
     """A decision for this setting."""
-    return Decision(
-        setting=setting,
-        shares=shares,
-        keep=keep,
-        restore=restore,
-        alarm=alarm,
-        reason="as scripted",
-        inputs=(),
-    )
+    return Decision(setting=setting, shares=shares, keep=keep, restore=restore, alarm=alarm)
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
     """Have the controller take these decisions, one a review, and stay with the last."""
     coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False, alarm=False)))
 
-    def decide(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         decision = next(coming)
         self.setting, self.shares = decision.setting, decision.shares
         return decision
 
-    monkeypatch.setattr(Controller, "decide", decide)
+    monkeypatch.setattr(Controller, "review", review)

@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from plesio.policies import Adaptive, Reviewed, parse_policy
-from plesio.policies.adaptive.controller import MAX_RESTORES, Controller, Decision
+from plesio.policies import BSP, Adaptive, Reviewed, parse_policy
+from plesio.policies.adaptive.controller import MAX_RESTORES, Controller
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.policy import Course
 
 NUM_WORKERS, NUM_STEPS = 4, 16
 ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"
@@ -24,7 +25,7 @@ class Run:
 
     def review(
         self, loss: float = 1.0, *, typical: bool = True, num_clipped: int = 0, position: tuple[float, ...] = ()
-    ) -> Decision:
+    ) -> Course:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
         setting = self.controller.setting
@@ -44,9 +45,9 @@ class Run:
         for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
             if loss != 1.0:
                 reviews[worker] = replace(reviews[worker], loss=loss, num_clipped=num_clipped)
-        return self.controller.decide(reviews, metric=None)
+        return self.controller.review(reviews, metric=None)
 
-    def settle(self) -> Decision:
+    def settle(self) -> Course:
         """Reviews until levels are known and a setting is found."""
         for _ in range(12):
             decision = self.review()
@@ -55,13 +56,13 @@ class Run:
 
 def test_an_alarm_ends_compression_and_a_later_review_brings_it_back():
     run = Run(NO_SLACK)
-    assert run.settle().setting.spec == ROUNDED_BSP
+    assert run.settle().policy.spec == ROUNDED_BSP
     alarm = run.review(50.0)
-    assert (alarm.setting, alarm.alarm, alarm.restore) == (SYNCHRONOUS, True, True)
+    assert (alarm.policy, alarm.alarm, alarm.restore) == (BSP(), True, True)
     assert alarm.reason.endswith(": back to bsp and to the last good state")
     assert dict(alarm.inputs)["system.step_s"] == dict(alarm.inputs)["system.bsp_step_s"]
     later = run.review()
-    assert (later.setting.spec, later.alarm) == (ROUNDED_BSP, False)
+    assert (later.policy.spec, later.alarm) == (ROUNDED_BSP, False)
 
 
 @pytest.mark.parametrize("policy", [NO_SLACK, "adaptive", "adaptive,topology=off,system.compress=off"])
@@ -69,13 +70,13 @@ def test_averted_harm_is_an_alarm_that_restores_nothing(policy: str):
     run = Run(policy)
     run.settle()
     alarm = run.review(50.0, typical=False, num_clipped=NUM_STEPS)
-    assert (alarm.setting, alarm.alarm, alarm.restore) == (SYNCHRONOUS, True, False)
+    assert (alarm.policy, alarm.alarm, alarm.restore) == (BSP(), True, False)
     assert alarm.reason.endswith(": back to bsp")
 
 
 def test_under_bsp_an_alarm_says_that_it_stays():
     run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
-    assert run.settle().setting == SYNCHRONOUS
+    assert run.settle().policy == BSP()
     assert run.review(50.0, typical=False, num_clipped=NUM_STEPS).reason.endswith(": the run stays with bsp")
 
 
@@ -100,9 +101,9 @@ def test_after_so_many_restores_an_alarm_only_falls_back():
 def test_a_state_kept_on_the_store_is_one_to_go_back_to():
     run = Run("adaptive,gradient=off,phase=off,progress.warm_up=0")
     run.controller.setting = ON_THE_STORE[0]
-    assert run.settle().setting == ON_THE_STORE[0]
+    assert run.settle().policy == ON_THE_STORE[0].policy
     alarm = run.review(50.0)
-    assert (alarm.setting, alarm.restore) == (SYNCHRONOUS, True)
+    assert (alarm.policy, alarm.restore) == (BSP(), True)
 
 
 def test_a_leap_of_the_parameters_is_an_alarm_and_the_way_back_from_it_is_none():
@@ -134,7 +135,7 @@ def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Set
     for place in range(12):
         run.controller.setting = before
         decision = run.review(position=(float(place), 1.0))
-    assert decision.setting == SYNCHRONOUS
+    assert decision.policy == BSP()
     found = [run.review(position=(3.0 * place, 1.0)) for place in range(12, 24)]
     assert any(decision.alarm for decision in found) == alarmed
 
@@ -143,8 +144,8 @@ def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Set
 def test_a_leap_in_the_first_reviews_is_bsps_own_where_the_run_has_been_bsp_all_along(policy: str, *, alarmed: bool):
     run = Run(f"{policy},phase.direction=both,phase.slack=0")
     for _ in range(3):
-        setting = run.review().setting
-    assert (setting != SYNCHRONOUS) == alarmed
+        policy = run.review().policy
+    assert (policy != BSP()) == alarmed
     leap = run.review(5.0)
     assert (leap.alarm, leap.restore) == (alarmed, alarmed)
     if not alarmed:  # and levels are learned from there
@@ -170,7 +171,8 @@ def test_a_reason_names_nobody_who_objects_to_nothing():
 
 def test_a_reason_names_what_has_failed():
     run = Run("adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off,progress.back_off=99,system.store=off")
-    loose = run.settle().setting
+    run.settle()
+    loose = run.controller.setting
     assert loose.slack > 0
     assert run.controller._progress is not None
     run.controller._progress.changed(SYNCHRONOUS, loose)

@@ -9,7 +9,7 @@ import pytest
 from plesio.policies import Reviewed, Steer, parse_policy, replay
 from plesio.policies.adaptive.config.progress import ProgressConfig
 from plesio.policies.adaptive.config.system import SystemConfig
-from plesio.policies.adaptive.controller import Controller, Decision
+from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
 from plesio.policies.adaptive.system.monitor import SystemMonitor
@@ -17,6 +17,7 @@ from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
 from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Event, Joined
+from plesio.policies.policy import Course
 
 NUM_WORKERS, STEP_S, LOW_RANK_SHARE = 4, 0.02, 0.05
 ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
@@ -183,24 +184,24 @@ class _Run:
         self.controller = Controller(policy)  # type: ignore[arg-type]
         self.clock = 0
 
-    def review(self, loss: float) -> Decision:
+    def review(self, loss: float) -> Course:
         self.clock += 16
         shares = {Sent.FULL: 1.0, Sent.ROUNDED: ROUNDED_SHARE, Sent.LOW_RANK: LOW_RANK_SHARE}
         seen = {
             worker: msgspec.structs.replace(one, clock=self.clock, loss=loss * (1 + 1e-4 * worker))
             for worker, one in reviews(0.4 * shares[self.controller.setting.sent]).items()
         }
-        return self.controller.decide(seen, metric=None)
+        return self.controller.review(seen, metric=None)
 
 
 def test_a_run_tries_it_and_when_it_fails_goes_back_to_what_it_had():
     run = _Run()
-    specs = [run.review(2.0 * 0.9**number).setting.spec for number in range(4)]
+    specs = [run.review(2.0 * 0.9**number).policy.spec for number in range(4)]
     assert specs == ["bsp,compress=qsgd:8"] * 2 + ["bsp,compress=powersgd:4"] * 2
     failed = run.review(2.5)
-    assert failed.setting == ROUNDED
+    assert failed.policy == ROUNDED.policy
     assert "steps of bsp,compress=powersgd:4, where" in failed.reason
-    assert [run.review(1.4 * 0.95**number).setting for number in range(4)] == [ROUNDED] * 4
+    assert [run.review(1.4 * 0.95**number).policy for number in range(4)] == [ROUNDED.policy] * 4
 
 
 def test_its_reviews_replay():

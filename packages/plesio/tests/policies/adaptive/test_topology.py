@@ -410,8 +410,8 @@ def test_an_optimizer_that_normalises_may_have_slack_between_racks_alone():
 def test_a_controller_says_whose_slack_is_held_back():
     controller = Controller(Adaptive(gradient=None, noise=None, phase=None, progress=None, guard=None))
     controller.setting = Setting.of(period=4, delay=2)
-    decision = controller.decide(reviews(TWO_OF_EIGHT, blocked_s=0.0, exchanges=((4.0, 3.0),)), metric=None)
-    assert decision.setting.by_racks
+    decision = controller.review(reviews(TWO_OF_EIGHT, blocked_s=0.0, exchanges=((4.0, 3.0),)), metric=None)
+    assert controller.setting.by_racks
     assert "so feedback allows a slack of 24 steps between racks" in decision.reason
 
 

@@ -108,9 +108,9 @@ class Adaptive(Components, PeriodicSchedule):
 
     def director(self, *, clock: int = 0) -> Director:
         """Return a fresh controller."""
-        from plesio.policies.adaptive.machine import Reviewing  # imports numpy, which parsing does not need
+        from plesio.policies.adaptive.controller import Controller  # imports numpy, which parsing does not need
 
-        return Reviewing(self)
+        return Controller(self)
 
     @classmethod
     def option_keys(cls) -> tuple[str, ...]:

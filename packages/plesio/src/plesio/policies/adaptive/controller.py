@@ -8,7 +8,7 @@ staleness nor rounding can be the cause. Later reviews may loosen the setting ag
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from plesio.policies.adaptive.config.components import Components
@@ -24,8 +24,10 @@ from plesio.policies.adaptive.training.noise import NoiseMonitor
 from plesio.policies.adaptive.training.phase import PhaseDetector
 from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Reviewed
+from plesio.policies.policy import Course, Policy
+from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 
-__all__ = ["Controller", "Decision"]
+__all__ = ["Controller"]
 
 MAX_RESTORES = 3
 """Most times that alarms take a run back. After them it continues under BSP, where staleness cannot be the cause."""
@@ -37,29 +39,6 @@ GOT_ON = 0.02
 
 class _Component(Protocol):
     def observe(self, reading: Reading) -> ComponentAdvice: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Setting and actions of the next steps.
-
-    Attributes:
-        setting: The setting of the next steps.
-        shares: Shares of each round's samples, by rank; empty for equal shares.
-        keep: True if the present state is worth keeping.
-        restore: True if the workers go back to the older of the two states that they kept last.
-        alarm: True if training diverged; the other attributes are the response.
-        reason: One sentence.
-        inputs: The figures behind the decision, by name.
-    """
-
-    setting: Setting
-    shares: tuple[float, ...]
-    keep: bool
-    restore: bool
-    reason: str
-    inputs: tuple[tuple[str, float], ...]
-    alarm: bool = False
 
 
 class Controller:
@@ -78,6 +57,7 @@ class Controller:
         "_num_restores",
         "_pairs",
         "_progress",
+        "_review",
         "_system",
         "_was_loose",
         "setting",
@@ -89,6 +69,7 @@ class Controller:
         """The setting in force."""
         self.shares: tuple[float, ...] = ()
         """The shares in force; empty for equal shares."""
+        self._review = components.review
         self._system = SystemMonitor(components.system, topology=components.topology)
         self._components: dict[str, _Component] = {}
         if components.gradient is not None:
@@ -112,12 +93,22 @@ class Controller:
         """True if the run was ever under anything but plain BSP."""
 
     @property
-    def knows_transfer(self) -> bool:
-        """True if an exchange has been measured."""
-        return self._system.knows_transfer
+    def first(self) -> Policy:
+        """BSP, until an exchange has been measured."""
+        return SYNCHRONOUS.policy
 
-    def decide(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
-        """Answer the reviews of all workers at one clock."""
+    def over(self, clock: int) -> Course | None:
+        """Return None: stages end at reviews alone."""
+        return None
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """Return the clocks of the next review and of its answer: the earliest, until an exchange is measured."""
+        if since == 0:
+            return FIRST_REVIEW, FIRST_CLOCK
+        every = self._review.interval(since, trial=self._on_trial) if self._system.knows_transfer else 1
+        return next_review(since, period=self.setting.period, delay=self.setting.delay, every=every)
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
         reading = put_together(
             reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
         )
@@ -159,7 +150,7 @@ class Controller:
             reason = choice.reason + self._objection(choice, advices)
         self._num_restores += restore and alarm is not None
         # what a change did to training is not known before its trial is over: until then nothing new is kept
-        keep = alarm is None and failure is None and not self.on_trial and self._guard is not None and self._guard.good
+        keep = alarm is None and failure is None and not self._on_trial and self._guard is not None and self._guard.good
         on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)
         if keep and not on_the_way:
             self._has_kept = True
@@ -180,8 +171,8 @@ class Controller:
                 self._progress.changed(self.setting, choice.setting, cost=cost)
         self._was_loose = self._was_loose or choice.setting != SYNCHRONOUS
         self.setting, self.shares = choice.setting, choice.shares
-        return Decision(
-            setting=choice.setting,
+        return Course(
+            policy=choice.setting.policy,
             shares=choice.shares,
             keep=keep,
             restore=restore,
@@ -204,8 +195,7 @@ class Controller:
         return allowance if self._progress is None else replace(allowance, bears=self._progress.allows)
 
     @property
-    def on_trial(self) -> bool:
-        """True if the last change is still on trial."""
+    def _on_trial(self) -> bool:
         return self._progress is not None and self._progress.on_trial
 
     def _may_restore(self, loss: float) -> bool:

@@ -16,7 +16,6 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
-from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
@@ -25,7 +24,7 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of, parameters_of, parts_of
-from support.decisions import script, to
+from support.decisions import Decision, script, to, to_setting
 from support.noted_training import BATCH_SIZE, NUM_FEATURES, NUM_WORKERS, Worker, build, train
 from support.problems import Problem
 from support.workers import workers_of
@@ -187,7 +186,7 @@ def test_back_to_the_last_good_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_good_state_is_kept_on_the_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_store = replace(to(1), setting=ON_THE_STORE[1])
+    on_store = to_setting(ON_THE_STORE[1])
     script(monkeypatch, on_store, replace(on_store, keep=True), on_store, to(1, restore=True, alarm=True))
     simulation = run("adaptive")
     workers, [result] = workers_of(simulation), simulation.runs

@@ -15,14 +15,13 @@ from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy, read_log, verify
-from plesio.policies.adaptive.controller import Decision
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
 from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of
-from support.decisions import script, to
+from support.decisions import Decision, script, to
 from support.noted_training import NUM_FEATURES, Worker, build, train
 from support.problems import Problem
 from support.workers import cluster_of_racks, pretend_hosts, workers_of
