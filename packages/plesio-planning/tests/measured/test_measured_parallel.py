@@ -13,7 +13,7 @@ from plesio.core.errors import PlesioError
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio.testbed.network import BUCKET_S
 from plesio_planning.measured import checkpointing, mixture_of_experts, pipeline, tensor_parallel
-from plesio_planning.measured.checkpoint_intervals import STEP_S, measure_intervals, waiting_work
+from plesio_planning.measured.checkpoint_intervals import STEP_S, WaitingWork, measure_intervals
 from plesio_planning.measured.checkpointing import measure_states, state_times
 from plesio_planning.measured.failing_runs import run_with_failures
 from plesio_planning.measured.mixture_of_experts import BYTES_PER_S, CAPACITY, NUM_EXPERTS, TOKEN_BYTES, routed
@@ -119,7 +119,7 @@ def test_states_and_runs_are_one_measurement():
 
 def test_a_run_goes_on_from_its_last_state(tmp_path: Path):
     run = run_with_failures(
-        waiting_work, arguments=(1000,), num_steps=40, steps_per_state=5, gaps_s=(0.15, 60.0), folder=tmp_path
+        WaitingWork, arguments=(1000,), num_steps=40, steps_per_state=5, gaps_s=(0.15, 60.0), folder=tmp_path
     )
     assert run.num_failures == len(run.restarts_s) == 1
     assert len(run.writes_s) >= 7

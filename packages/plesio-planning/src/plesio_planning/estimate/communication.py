@@ -6,6 +6,7 @@ all groups that have a member in a host share its adapters, so a group of k memb
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from plesio.cost.all_reduce import nccl_all_reduce_s
 from plesio.cost.link import Link
@@ -48,33 +49,20 @@ class DeviceGroup:
         """Return the seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
         if self.size == 1:
             return 0.0
-        ring_s, tree_s = (
-            nccl_all_reduce_s(
-                num_bytes,
-                num_hosts=self.num_hosts,
-                ranks_per_host=self.per_host,
-                algorithm=algorithm,
-                local_latency_s=self.local_latency_s,
-                link=self.link,
-            )
-            for algorithm in ("ring", "tree")
-        )
-        return min(ring_s, tree_s)
+        return min(self._nccl_all_reduce_s(num_bytes, "ring"), self._nccl_all_reduce_s(num_bytes, "tree"))
 
     def all_gather_s(self, num_bytes: float) -> float:
         """Return seconds of an all-gather of so many bytes in all, or of a reduce-scatter: half a ring's all-reduce."""
-        if self.size == 1:
-            return 0.0
-        return (
-            nccl_all_reduce_s(
-                num_bytes,
-                num_hosts=self.num_hosts,
-                ranks_per_host=self.per_host,
-                algorithm="ring",
-                local_latency_s=self.local_latency_s,
-                link=self.link,
-            )
-            / 2
+        return 0.0 if self.size == 1 else self._nccl_all_reduce_s(num_bytes, "ring") / 2
+
+    def _nccl_all_reduce_s(self, num_bytes: float, algorithm: Literal["ring", "tree"]) -> float:
+        return nccl_all_reduce_s(
+            num_bytes,
+            num_hosts=self.num_hosts,
+            ranks_per_host=self.per_host,
+            algorithm=algorithm,
+            local_latency_s=self.local_latency_s,
+            link=self.link,
         )
 
     def all_to_all_s(self, num_bytes: float, machine: Machine, constants: Constants) -> float:

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart
 from plesio.core.errors import PlesioError
 from plesio.core.units import counted
 from plesio.core.within import Within
@@ -25,6 +25,7 @@ from plesio.tasks.task import take_batch
 from plesio_planning.measured.ranks import Ranks
 from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
 from plesio_planning.measured.twin import Twin
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "BatchTraining", "fitted_critical_batch", "measure", "train_to", "window_scales"]
@@ -220,6 +221,7 @@ def fitted_critical_batch(steps: Mapping[int, float]) -> float:
 def _chart(steps: Mapping[int, float], *, least: float, noise_scale: float, critical: float) -> LineChart:
     batches = list(steps)
     line = np.geomspace(batches[0], batches[-1], 30).tolist()
+    halving = [steps[batches[-1]] * batches[-1] / batch for batch in line]
     return LineChart(
         slug="measured",
         title=f"Measured critical batch {critical:.3g}, noise scale {noise_scale:.3g}",
@@ -227,13 +229,8 @@ def _chart(steps: Mapping[int, float], *, least: float, noise_scale: float, crit
         x=Axis(title="batch (samples)", log=True),
         y=Axis(title="steps", log=True),
         series=[
-            Series(name="by the noise scale", x=line, y=[least * (1 + noise_scale / batch) for batch in line]),
-            Series(name="measured", x=batches, y=list(steps.values()), style="points"),
-            Series(
-                name="half the steps for twice the batch",
-                x=line,
-                y=[steps[batches[-1]] * batches[-1] / batch for batch in line],
-                style="dashed",
-            ),
+            *lines_of(line, {"by the noise scale": [least * (1 + noise_scale / batch) for batch in line]}),
+            *lines_of(batches, points={"measured": steps.values()}),
+            *lines_of(line, dashed={"half the steps for twice the batch": halving}),
         ],
     )

@@ -18,7 +18,7 @@ from plesio.core.charts import Axis
 from plesio.core.results import RunResult
 from plesio.core.units import counted
 from plesio.core.within import Within
-from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.quadratics import LIKE_WORKERS, problem_of, run_quadratics
 from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.measured import Measured
@@ -49,13 +49,7 @@ def measure(
     num_dimensions: Annotated[int, Within(2, 100)] = 10,
 ) -> Measured:
     """Measure two, four and six workers that take turns; takes about a minute."""
-    options = {
-        "num_dimensions": num_dimensions,
-        "condition_number": condition_number,
-        "hessian_spread": 0.0,
-        "heterogeneity": 0.0,
-        "noise": 0.0,
-    }
+    options = {"num_dimensions": num_dimensions, "condition_number": condition_number, **LIKE_WORKERS}
     eigenvalues = problem_of(num_workers=1, **options).eigenvalues[0]  # type: ignore[arg-type]
     delays, staleness, lines = sorted(set(stalenesses)), [], {}
     left_by_delay: dict[int, tuple[list[float], list[float]]] = {}
@@ -72,7 +66,7 @@ def measure(
             on_step=lambda what, count=count: twin.say(f"{count} workers, {what}"),  # type: ignore[misc]
         )["asp"]
         staleness.append(statistics.fmean(run.staleness.mean for run in runs))
-        measured = [left_by_update(_curve(run)) for run in runs]
+        measured = [left_by_update({each.samples: each.metric for each in run.evaluations}) for run in runs]
         modelled = [
             _modelled(eigenvalues, run, step=step, num_updates=num_steps * count)
             for run, step in zip(runs, steps, strict=True)
@@ -89,13 +83,13 @@ def measure(
             )
     for delay, (modelled, measured) in left_by_delay.items():
         for share, predicted, found in zip(shares, modelled, measured, strict=True):
-            step, num_updates = share * stability_limit(staleness=delay), num_steps * (delay + 1)
+            step, none = share * stability_limit(staleness=delay), np.zeros(num_steps * (delay + 1), np.int64)
             twin.predict(
                 LEFT,
                 {"staleness": delay, "step over limit": f"{share:g}"},
                 predicted=predicted,
                 measured=found,
-                baseline=left_by_update(_fresh(eigenvalues, step=step, num_updates=num_updates)),
+                baseline=left_by_update(_descended(eigenvalues, step=step, delays=none)),
                 scale="points",
             )
         growths = ([100 * (left - 1) for left in each] for each in (modelled, measured))
@@ -155,11 +149,6 @@ def where_it_leaves_all(steps: Sequence[float], left: Sequence[float]) -> float:
     return low + (1 - before) / (after - before) * (high - low)
 
 
-def _curve(run: RunResult) -> dict[int, float]:
-    """Return the loss by updates."""
-    return {each.samples: each.metric for each in run.evaluations}
-
-
 def _modelled(eigenvalues: Array, run: RunResult, *, step: float, num_updates: int) -> float:
     """Model with delays drawn from those of the run; the mean of some draws."""
     counts = np.array(run.staleness.counts, dtype=float)
@@ -169,10 +158,6 @@ def _modelled(eigenvalues: Array, run: RunResult, *, step: float, num_updates: i
         delays = random.choice(len(counts), size=num_updates, p=counts / counts.sum())
         found.append(left_by_update(_descended(eigenvalues, step=step, delays=delays)))
     return statistics.fmean(found)
-
-
-def _fresh(eigenvalues: Array, *, step: float, num_updates: int) -> dict[int, float]:
-    return _descended(eigenvalues, step=step, delays=np.zeros(num_updates, np.int64))
 
 
 def _descended(eigenvalues: Array, *, step: float, delays: NDArray[np.int64]) -> dict[int, float]:

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart
 from plesio.core.units import format_seconds
 from plesio.cost.reliability import best_interval_s, expected_slowdown, young_interval_s
 from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, run_with_failures, write_state
 from plesio_planning.measured.twin import Twin
+from plesio_planning.studies.declared import lines_of
 
-__all__ = ["IntervalRuns", "lowest_point", "measure_intervals", "waiting_work"]
+__all__ = ["IntervalRuns", "WaitingWork", "lowest_point", "measure_intervals"]
 
 STEP_S = 0.005
 FACTORS = (0.33, 0.58, 1.0, 1.73, 3.0)
 """Intervals that are tried, over the one that the model has for the best."""
-_NUM_GAPS = 8
 _LARGEST_BYTES = 256_000_000
 
 
@@ -58,7 +58,6 @@ class IntervalRuns:
 
     @property
     def num_failures(self) -> int:
-        """Number of failures of all runs together."""
         return sum(run.num_failures for run in self.runs.values())
 
     def modelled_s(self, interval_s: float, *, checkpoint_s: float, restart_s: float) -> float:
@@ -73,12 +72,10 @@ class IntervalRuns:
 
     @property
     def modelled_best_s(self) -> float:
-        """The best interval by the model."""
         return best_interval_s(checkpoint_s=self.checkpoint_s, mtbf_s=self.mtbf_s)
 
     @property
     def measured_best_s(self) -> float:
-        """The best interval by the runs."""
         return lowest_point({interval_s: run.total_s for interval_s, run in self.runs.items()})
 
     def predict(self, twin: Twin) -> None:
@@ -104,7 +101,6 @@ class IntervalRuns:
         )
 
     def chart(self) -> LineChart:
-        """Draw the overhead by interval."""
         intervals_s, times = list(self.runs), {"checkpoint_s": self.checkpoint_s, "restart_s": self.restart_s}
         line_s = np.geomspace(intervals_s[0], intervals_s[-1], 40).tolist()
         return LineChart(
@@ -115,13 +111,8 @@ class IntervalRuns:
             x=Axis(title="interval (s)", log=True),
             y=Axis(title="time over work"),
             series=[
-                Series(name="modelled", x=line_s, y=[self.modelled_s(each, **times) / self.work_s for each in line_s]),
-                Series(
-                    name="measured",
-                    x=intervals_s,
-                    y=[run.total_s / self.work_s for run in self.runs.values()],
-                    style="points",
-                ),
+                *lines_of(line_s, {"modelled": [self.modelled_s(each, **times) / self.work_s for each in line_s]}),
+                *lines_of(intervals_s, points={"measured": [run.total_s / self.work_s for run in self.runs.values()]}),
             ],
         )
 
@@ -142,8 +133,8 @@ def lowest_point(totals_s: Mapping[float, float]) -> float:
     return float(np.exp(lowest))
 
 
-class _Waiting:
-    """Work that waits for a device, with a state of a given size."""
+class WaitingWork:
+    """The work of these runs: it waits, with a state of a given size."""
 
     def __init__(self, num_bytes: int) -> None:
         self._state = {"filler": torch.randn(max(1, num_bytes // 4))}
@@ -158,11 +149,6 @@ class _Waiting:
         self._state = state
 
 
-def waiting_work(num_bytes: int) -> _Waiting:
-    """Make the work of these runs."""
-    return _Waiting(num_bytes)
-
-
 def measure_intervals(
     *,
     on_step: Callable[[str], None],
@@ -172,15 +158,9 @@ def measure_intervals(
     interval_s: float | None = None,
     factors: Sequence[float] = FACTORS,
 ) -> IntervalRuns:
-    """Run the work once at each interval.
+    """Run the work once at each interval: ``factors`` over the one that should be best, rising, and ``interval_s``.
 
-    Args:
-        on_step: Is told what is being measured.
-        checkpoint_s: About what writing a state shall take.
-        mtbf_s: Mean time between failures.
-        work_s: About what the work takes without failures.
-        interval_s: One more interval.
-        factors: Intervals over the one that should be best, rising.
+    Writing a state shall take about ``checkpoint_s``, and the work without failures about ``work_s``.
     """
     num_steps = max(2, round(work_s / STEP_S))
     with tempfile.TemporaryDirectory(prefix="plesio-runs-") as name:
@@ -188,7 +168,7 @@ def measure_intervals(
         on_step(f"a state that takes {format_seconds(checkpoint_s)} to write")
         # a state that takes this disk the time that was asked for
         num_bytes, found_s = _state_bytes(checkpoint_s, folder)
-        run = partial(run_with_failures, waiting_work, arguments=(num_bytes,), num_steps=num_steps)
+        run = partial(run_with_failures, WaitingWork, arguments=(num_bytes,), num_steps=num_steps)
         on_step("the work without failures")
         # never saves: the work alone
         plain_s = run(steps_per_state=num_steps + 1, gaps_s=(), folder=folder / "plain").total_s
@@ -198,7 +178,7 @@ def measure_intervals(
         for steps in sorted({min(num_steps // 2, max(1, round(each_s / STEP_S))) for each_s in wanted_s}):
             on_step(f"a state every {format_seconds(steps * STEP_S)}, a failure every {format_seconds(mtbf_s)}")
             # the same gaps between failures, in another order for each interval
-            gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=steps)
+            gaps_s = failure_gaps_s(mtbf_s, seed=steps)
             found = run(steps_per_state=steps, gaps_s=gaps_s, folder=folder / f"every-{steps}")
             runs[steps * plain_s / num_steps] = found
     return IntervalRuns(work_s=plain_s, mtbf_s=mtbf_s, runs=runs)
@@ -208,7 +188,7 @@ def _state_bytes(checkpoint_s: float, folder: Path) -> tuple[int, float]:
     """Find a size that takes about so long to write, and its time; by doubling."""
     num_bytes = 500_000
     while True:
-        state = waiting_work(num_bytes).state()
+        state = WaitingWork(num_bytes).state()
         times_s = []
         for _ in range(3):
             begun_s = time.monotonic()

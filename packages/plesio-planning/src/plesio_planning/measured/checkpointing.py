@@ -55,7 +55,6 @@ class StateCosts:
     writers: Mapping[str, float]
 
     def modelled_s(self, name: str, num_bytes: int) -> float:
-        """Return the seconds of a way and what is done for a state of this size."""
         way, what = name.split()
         return self.fits[what].intercept + self.fits[what].slope * num_bytes / (
             self.writers[what] if way == "sharded" else 1.0
@@ -75,7 +74,6 @@ class StateCosts:
                     )
 
     def chart(self) -> LineChart:
-        """Draw times by size."""
         lines = {
             name: (
                 [size / 1e6 for size in times_s],

@@ -115,7 +115,6 @@ def _chart(
 
 
 def tree_times(group: TorchGroup, *, num_bytes: int, repeats: int) -> Times:
-    """Reduce so many bytes to a rank and broadcast them."""
     tensor = torch.ones(max(1, num_bytes // 4))
 
     def tree() -> None:

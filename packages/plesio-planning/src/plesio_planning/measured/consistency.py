@@ -63,17 +63,14 @@ class ConsistencyInputs:
 
     @property
     def options(self) -> dict[str, float]:
-        """Options of the quadratics: those of the study."""
         return {"num_dimensions": 4, "heterogeneity": self.heterogeneity, "noise": 0.0}
 
     @property
     def problem(self) -> HeterogeneousQuadratic:
-        """The quadratics."""
         return problem_of(num_workers=self.num_workers, **self.options)  # type: ignore[arg-type]
 
     @property
     def steps(self) -> LogNormal:
-        """How long a step takes."""
         return LogNormal(mean_s=self.step_s, cv=self.cv)
 
     @property

@@ -26,21 +26,19 @@ from plesio.core.errors import PlesioError
 __all__ = ["FailingRun", "ResumableWork", "failure_gaps_s", "run_with_failures", "write_state"]
 
 _STATE, _LOG = "state", "log"
+_NUM_GAPS = 8
 _MOST_FAILURES = 200
 """So that a run on a machine that is too busy to get from one state to the next ends at all."""
 
 
 class ResumableWork(Protocol):
-    """The work of a run; made in its process."""
+    """The work of a run, made in its process: it goes on from a state that it loads."""
 
-    def step(self, number: int) -> None:
-        """Do a step."""
+    def step(self, number: int) -> None: ...
 
-    def state(self) -> dict[str, Any]:
-        """Return the state from which the work can go on."""
+    def state(self) -> dict[str, Any]: ...
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+    def load(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class FailingRun:
     restarts_s: tuple[float, ...]
 
 
-def failure_gaps_s(mtbf_s: float, *, number: int, seed: int) -> list[float]:
+def failure_gaps_s(mtbf_s: float, *, number: int = _NUM_GAPS, seed: int) -> list[float]:
     """Return times between failures: exponential quantiles in a drawn order; their mean is ``mtbf_s``.
 
     >>> gaps_s = failure_gaps_s(2.0, number=16, seed=0)
@@ -84,7 +82,7 @@ def run_with_failures(
     """Do the work to its end, however often it fails.
 
     Args:
-        make_work: Function of a module; makes the work in each process.
+        make_work: Class or function of a module; makes the work in each process.
         arguments: Its arguments.
         num_steps: Steps of the work.
         steps_per_state: Steps between two states; there is none after the last step.
@@ -196,7 +194,6 @@ class _Process:
         return float(value)
 
     def ends_within(self, seconds: float) -> bool:
-        """Return True if the work is done by then."""
         deadline_s = time.monotonic() + seconds
         while wait([self._pipe], timeout=None if math.isinf(seconds) else max(0.0, deadline_s - time.monotonic())):
             if self._received()[0] == "done":

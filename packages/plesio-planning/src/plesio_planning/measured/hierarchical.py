@@ -130,7 +130,6 @@ def _chart(twin: Twin, sizes: Sequence[int], *, saved: float, ranks: str) -> Lin
 
 
 def two_level_times(group: TorchGroup, *, levels: Levels, num_bytes: int, repeats: int) -> Times:
-    """All-reduce so many bytes in two levels."""
     inside, between = (group.split(levels[level]) for level in ("in hosts", "between hosts"))
     assert inside is not None
     assert between is not None

@@ -63,7 +63,6 @@ class RankSpeeds:
     largest_move: int
 
     def shares(self, speeds: Sequence[float]) -> Samples:
-        """Divide the samples among the ranks in proportion to these speeds."""
         return divide(self.batch, speeds, cap=self.cap)
 
     def jitters(self, num_steps: int) -> NDArray[np.float64]:

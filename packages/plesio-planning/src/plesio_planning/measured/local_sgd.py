@@ -11,13 +11,14 @@ from typing import Annotated
 
 import numpy as np
 
-from plesio.core.charts import Axis, LineChart, Series
+from plesio.core.charts import Axis, LineChart
 from plesio.core.errors import ConfigError
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin, beside
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure"]
@@ -95,8 +96,27 @@ def measure(
         "evaluations. Baselines: no exchange is saved; no drift.",
         rivals="K",
         charts=[
-            _loss_chart(rising, floors, losses),
-            _time_chart(rising, modelled_s, steps_s),
+            LineChart(
+                slug="measured-loss",
+                title="Real workers drift as far as the closed form says",
+                caption="Loss above the optimum in the end, by local steps.",
+                x=Axis(title="local steps K", log=True),
+                y=Axis(title="loss above the optimum", log=True),
+                series=lines_of(
+                    rising,
+                    {"modelled": floors},
+                    dashed={"no drift": [floors[0]] * len(rising)},
+                    points={"measured": losses},
+                ),
+            ),
+            beside(
+                {"": (rising, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
+                slug="measured-time",
+                title="A step takes what it computes and a K-th of an exchange",
+                caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
+                x=Axis(title="local steps K", log=True),
+                y=Axis(title="time of a step (ms)"),
+            ),
         ],
     )
 
@@ -104,32 +124,6 @@ def measure(
 def _predict(twin: Twin, quantity: str, rows: Iterable[tuple[int, float, float]], *, baseline: float) -> None:
     for period, predicted, measured in rows:
         twin.predict(quantity, {"K": period}, predicted=predicted, measured=measured, baseline=baseline)
-
-
-def _time_chart(periods: Sequence[int], modelled_s: Sequence[float], steps_s: Sequence[float]) -> LineChart:
-    return beside(
-        {"": (periods, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
-        slug="measured-time",
-        title="A step takes what it computes and a K-th of an exchange",
-        caption="Seconds of a step by local steps; the line is fitted to the first and the last point.",
-        x=Axis(title="local steps K", log=True),
-        y=Axis(title="time of a step (ms)"),
-    )
-
-
-def _loss_chart(periods: Sequence[int], floors: Sequence[float], losses: Sequence[float]) -> LineChart:
-    return LineChart(
-        slug="measured-loss",
-        title="Real workers drift as far as the closed form says",
-        caption="Loss above the optimum in the end, by local steps.",
-        x=Axis(title="local steps K", log=True),
-        y=Axis(title="loss above the optimum", log=True),
-        series=[
-            Series(name="modelled", x=periods, y=floors),
-            Series(name="no drift", x=periods, y=[floors[0]] * len(periods), style="dashed"),
-            Series(name="measured", x=periods, y=losses, style="points"),
-        ],
-    )
 
 
 def _late_loss(run: RunResult) -> float:

@@ -28,6 +28,8 @@ from plesio_planning.sim.pipeline_schedules import (
     DeviceOperation,
     Execution,
     Schedule,
+    chunks_of,
+    devices_of_stages,
     execute,
     operations,
 )
@@ -145,19 +147,9 @@ def _predict(
     return found_s
 
 
-def _chunks(schedule: Schedule) -> int:
-    return CHUNKS if schedule in ("interleaved", "zbv") else 1
-
-
-def _devices(schedule: Schedule, count: int) -> list[int]:
-    """Return the device of each stage."""
-    if schedule == "zbv":
-        return [*range(count), *reversed(range(count))]
-    return list(range(count)) * _chunks(schedule)
-
-
 def _modelled(stages: Sequence[Stage], schedule: Schedule, number: int, *, send_s: float) -> Execution:
-    devices, chunks = _devices(schedule, len(stages)), _chunks(schedule)
+    devices = devices_of_stages(schedule, num_devices=len(stages), num_chunks=CHUNKS)
+    chunks = chunks_of(schedule, CHUNKS)
     suffix = "" if chunks == 1 else " of a part"
 
     def times_s(kind: str) -> list[float]:
@@ -220,7 +212,7 @@ class _Waiting:
 def _stage(kind: str, schedule: Schedule, *, forward_s: float) -> _Computing | _Waiting:
     if kind == "computing":
         return _Computing()
-    return _Waiting(forward_s / _chunks(schedule), split=schedule in SPLIT)
+    return _Waiting(forward_s / chunks_of(schedule, CHUNKS), split=schedule in SPLIT)
 
 
 def calibrate_stage(group: TorchGroup, *, kind: str, forward_s: float, repeats: int) -> dict[str, float]:
@@ -278,10 +270,10 @@ def run_pipeline(
         For each repeat when the first began and the last ended, and the seconds that they took in sum.
     """
     torch.manual_seed(group.rank)
-    order = operations(schedule, num_devices=group.size, num_micro_batches=micro_batches, num_chunks=_chunks(schedule))[
-        group.rank
-    ]
-    device = _Device(group, _stage(kind, schedule, forward_s=forward_s), devices=_devices(schedule, group.size))
+    shape = {"num_devices": group.size, "num_chunks": CHUNKS}
+    order = operations(schedule, num_micro_batches=micro_batches, **shape)[group.rank]
+    stage = _stage(kind, schedule, forward_s=forward_s)
+    device = _Device(group, stage, devices=devices_of_stages(schedule, **shape))
     times = []
     for _ in range(1 + repeats):
         dist.barrier(group=group.process_group)

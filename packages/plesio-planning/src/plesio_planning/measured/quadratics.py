@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import RunLabel, RunSnapshot
+from plesio.bench.progress import ProgressSink, RunLabel
 from plesio.bench.recipe import make_recipe
 from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
 from plesio.tasks.task import Task
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
 
-__all__ = ["problem_of", "run_quadratics", "unlike_quadratics"]
+__all__ = ["LIKE_WORKERS", "problem_of", "run_quadratics", "unlike_quadratics"]
 
 NUM_SAMPLES = 4096
 PROBLEM_SEED = 0
+LIKE_WORKERS = {"hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}
+"""Options of workers that have one quadratic in common, without noise."""
 
 
 def problem_of(
@@ -119,27 +121,16 @@ def unlike_quadratics(*, num_workers: int, learning_rate: float | Sequence[float
     return replace(common, per_worker=per_worker)
 
 
-class _Told:
+class _Told(ProgressSink):
     """Says which run begins, and fails with a run that fails."""
 
     def __init__(self, on_step: Callable[[str], None]) -> None:
         self._on_step = on_step
 
-    def run_kept(self, label: RunLabel) -> None:
-        """Do nothing: each measurement is a new one."""
-
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Say so."""
         self._on_step(f"run {label.number} of {label.num_runs}: {label.policy}")
 
-    def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Show nothing."""
-
-    def run_finished(self, result: RunResult) -> None:
-        """Show nothing."""
-
     def run_failed(self, result: RunResult) -> None:
-        """Fail."""
         raise PlesioError(f"cannot measure: {result.policy} failed: {result.error}")
 
 

@@ -17,7 +17,7 @@ from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.results import RunResult
 from plesio.core.within import Within
 from plesio.policies.weighting import parse_weighting
-from plesio_planning.measured.quadratics import problem_of, run_quadratics
+from plesio_planning.measured.quadratics import LIKE_WORKERS, problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.delayed_descent import LateUpdates, descend
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
@@ -52,13 +52,7 @@ def measure(
 ) -> Measured:
     """Measure four weightings with four processes; takes about half a minute."""
     chosen = tuple(dict.fromkeys((*WEIGHTINGS[:2], *weightings)))
-    options = {
-        "condition_number": condition_number,
-        "num_dimensions": num_dimensions,
-        "hessian_spread": 0.0,
-        "heterogeneity": 0.0,
-        "noise": 0.0,
-    }
+    options = {"condition_number": condition_number, "num_dimensions": num_dimensions, **LIKE_WORKERS}
     runs = run_quadratics(
         ["asp" if text == "none" else f"asp,weight={text}" for text in chosen],
         options={"learning_rate": LEARNING_RATE, **options},
@@ -102,10 +96,7 @@ def measure(
         f"{CV:g}), one worker at {SLOW_SPEED:g} of the speed; {num_steps} steps each of {LEARNING_RATE:g}; "
         f"{len(seeds)} run{'s' * (len(seeds) > 1)} for each weighting. The baseline has neither staleness nor weights.",
         rivals="weighting",
-        charts=[
-            _losses(series),
-            _staleness(counts, mean=mean),
-        ],
+        charts=[_losses(series), _staleness(counts, mean=mean)],
     )
 
 

@@ -30,7 +30,7 @@ from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
 from plesio_planning.measured.twin import Twin, beside, lines_of
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure", "peak_flops_per_s", "step_times", "training_work"]
+__all__ = ["FOUND", "TransformerTraining", "measure", "peak_flops_per_s", "step_times"]
 
 FOUND = ("mfu", "restart_s", "storage_bytes_per_s")
 WIDTHS = (64, 96, 144, 192)
@@ -45,7 +45,6 @@ INTERVALS = (1.0, 3.0)
 """Intervals between states, over the best."""
 CALIBRATION_STEPS = 20
 TRAINING, FAILING = "training (s)", "run with failures (s)"
-_NUM_GAPS = 8
 
 
 def measure(
@@ -128,7 +127,6 @@ def _task(width: int) -> Task:
 
 
 def num_parameters(width: int) -> int:
-    """Return all that a model of this width trains."""
     model, _ = _task(width).build(0)
     return sum(one.numel() for one in model.parameters())
 
@@ -145,18 +143,14 @@ def peak_flops_per_s(group: TorchGroup, *, size: int = 512, repeats: int = 15) -
 
 
 def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: int) -> Times:
-    """Train on the first ranks; nothing on the others.
+    """Train on the first ranks, each with windows of its own and the mean of all gradients; nothing on the others.
 
-    Args:
-        group: All ranks.
-        num_devices: Ranks that train, each with windows of its own and the mean of all gradients.
-        width: Width of the model.
-        num_steps: Steps that one device would do; several do fewer, of more windows.
+    Several devices do fewer steps than the ``num_steps`` of one, of more windows.
     """
     part = group.split([range(num_devices)])
     if part is None:
         return []
-    training = _Training(width)
+    training = TransformerTraining(width)
     numbers = iter(range(10**9))
 
     def step() -> None:
@@ -165,8 +159,8 @@ def step_times(group: TorchGroup, *, num_devices: int, width: int, num_steps: in
     return timed(part, step, repeats=-(-num_steps // num_devices), warm_up=2)
 
 
-class _Training:
-    """A transformer and its optimizer."""
+class TransformerTraining:
+    """A transformer and its optimizer: the work of runs that fail, too."""
 
     def __init__(self, width: int) -> None:
         self._task = _task(width)
@@ -193,16 +187,11 @@ class _Training:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
-def training_work(width: int) -> _Training:
-    """Make the work of runs that fail."""
-    return _Training(width)
-
-
 def _failing(
     *, mtbf_s: float, work_s: float, intervals: Sequence[float], on_step: Callable[[str], None]
 ) -> list[tuple[Goodput, FailingRun]]:
     """Run a training without failures, and with them, with states at several intervals."""
-    run = partial(run_with_failures, training_work, arguments=(FAILING_WIDTH,))
+    run = partial(run_with_failures, TransformerTraining, arguments=(FAILING_WIDTH,))
     with tempfile.TemporaryDirectory(prefix="plesio-training-") as name:
         folder = Path(name)
         on_step("a training without failures")
@@ -217,7 +206,7 @@ def _failing(
             steps = min(num_steps // 2, max(1, round(factor * best_s * num_steps / plain_s)))
             interval_s = steps * plain_s / num_steps
             on_step(f"a training that fails every {format_seconds(mtbf_s)}, a state every {format_seconds(interval_s)}")
-            gaps_s = failure_gaps_s(mtbf_s, number=_NUM_GAPS, seed=number)
+            gaps_s = failure_gaps_s(mtbf_s, seed=number)
             own = folder / f"failing-{number}"
             failed = run(num_steps=num_steps, steps_per_state=steps, gaps_s=gaps_s, folder=own)
             # with this run's own costs, so that only the failures are predicted

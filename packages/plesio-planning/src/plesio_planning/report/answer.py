@@ -1,7 +1,7 @@
 """The parts of all answers: texts and tables in a terminal, and a page with its pictures and numbers as files."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,22 @@ from rich.text import Text
 
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
+from plesio.core.inputs import Input
 from plesio.report.charts import draw_picture, terminal_table
+from plesio.report.document import PageSection, section
 
-__all__ = ["in_terminal", "write_answer"]
+__all__ = ["in_terminal", "inputs_section", "write_answer"]
 
 
 def in_terminal(words: Iterable[str], tables: Iterable[Table]) -> list[RenderableType]:
     """Render sentences, and below them tables with a line before each."""
     return [*map(Text, words), *(part for table in tables for part in (Text(), terminal_table(table)))]
+
+
+def inputs_section(inputs: Iterable[Input], values: Mapping[str, Any]) -> PageSection | None:
+    rows = [(one.option, one.format(values[one.name]), one.help) for one in inputs]
+    table = Table(title="What it was asked with", headers=("input", "value", "meaning"), rows=rows)
+    return section(table.title, table, slug="inputs")
 
 
 def write_answer(

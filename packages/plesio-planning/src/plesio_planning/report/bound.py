@@ -12,7 +12,7 @@ from plesio.core.records import to_json
 from plesio.core.units import format_seconds
 from plesio.report.document import Document, pictures, section, tables
 from plesio.report.page_frame import render_document
-from plesio_planning.report.answer import in_terminal, write_answer
+from plesio_planning.report.answer import in_terminal, inputs_section, write_answer
 from plesio_planning.theory import Bound, Theorem
 from plesio_planning.theory.pictures import pictures_of
 
@@ -20,15 +20,12 @@ __all__ = ["render_bound", "render_bound_page", "write_bound"]
 
 
 def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
-    """Render the value, its parts, its premises, and its source."""
     shown = in_terminal([_finding(bound)], _tables(bound))
     return Group(*shown, Text(), Text(theorem.statement), Text(f"\nSource: {theorem.source}"))
 
 
 def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, *, charts: Sequence[Chart]) -> str:
     """Render the page as one HTML document; ``inputs`` are all of the theorem's."""
-    asked = [(one.option, one.format(inputs[one.name]), one.help) for one in theorem.inputs()]
-    inputs_table = Table(title="What it was asked with", headers=("input", "value", "meaning"), rows=asked)
     words = (_finding(bound), theorem.statement, f"Source: {theorem.source}")
     document = Document(
         title=f"Plesio: {theorem.name}",
@@ -37,7 +34,7 @@ def render_bound_page(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound,
             section("In words", *words, slug="in-words"),
             pictures(charts),
             *tables(_tables(bound)),
-            section(inputs_table.title, inputs_table, slug="inputs"),
+            inputs_section(theorem.inputs(), inputs),
         ],
     )
     return render_document(document)

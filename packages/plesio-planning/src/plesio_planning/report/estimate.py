@@ -14,12 +14,10 @@ __all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:
-    """Render the findings, and the tables."""
     return Group(*in_terminal(estimate.findings, estimate.tables))
 
 
 def render_estimate_page(estimate: Estimate) -> str:
-    """Render the page as one HTML document."""
     name = f"{estimate.training.model.name} on {estimate.training.machine.name}"
     document = Document(
         title=f"Plesio: {name}",

@@ -15,7 +15,6 @@ __all__ = ["render_estimator", "render_estimator_page"]
 
 
 def render_estimator(validation: Validation) -> RenderableType:
-    """Render what the cross-validations found, their groups, and the summary of all rows."""
     shown = in_terminal(validation_findings(validation), validation_tables(validation))
     return Group(*shown, Text(), plain_table(summary_table(validation.predictions)))
 

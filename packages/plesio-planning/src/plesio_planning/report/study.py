@@ -11,7 +11,7 @@ from plesio.core.records import to_json
 from plesio.core.units import format_percent, format_seconds
 from plesio.report.document import Card, Cards, Document, PageSection, pictures, section, tables
 from plesio.report.page_frame import render_document
-from plesio_planning.report.answer import in_terminal, write_answer
+from plesio_planning.report.answer import in_terminal, inputs_section, write_answer
 from plesio_planning.studies import Asked, find_study
 from plesio_planning.studies.measured import Measured, error_text
 from plesio_planning.studies.textbook import Printed, printed_results, value_text
@@ -30,7 +30,6 @@ __all__ = [
 
 
 def render_answer(asked: Asked) -> RenderableType:
-    """Render the finding, the parts, the tables, and the text's printed results."""
     printed = printed_results(find_study(asked.study), asked=asked)
     shown = (parts_table(asked), *asked.answer.tables(), *([printed_table(printed)] if printed else []))
     return Group(*in_terminal([asked.answer.finding], shown), *map(Text, cause_texts(printed)))
@@ -56,7 +55,6 @@ def cause_texts(printed: Sequence[Printed]) -> list[str]:
 
 
 def parts_table(asked: Asked) -> Table:
-    """Make a row for each part of the answer's total."""
     answer = asked.answer
     rows = [*answer.parts.items(), ("total", answer.total)]
     in_seconds = answer.unit == "s"
@@ -75,7 +73,6 @@ def parts_table(asked: Asked) -> Table:
 
 
 def render_measured(measured: Measured) -> RenderableType:
-    """Render what was measured, beside what the model says."""
     return Group(
         Text(),
         *in_terminal([measured.finding], [measured_table(measured)]),
@@ -84,7 +81,6 @@ def render_measured(measured: Measured) -> RenderableType:
 
 
 def measured_table(measured: Measured) -> Table:
-    """Make a row for each quantity that was measured."""
     rows = [
         (
             ", ".join(f"{name} {value}" for name, value in one.setting.items()),
@@ -101,10 +97,7 @@ def measured_table(measured: Measured) -> Table:
 
 
 def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
-    """Render the page as one HTML document."""
     study = find_study(asked.study)
-    rows = [(one.option, one.format(asked.inputs[one.name]), one.help) for one in study.inputs()]
-    inputs = Table(title="What it was asked with", headers=("input", "value", "meaning"), rows=rows)
     document = Document(
         title=f"Plesio: {asked.study}",
         heading=asked.question,
@@ -115,7 +108,7 @@ def render_study_page(asked: Asked, *, measured: Measured | None = None) -> str:
             *([] if measured is None else _measured_sections(measured)),
             _printed_section(asked),
             *tables((parts_table(asked), *asked.answer.tables())),
-            section(inputs.title, inputs, slug="inputs"),
+            inputs_section(study.inputs(), asked.inputs),
         ],
     )
     return render_document(document)

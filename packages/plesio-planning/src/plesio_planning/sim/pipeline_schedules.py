@@ -30,6 +30,8 @@ __all__ = [
     "Executed",
     "Execution",
     "Schedule",
+    "chunks_of",
+    "devices_of_stages",
     "execute",
     "fewest_micro_batches",
     "operations",
@@ -90,6 +92,18 @@ class Execution:
 def fewest_micro_batches(schedule: Schedule, *, num_devices: int) -> int:
     """Return the micro-batches that a schedule needs at least; interleaving also needs a multiple of it."""
     return {"interleaved": num_devices, "zbv": max(1, 2 * num_devices - 1)}.get(schedule, 1)
+
+
+def chunks_of(schedule: Schedule, num_chunks: int) -> int:
+    """Return the stages of a device; ``num_chunks`` if interleaved."""
+    return {"interleaved": num_chunks, "zbv": 2}.get(schedule, 1)
+
+
+def devices_of_stages(schedule: Schedule, *, num_devices: int, num_chunks: int) -> list[int]:
+    """Return the device of each stage."""
+    if schedule == "zbv":
+        return [*range(num_devices), *reversed(range(num_devices))]
+    return list(range(num_devices)) * chunks_of(schedule, num_chunks)
 
 
 def operations(

@@ -12,6 +12,8 @@ from plesio_planning.sim.pipeline_schedules import (
     SPLIT,
     Execution,
     Schedule,
+    chunks_of,
+    devices_of_stages,
     execute,
     fewest_micro_batches,
     operations,
@@ -94,8 +96,8 @@ class PipelineStages:
     ) -> Execution:
         """Simulate an iteration, operation by operation."""
         p = len(self.weights)
-        chunks = self.chunks(schedule)
-        devices = list(range(p)) * chunks if schedule != "zbv" else [*range(p), *reversed(range(p))]
+        chunks = chunks_of(schedule, self.num_chunks)
+        devices = devices_of_stages(schedule, num_devices=p, num_chunks=self.num_chunks)
         weights = [weight * (last_slower if device == p - 1 else 1) for device, weight in enumerate(self.weights)]
         shares = [weights[device] / chunks for device in devices]
         again_s = self.again[recomputation] * self.forward_s
@@ -109,22 +111,18 @@ class PipelineStages:
             send_s=self.send_s if send_s is None else send_s,
         )
 
-    def chunks(self, schedule: Schedule) -> int:
-        """Return the stages a device."""
-        return {"interleaved": self.num_chunks, "zbv": 2}.get(schedule, 1)
-
     def has_order(self, schedule: Schedule, num_micro_batches: int) -> bool:
         """Return True if so many micro-batches can be run so, with whole layers on every stage."""
         p = len(self.weights)
         return num_micro_batches >= fewest_micro_batches(schedule, num_devices=p) and (
-            self.num_layers % (p * self.chunks(schedule)) == 0
+            self.num_layers % (p * chunks_of(schedule, self.num_chunks)) == 0
             and (schedule != "interleaved" or num_micro_batches % p == 0)
         )
 
     def point(self, schedule: Schedule, num_micro_batches: int, recomputation: Recomputation) -> PipelinePoint:
         """Time and memory of running it so."""
         done = self.run(schedule, num_micro_batches, recomputation)
-        held = max(done.most_held) / self.chunks(schedule)
+        held = max(done.most_held) / chunks_of(schedule, self.num_chunks)
         kept_bytes = self.layer_bytes[recomputation]
         working_bytes = self.layer_bytes["none"] - kept_bytes  # a layer that is being computed again is there whole
         return PipelinePoint(

@@ -38,6 +38,7 @@ import math
 from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio.core.errors import ArgumentError
 from plesio_planning.theory.bound import Bound, Condition
+from plesio_planning.theory.premises import largest_late_step, late_premise
 from plesio_planning.theory.stability import stability_limit
 
 __all__ = ["changing_bound", "chosen_bound", "staleness_of_lead", "varying_staleness"]
@@ -126,7 +127,7 @@ def changing_bound(
         also={
             "mean bound (updates)": sum(bounds) / len(bounds),
             "largest bound (updates)": max(bounds),
-            "largest learning rate for all": _largest_rate(max(bounds)) / smoothness,
+            "largest learning rate for all": largest_late_step(max(bounds)) / smoothness,
         },
     )
 
@@ -166,7 +167,7 @@ def chosen_bound(
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance, max_bound=max_bound)
     check_count(num_steps=num_steps)
-    step, largest = learning_rate * smoothness, _largest_rate(max_bound) / smoothness
+    step, largest = learning_rate * smoothness, largest_late_step(max_bound) / smoothness
     return Bound(
         quantity="mean E‖∇f‖²",
         parts={
@@ -174,14 +175,7 @@ def chosen_bound(
             "noise": step * gradient_variance,
             "staleness": 2 * step**2 * max_bound * min(_DOOB, max_bound) * gradient_variance,
         },
-        conditions=(
-            Condition(
-                premise="αL + 2α²L²S² ≤ 1",
-                value=step + 2 * (step * max_bound) ** 2,
-                limit=1.0,
-                remedy=f"write a `learning_rate` of at most {largest:.4g}",
-            ),
-        ),
+        conditions=(late_premise("αL + 2α²L²S² ≤ 1", learning_rate, smoothness=smoothness, staleness=max_bound),),
         also={"largest learning rate": largest},
     )
 
@@ -227,11 +221,6 @@ def _check_schedule(bounds: tuple[int, ...], learning_rates: tuple[float, ...]) 
         )
 
 
-def _largest_rate(bound: int) -> float:
-    """Return the positive root of ``s + 2 bound² s² = 1``, written without a division by the bound."""
-    return 2 / (1 + math.sqrt(1 + 8 * bound**2))
-
-
 def _sum_over_windows(rates: tuple[float, ...], bounds: tuple[int, ...], *, num_steps_each: int) -> float:
     """``Σ_t α_t Σ_{j∈W_t} α_j²`` with windows as long as they may be; before the first bound counts as under it."""
     total = 0.0
@@ -250,7 +239,7 @@ def _schedule_premise(rates: tuple[float, ...], bounds: tuple[int, ...], *, smoo
         earlier = rate * bound**2 + next_rate * next_bound * max(0, next_bound - bound)
         values.append(rate * smoothness * (1 + 2 * smoothness * max(last, earlier)))
     if len(set(rates)) == 1:
-        remedy = f"{_largest_rate(max(bounds)) / smoothness:.4g}"
+        remedy = f"{largest_late_step(max(bounds)) / smoothness:.4g}"
     else:
         larger = [max(pair) for pair in itertools.pairwise([*bounds, bounds[-1]])]
         remedy = ", ".join(f"{1 / (math.sqrt(2) * smoothness * (1 + bound)):.4g}" for bound in larger)

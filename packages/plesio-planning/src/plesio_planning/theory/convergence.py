@@ -12,6 +12,7 @@ import math
 
 from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio_planning.theory.bound import Bound, Condition
+from plesio_planning.theory.premises import largest_late_step, late_premise, rate_premise
 
 __all__ = [
     "asynchronous_average_staleness",
@@ -65,15 +66,7 @@ def synchronous_sgd(
             "start": distance**2 / (2 * learning_rate * left * num_steps),
             "noise": learning_rate * gradient_variance / (2 * left * batch_size),
         },
-        conditions=(
-            Condition(
-                premise="αL < 1",
-                value=learning_rate * smoothness,
-                limit=1.0,
-                strict=True,
-                remedy=f"write a `learning_rate` below {1 / smoothness:.4g}",
-            ),
-        ),
+        conditions=(rate_premise("αL < 1", learning_rate, smoothness=smoothness, limit=1.0, strict=True),),
     )
 
 
@@ -206,8 +199,6 @@ def asynchronous_nonconvex(
     check_not_negative(gradient_variance=gradient_variance, max_staleness=max_staleness)
     check_count(num_steps=num_steps)
     step = learning_rate * smoothness
-    # The positive root of 2τ²s² + s = 1, written without a division by τ.
-    largest = 2 / (1 + math.sqrt(1 + 8 * max_staleness**2)) / smoothness
     return Bound(
         quantity="mean E‖∇f‖²",
         parts={
@@ -215,15 +206,8 @@ def asynchronous_nonconvex(
             "noise": step * gradient_variance,
             "staleness": 2 * step**2 * max_staleness * gradient_variance,
         },
-        conditions=(
-            Condition(
-                premise="αL + 2α²L²τ² ≤ 1",
-                value=step + 2 * (step * max_staleness) ** 2,
-                limit=1.0,
-                remedy=f"write a `learning_rate` of at most {largest:.4g}",
-            ),
-        ),
-        also={"largest learning rate": largest},
+        conditions=(late_premise("αL + 2α²L²τ² ≤ 1", learning_rate, smoothness=smoothness, staleness=max_staleness),),
+        also={"largest learning rate": largest_late_step(max_staleness) / smoothness},
     )
 
 
@@ -270,14 +254,7 @@ def local_sgd(
             "noise": learning_rate * gradient_variance / num_workers,
             "drift": 1.5 * learning_rate**2 * smoothness * (period - 1) * gradient_variance,
         },
-        conditions=(
-            Condition(
-                premise="αL ≤ 1/4",
-                value=learning_rate * smoothness,
-                limit=0.25,
-                remedy=f"write a `learning_rate` of at most {0.25 / smoothness:.4g}",
-            ),
-        ),
+        conditions=(rate_premise("αL ≤ 1/4", learning_rate, smoothness=smoothness, limit=0.25),),
         also={"period at which drift is as large as noise": 1 + 1 / (1.5 * learning_rate * smoothness * num_workers)},
     )
 
@@ -314,14 +291,7 @@ def compressed_gradients(
     return Bound(
         quantity="mean ‖∇f‖²",
         parts={"start": 2 * gap / (learning_rate * num_steps), "compression": error**2},
-        conditions=(
-            Condition(
-                premise="αL ≤ 1",
-                value=learning_rate * smoothness,
-                limit=1.0,
-                remedy=f"write a `learning_rate` of at most {1 / smoothness:.4g}",
-            ),
-        ),
+        conditions=(rate_premise("αL ≤ 1", learning_rate, smoothness=smoothness, limit=1.0),),
     )
 
 

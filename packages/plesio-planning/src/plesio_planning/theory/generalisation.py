@@ -1,7 +1,8 @@
 """How far the loss on new data may be above that on the training data, by how long SGD has seen the latter."""
 
 from plesio.core.checks import check_count, check_positive
-from plesio_planning.theory.bound import Bound, Condition
+from plesio_planning.theory.bound import Bound
+from plesio_planning.theory.premises import rate_premise
 
 __all__ = ["generalisation_gap"]
 
@@ -46,14 +47,7 @@ def generalisation_gap(
     return Bound(
         quantity="E of the loss on new data less that on the training data",
         parts={"stability": 2 * gradient_bound**2 * learning_rate * num_steps / num_samples},
-        conditions=(
-            Condition(
-                premise="αL ≤ 2",
-                value=learning_rate * smoothness,
-                limit=2.0,
-                remedy=f"write a `learning_rate` of at most {2 / smoothness:.4g}",
-            ),
-        ),
+        conditions=(rate_premise("αL ≤ 2", learning_rate, smoothness=smoothness, limit=2.0),),
         also={
             "passes over the data": num_steps * batch_size / num_samples,
             "bound for each pass": each_pass,

@@ -63,6 +63,7 @@ from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio.core.mixing import GraphName, Mixing
 from plesio.core.within import Within
 from plesio_planning.theory.bound import Bound, Condition
+from plesio_planning.theory.premises import largest_late_step
 
 __all__ = ["consensus_rate", "grid"]
 
@@ -143,7 +144,7 @@ def grid(
     matrix = Mixing.on(mixing, num_groups)
     kernel, spread = _reach(matrix, every=every), _noise_spread(matrix, every=every)
     variance = num_stages * gradient_variance / batch_size
-    by_delay = 2 / (1 + math.sqrt(1 + 8 * longest**2))
+    by_delay = largest_late_step(longest)
     largest = min(by_delay, 1 / kernel if kernel else math.inf) / smoothness
     left = 1 - step * kernel or math.inf  # at 0 the premise fails, which `Bound` says
     distance = learning_rate**2 * variance * spread / left**2

@@ -3,7 +3,8 @@
 import math
 
 from plesio.core.checks import check_count, check_not_negative, check_positive
-from plesio_planning.theory.bound import Bound, Condition
+from plesio_planning.theory.bound import Bound
+from plesio_planning.theory.premises import rate_premise
 
 __all__ = ["unbiased_compression"]
 
@@ -59,15 +60,7 @@ def unbiased_compression(
             "noise": noise,
             "compression": compression_variance * noise,
         },
-        conditions=(
-            Condition(
-                premise="αL(1+ω/n) < 1",
-                value=learning_rate * rougher,
-                limit=1.0,
-                strict=True,
-                remedy=f"write a `learning_rate` below {1 / rougher:.4g}",
-            ),
-        ),
+        conditions=(rate_premise("αL(1+ω/n) < 1", learning_rate, smoothness=rougher, limit=1.0, strict=True),),
         also={
             "variance that compression adds, without the gradient's part": (
                 compression_variance * gradient_variance / batch_size
