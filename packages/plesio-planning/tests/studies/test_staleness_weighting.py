@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.sim.recurrences import simulate_bound
+from plesio_planning.sim.recurrences import order_updates, simulate_bound
 from plesio_planning.studies import staleness_weighting
-from plesio_planning.studies.update_order import order_updates
 
 
 @pytest.fixture(scope="module")

@@ -39,9 +39,6 @@ class HeldOut:
     """A published step, predicted with constants of other groups.
 
     Attributes:
-        step: The step.
-        group: Its group, which was left out.
-        predicted_s: Seconds of the estimate.
         baseline_s: Seconds at a constant utilisation.
     """
 
@@ -66,7 +63,6 @@ class LeftOutGroup:
     """The errors of a group that was left out, as shares without their signs.
 
     Attributes:
-        name: Its name.
         bias: Mean of the errors with their signs.
         baseline_error: Mean error of a constant utilisation.
         num_covered: Steps within the interval that the other groups' errors give.

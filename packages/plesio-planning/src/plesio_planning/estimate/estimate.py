@@ -38,8 +38,6 @@ class Estimate:
     """All that is shown of an estimate.
 
     Attributes:
-        training: The run.
-        sensitivities: Its tornado.
         frontier: Searched layouts; None if the layout was given.
         top: Layouts of the search that are shown.
         failures: The run on devices that fail; None if nobody asked.
@@ -143,7 +141,6 @@ class _Run:
     """A training run without a machine.
 
     Attributes:
-        model: Model to train.
         tokens: Tokens (images) to train with.
         global_batch: Sequences (images) of a step; None for the default.
         conditions: Failures, prices and errors.

@@ -21,7 +21,6 @@ class RunOnFailingDevices:
 
     Attributes:
         devices: How they fail, and how long it takes to go on.
-        num_devices: Devices of the run's machine.
         ways: Every way to go on, on that machine.
         by_devices: Every way by number of devices, the run's among them, with the same layout of a replica and the same
             step.

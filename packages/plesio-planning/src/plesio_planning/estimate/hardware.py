@@ -43,8 +43,6 @@ class Accelerator:
         architecture: Family that shares its efficiency: ``volta``, ``ampere``, ``hopper``, ``blackwell``, ``cdna3``,
             ``tpu``.
         flops_per_s: Peak by precision.
-        memory_bytes: Its memory.
-        memory_bytes_per_s: That memory's bandwidth.
         power_w: Most that it draws, watts.
         price_per_h: US dollars an hour.
         local: Link between the devices of a host, each to one other.

@@ -26,7 +26,6 @@ class _Family:
         multi_query: All heads share keys and values, unless the file says otherwise.
         head_size: If the file does not say; None is ``h / a``.
         experts: The name under which the file must say how many, and theirs alone is ``moe_intermediate_size``.
-        latent: Attention is latent.
         parallel: The name under which the file may say that blocks are not parallel; empty where they never are.
         query_key_norms: As in `Transformer`.
         dropout: As in `Transformer`, if the file does not say.

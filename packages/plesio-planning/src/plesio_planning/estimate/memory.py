@@ -33,7 +33,6 @@ class Memory:
         optimizer_bytes: Adam's moments and master weights.
         activations_bytes: Bytes that the backward pass needs.
         buffers_bytes: Logits, parameters gathered for a while, and the CUDA context.
-        capacity_bytes: Bytes that the device has.
         stage: The pipeline stage that needs the most.
     """
 

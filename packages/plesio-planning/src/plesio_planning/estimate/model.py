@@ -23,7 +23,6 @@ class Transformer:
     """A decoder-only transformer: GPT, Llama, and what has grown from them.
 
     Attributes:
-        name: Its name.
         num_layers: Layers.
         hidden_size: Width between layers.
         num_heads: Heads of queries.

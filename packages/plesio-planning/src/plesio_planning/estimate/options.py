@@ -12,64 +12,48 @@ from plesio_planning.estimate.training import Conditions
 
 __all__ = ["FIELDS", "of_class"]
 
-_EXPLORATION = {
-    **{field.name: Written() for field in fields(Exploration)},
-    "accelerators": Written(metavar="NAME,..."),
-}
-_LAYOUT = {
-    "tp": Written(),
-    "pp": Written(),
-    "vpp": Written(),
-    "dp": Written(instead="what remains"),
-    "ep": Written(),
-    "cp": Written(),
-    "zero": Written(instead="1"),
-    "sequence_parallel": Written(instead="with tensor parallelism"),
-    "micro_batch": Written(),
-    "recomputation": Written(),
-    "precision": Written(metavar="NAME"),
-}
-_MODEL = {
-    "sequence_length": Written(),
-    "num_layers": Written(),
-    "hidden_size": Written(option="hidden"),
-    "num_heads": Written(),
-    "num_kv_heads": Written(),
-    "head_size": Written(),
-    "ffn_size": Written(option="ffn"),
-    "vocabulary_size": Written(option="vocabulary"),
-    "gated": Written(),
-    "biases": Written(),
-    "dropout": Written(),
-    "tied_embeddings": Written(option="tied"),
-    "parallel_blocks": Written(),
-    "query_key_norms": Written(),
-    "window": Written(),
-    "num_window_layers": Written(),
-    "num_experts": Written(),
-    "experts_per_token": Written(),
-    "shared_ffn_size": Written(option="shared-ffn"),
-    "num_dense_layers": Written(),
-    "dense_ffn_size": Written(option="dense-ffn"),
-    "kv_rank": Written(),
-    "query_rank": Written(),
-    "rope_size": Written(),
-}
-_SOFTWARE = {field.name: Written() for field in fields(Software) if field.name != "gradient_bytes"}
-_CONDITIONS = {
-    "storage_bytes_per_s": Written(instead="BLOOM's a device"),
-    "checkpoint_interval_s": Written(instead="the best"),
-    "device_mtbf_s": Written(),
-    "restart_s": Written(),
-    "price_per_h": Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
-    "pue": Written(),
-    "carbon_kg_per_kwh": Written(option="carbon", metavar="KG"),
-    "step_error": Written(metavar="SHARE", instead="that of published steps"),
-    "confidence": Written(metavar="SHARE"),
-}
+
+def _written(owner: type, names: str = "", **others: Written) -> dict[str, Written]:
+    """Return how some fields of a class are written, or all: as usual but for ``others``, in the order of the help."""
+    return {name: others.get(name, Written()) for name in names.split() or [field.name for field in fields(owner)]}
+
+
+_EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
+_LAYOUT = _written(
+    Layout,
+    "tp pp vpp dp ep cp zero sequence_parallel micro_batch recomputation precision",
+    dp=Written(instead="what remains"),
+    zero=Written(instead="1"),
+    sequence_parallel=Written(instead="with tensor parallelism"),
+    precision=Written(metavar="NAME"),
+)
+_MODEL = _written(
+    Transformer,
+    "sequence_length num_layers hidden_size num_heads num_kv_heads head_size ffn_size vocabulary_size gated biases "
+    "dropout tied_embeddings parallel_blocks query_key_norms window num_window_layers num_experts experts_per_token "
+    "shared_ffn_size num_dense_layers dense_ffn_size kv_rank query_rank rope_size",
+    hidden_size=Written(option="hidden"),
+    ffn_size=Written(option="ffn"),
+    vocabulary_size=Written(option="vocabulary"),
+    tied_embeddings=Written(option="tied"),
+    shared_ffn_size=Written(option="shared-ffn"),
+    dense_ffn_size=Written(option="dense-ffn"),
+)
+_SOFTWARE = {name: how for name, how in _written(Software).items() if name != "gradient_bytes"}
+_CONDITIONS = _written(
+    Conditions,
+    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h pue carbon_kg_per_kwh step_error "
+    "confidence",
+    storage_bytes_per_s=Written(instead="BLOOM's a device"),
+    checkpoint_interval_s=Written(instead="the best"),
+    price_per_h=Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
+    carbon_kg_per_kwh=Written(option="carbon", metavar="KG"),
+    step_error=Written(metavar="SHARE", instead="that of published steps"),
+    confidence=Written(metavar="SHARE"),
+)
 
 FIELDS: tuple[Input, ...] = (
-    *fields_of(ClusterLinks, {field.name: Written() for field in fields(ClusterLinks)}),
+    *fields_of(ClusterLinks, _written(ClusterLinks)),
     # a switch of these is off where it is left out, and has no third value
     *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
     *fields_of(Layout, _LAYOUT),

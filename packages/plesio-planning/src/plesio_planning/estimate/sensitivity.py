@@ -18,7 +18,6 @@ class Sensitivity:
     """The run's time and cost if one input is another.
 
     Attributes:
-        name: The input.
         low_s: Seconds of the run at 0.8 of it.
         high_s: Seconds of the run at 1.2 of it.
         low_cost: US dollars at 0.8 of it.

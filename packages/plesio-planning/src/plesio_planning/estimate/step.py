@@ -104,20 +104,7 @@ class Step:
         return self.num_tokens / self.total_s
 
 
-_PARTS = (
-    "matrix_s",
-    "attention_s",
-    "elements_s",
-    "recompute_s",
-    "tensor_s",
-    "context_s",
-    "expert_s",
-    "launch_s",
-    "send_s",
-    "bubble_s",
-    "gradient_s",
-    "optimizer_s",
-)
+_PARTS = tuple(each.name for each in fields(Step) if each.name.endswith("_s") and not each.name.endswith("per_s"))
 
 
 def estimate_step(

@@ -126,7 +126,6 @@ class Training:
         tokens: Tokens to be trained with; images of a convolutional network.
         memory: Memory of the device that needs the most.
         goodput: The run with its failures.
-        checkpoint_bytes: A state.
     """
 
     model: Model

@@ -20,7 +20,7 @@ from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio_planning.measured.quadratics import LIKE_WORKERS, problem_of, run_quadratics
 from plesio_planning.measured.twin import Line, Twin, beside
-from plesio_planning.studies.delayed_descent import LateUpdates, descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.measured import Measured
 from plesio_planning.theory.stability import stability_limit
 
@@ -162,6 +162,5 @@ def _modelled(eigenvalues: Array, run: RunResult, *, step: float, num_updates: i
 
 def _descended(eigenvalues: Array, *, step: float, delays: NDArray[np.int64]) -> dict[int, float]:
     """Return the loss by updates, as the study descends."""
-    scale = np.sqrt(eigenvalues)  # in these coordinates the distance is the root of twice the loss
-    going = descend(eigenvalues=eigenvalues, start=scale, updates=LateUpdates.of(delays, steps=step), target=0.0)
-    return dict(enumerate((0.5 * going.distance**2).tolist()))
+    going = descend_in_loss(eigenvalues, LateUpdates.of(delays, steps=step))
+    return dict(enumerate(going.loss.tolist()))

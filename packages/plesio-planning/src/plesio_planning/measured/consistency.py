@@ -25,11 +25,10 @@ from plesio.cost.step_time import LogNormal
 from plesio.runtime.worker.pacing import Pacer
 from plesio_planning.measured.quadratics import problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin
-from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
-from plesio_planning.studies.delayed_descent import LateUpdates, descend
+from plesio_planning.sim.recurrences import order_updates, simulate_barrier, simulate_bound, while_all_run
+from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds
 from plesio_planning.studies.measured import Measured
-from plesio_planning.studies.update_order import order_updates
 
 __all__ = ["FOUND", "ConsistencyInputs", "measure", "time_to"]
 
@@ -97,7 +96,6 @@ class Modelled:
     """Models with one step length.
 
     Attributes:
-        step: Its length.
         times_s: Seconds until the target by policy, for each seed; infinite where it is never there.
         num_steps: Steps of each worker until then, the most of all.
     """
@@ -238,20 +236,14 @@ def _reached(
     """Return when the loss is at the target for good, and after how many updates; infinite if it is not."""
     problem = situation.problem
     schedule = simulate_bound(draws_s, bound=bound, exchange_s=exchange_s)
-    order = order_updates(schedule, exchange_s=exchange_s)
-    running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s  # later ones are too few and too fresh
-    scale = np.sqrt(problem.eigenvalues.mean(axis=0))
-    going = descend(
-        eigenvalues=problem.eigenvalues,
-        start=scale,
-        updates=LateUpdates.of(
-            order.staleness[running], steps=step / situation.num_workers, workers=order.workers[running]
-        ),
-        optima=problem.optima * scale,
-        target=0.0,
+    order = while_all_run(order_updates(schedule, exchange_s=exchange_s), schedule, exchange_s=exchange_s)
+    going = descend_in_loss(
+        problem.eigenvalues,
+        LateUpdates.of(order.staleness, steps=step / situation.num_workers, workers=order.workers),
+        optima=problem.optima,
     )
-    late = np.flatnonzero(0.5 * going.distance**2 > situation.target)
-    if going.diverged or late[-1] == len(going.distance) - 1:
+    late = np.flatnonzero(going.loss > situation.target)
+    if going.diverged or late[-1] == len(going.loss) - 1:
         return math.inf, math.inf
     return float(order.applied_s[late[-1]]), float(late[-1] + 1)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from plesio.bench.compare import run_comparison
-from plesio.bench.progress import ProgressSink, RunLabel
+from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import make_recipe
 from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
@@ -121,11 +121,17 @@ def unlike_quadratics(*, num_workers: int, learning_rate: float | Sequence[float
     return replace(common, per_worker=per_worker)
 
 
-class _Told(ProgressSink):
+class _Told:
     """Says which run begins, and fails with a run that fails."""
 
     def __init__(self, on_step: Callable[[str], None]) -> None:
         self._on_step = on_step
+
+    def run_kept(self, label: RunLabel) -> None: ...
+
+    def run_advanced(self, snapshot: RunSnapshot) -> None: ...
+
+    def run_finished(self, result: RunResult) -> None: ...
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
         self._on_step(f"run {label.number} of {label.num_runs}: {label.policy}")

@@ -48,10 +48,6 @@ Times = list[tuple[float, float]]
 class Ranks:
     """Processes that are ranks of one Gloo group, with one thread each.
 
-    Args:
-        count: Ranks.
-        site: Site of the processes.
-
     Raises:
         ConfigError: A rank cannot start.
     """

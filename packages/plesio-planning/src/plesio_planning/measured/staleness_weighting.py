@@ -19,7 +19,7 @@ from plesio.core.within import Within
 from plesio.policies.weighting import parse_weighting
 from plesio_planning.measured.quadratics import LIKE_WORKERS, problem_of, run_quadratics
 from plesio_planning.measured.twin import Twin
-from plesio_planning.studies.delayed_descent import LateUpdates, descend
+from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.measured import Measured
 
@@ -144,18 +144,12 @@ def _modelled(
     weights = np.array([weigh(tau) for tau in range(len(counts))])
     applied = np.where(weights > 0, counts, 0.0)
     curvature = problem.eigenvalues.mean(axis=0)
-    scale = np.sqrt(curvature)
     random = np.random.default_rng(0)
     logs = np.zeros(num_updates + 1)
     for _ in range(NUM_DRAWS):
         delays = random.choice(len(counts), size=num_updates, p=applied / applied.sum())
-        going = descend(
-            eigenvalues=curvature,
-            start=scale,
-            updates=LateUpdates.of(delays, steps=LEARNING_RATE / NUM_WORKERS * weights[delays]),
-            target=0.0,
-        )
-        logs += np.log(0.5 * going.distance**2) / NUM_DRAWS
+        updates = LateUpdates.of(delays, steps=LEARNING_RATE / NUM_WORKERS * weights[delays])
+        logs += np.log(descend_in_loss(curvature, updates).loss) / NUM_DRAWS
     return dict(enumerate(np.exp(logs).tolist()))
 
 

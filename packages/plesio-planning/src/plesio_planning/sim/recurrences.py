@@ -26,7 +26,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from plesio.sim.compiled import compiled
 
-__all__ = ["Schedule", "simulate_barrier", "simulate_bound"]
+__all__ = [
+    "Schedule",
+    "UpdateOrder",
+    "check_bound",
+    "check_times",
+    "checked_step_times",
+    "order_updates",
+    "simulate_barrier",
+    "simulate_bound",
+    "while_all_run",
+]
 
 Times = NDArray[np.float64]
 
@@ -72,13 +82,13 @@ def simulate_barrier(step_s: ArrayLike, *, exchange_s: ArrayLike = 0.0, period: 
     Raises:
         ValueError: Times that are negative or not finite, or a period or delay that cannot be.
     """
-    step_s = _step_times(step_s)
+    step_s = checked_step_times(step_s)
     if not (period >= 1 and 0 <= delay <= period):
         raise ValueError(
             f"period {period}, delay {delay}; write a period of 1 or more and a delay from 0 to the period"
         )
     exchanges_s = np.ascontiguousarray(np.broadcast_to(np.asarray(exchange_s, float), step_s.shape[1] // period))
-    _check_times("exchange_s", exchanges_s)
+    check_times("exchange_s", exchanges_s)
     begin_s = np.empty_like(step_s)
     end_s = _barrier(step_s, exchanges_s, period, delay, begin_s)
     return Schedule(step_s=step_s, begin_s=begin_s, end_s=end_s)
@@ -100,24 +110,70 @@ def simulate_bound(step_s: ArrayLike, *, bound: float, exchange_s: float = 0.0) 
     Raises:
         ValueError: Times that are negative or not finite, or a bound that is not a whole number, 0 or more.
     """
-    step_s = _step_times(step_s)
-    if not (bound == math.inf or (bound >= 0 and bound == int(bound))):
-        raise ValueError(f"bound {bound}; write a whole number of steps, 0 or more, or inf")
-    _check_times("exchange_s", np.asarray(exchange_s, float))
+    step_s = checked_step_times(step_s)
+    check_bound(bound)
+    check_times("exchange_s", np.asarray(exchange_s, float))
     begin_s = np.empty_like(step_s)
     end_s = _bound(step_s, float(exchange_s), int(min(bound, step_s.shape[1])), begin_s)
     return Schedule(step_s=step_s, begin_s=begin_s, end_s=end_s)
 
 
-def _step_times(step_s: ArrayLike) -> Times:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UpdateOrder:
+    """The updates of a run, in the order in which they were applied.
+
+    Attributes:
+        workers: Whose it is, (updates,).
+        staleness: τ, updates applied since its worker pulled, (updates,).
+        applied_s: When it counted, in virtual seconds, (updates,).
+    """
+
+    workers: NDArray[np.int64]
+    staleness: NDArray[np.int64]
+    applied_s: NDArray[np.float64]
+
+
+def order_updates(schedule: Schedule, *, exchange_s: float) -> UpdateOrder:
+    """Order the updates of an asynchronous schedule; those that count at the same time in the order of workers.
+
+    An update is of the parameters that its worker had when the step began, and counts ``exchange_s`` after its finish,
+    as the schedule was simulated with.
+
+    >>> order = order_updates(simulate_bound([[1.0, 1.0, 1.0], [1.5, 1.5, 1.5]], bound=9), exchange_s=0.0)
+    >>> order.workers.tolist(), order.staleness.tolist()
+    ([0, 1, 0, 0, 1, 1], [0, 1, 1, 0, 2, 0])
+    """
+    workers = np.repeat(np.arange(len(schedule.step_s)), schedule.step_s.shape[1])
+    applied_s = (schedule.finish_s + exchange_s).ravel()
+    order = np.argsort(applied_s, kind="stable")
+    applied_s = applied_s[order]
+    num_seen = np.searchsorted(applied_s, schedule.begin_s.ravel()[order], side="right")
+    staleness = np.arange(len(order)) - np.minimum(num_seen, np.arange(len(order)))
+    return UpdateOrder(workers=workers[order], staleness=staleness, applied_s=applied_s)
+
+
+def while_all_run(order: UpdateOrder, schedule: Schedule, *, exchange_s: float) -> UpdateOrder:
+    """Return the updates until the first worker has used up its steps: later ones are too few and too fresh."""
+    running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s
+    return UpdateOrder(
+        workers=order.workers[running], staleness=order.staleness[running], applied_s=order.applied_s[running]
+    )
+
+
+def check_bound(bound: float) -> None:
+    if not (bound == math.inf or (bound >= 0 and bound == int(bound))):
+        raise ValueError(f"bound {bound}; write a whole number of steps, 0 or more, or inf")
+
+
+def checked_step_times(step_s: ArrayLike) -> Times:
     times_s = np.ascontiguousarray(step_s, dtype=np.float64)
     if times_s.ndim != 2 or times_s.size == 0:
         raise ValueError(f"step_s has shape {times_s.shape}; it must be (workers, steps), 1 or more of each")
-    _check_times("step_s", times_s)
+    check_times("step_s", times_s)
     return times_s
 
 
-def _check_times(name: str, times_s: Times) -> None:
+def check_times(name: str, times_s: Times) -> None:
     # min and max rather than isfinite: no temporary array of the matrix's size. NaN fails both comparisons.
     if times_s.size and not (times_s.min() >= 0 and times_s.max() < math.inf):
         raise ValueError(f"{name} has values below 0 or not finite; write seconds, 0 or more")

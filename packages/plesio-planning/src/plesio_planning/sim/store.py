@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plesio.sim.compiled import compiled
+from plesio_planning.sim.recurrences import check_bound, check_times, checked_step_times
 
 __all__ = ["StoreSchedule", "simulate_store"]
 
@@ -81,18 +82,10 @@ def simulate_store(
     Raises:
         ValueError: Times that are negative or not finite, or a bound that is not a whole number, 0 or more.
     """
-    step_s = np.ascontiguousarray(step_s, dtype=np.float64)
-    if step_s.ndim != 2 or step_s.size == 0:
-        raise ValueError(f"step_s has shape {step_s.shape}; it must be (workers, steps), 1 or more of each")
-    for name, low_s, high_s in (
-        ("step_s", step_s.min(), step_s.max()),
-        ("service_s", service_s, service_s),
-        ("latency_s", latency_s, latency_s),
-    ):
-        if not (low_s >= 0 and high_s < math.inf):
-            raise ValueError(f"{name} has values below 0 or not finite; write seconds, 0 or more")
-    if not (bound == math.inf or (bound >= 0 and bound == int(bound))):
-        raise ValueError(f"bound {bound}; write a whole number of steps, 0 or more, or inf")
+    step_s = checked_step_times(step_s)
+    check_times("service_s", np.asarray(service_s, float))
+    check_times("latency_s", np.asarray(latency_s, float))
+    check_bound(bound)
     schedule = StoreSchedule(
         begin_s=np.empty_like(step_s),
         arrived_s=np.empty_like(step_s),

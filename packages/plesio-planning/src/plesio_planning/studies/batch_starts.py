@@ -42,7 +42,6 @@ class Starts:
 
     Attributes:
         noise_scale: tr Σ / ‖G‖² at a start.
-        num_dimensions: Dimensions of the bowl.
         condition_number: Largest eigenvalue over smallest.
         sizes: Batches that are measured, rising; rules start from the smallest.
         walls: How much more curvature there is at first where rules are tried.

@@ -22,7 +22,6 @@ class Study:
     Attributes:
         number: Its place, from 1 on.
         name: Name on the command line.
-        question: Question that it answers.
     """
 
     number: int

@@ -48,7 +48,6 @@ class SavedRun:
     """A run that saves its state now and then, and fails.
 
     Attributes:
-        work_s: Seconds of useful work.
         checkpoint_s: C, seconds to write a state.
         restart_s: Seconds from a failure until the run goes on from its last state.
         failures: The whole cluster's.

@@ -36,8 +36,6 @@ class CheckpointWay:
     """A way to save the state, at its best interval.
 
     Attributes:
-        name: Name of the way.
-        costs: Costs of one state.
         interval_s: I, the best; no shorter than until a state counts.
         slowdown: Seconds that a second of work takes.
         parts: Uses of the part of these above 1.

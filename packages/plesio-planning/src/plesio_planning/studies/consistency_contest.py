@@ -10,10 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio_planning.sim.recurrences import simulate_barrier, simulate_bound
-from plesio_planning.studies.delayed_descent import LateUpdates, descend
+from plesio_planning.sim.recurrences import (
+    UpdateOrder,
+    order_updates,
+    simulate_barrier,
+    simulate_bound,
+    while_all_run,
+)
+from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
-from plesio_planning.studies.update_order import UpdateOrder, order_updates
+from plesio_planning.studies.order_statistics import LogNormalTimes
 
 __all__ = ["FAMILIES", "LEARNING_STEPS", "Cell", "Contender", "Contest"]
 
@@ -36,7 +42,6 @@ class Contender:
     """A consistency model in one situation.
 
     Attributes:
-        family: Which of the four.
         spec: Text, in the form of policies.
         period: Steps between two exchanges.
         bound: Largest lead in steps; None behind barriers.
@@ -144,11 +149,8 @@ class Contest:
         """Return the seconds of each step of workers that are equally fast."""
         finite = [number for _, number in self.barriers.values() if math.isfinite(number)]
         most = int(max(_PATIENCE * self.barriers[1][1], *finite))
-        variance = math.log1p(cv**2)
         random = np.random.default_rng(self.seed)
-        shape = (len(self.problem.eigenvalues), most)
-        times_s: Array = self.step_s * random.lognormal(-variance / 2, math.sqrt(variance), shape)
-        return times_s
+        return self.step_s * LogNormalTimes(mean_s=1.0, cv=cv).draw_s(random, (len(self.problem.eigenvalues), most))
 
     def _speeds(self, slowdown: float) -> Array:
         speeds = np.ones((len(self.problem.eigenvalues), 1))
@@ -191,13 +193,9 @@ class Contest:
         return dict(zip(at_s.tolist(), losses[places].tolist(), strict=True))
 
     def _order(self, times_s: Array, exchange_s: float, *, bound: float) -> UpdateOrder:
-        """Order the updates until the first worker has used up its steps: later ones would be too few and too fresh."""
         schedule = simulate_bound(times_s, bound=bound, exchange_s=exchange_s)
         order = order_updates(schedule, exchange_s=exchange_s)
-        running = order.applied_s <= schedule.finish_s[:, -1].min() + exchange_s
-        return UpdateOrder(
-            workers=order.workers[running], staleness=order.staleness[running], applied_s=order.applied_s[running]
-        )
+        return while_all_run(order, schedule, exchange_s=exchange_s)
 
     def _bound(self, times_s: Array, exchange_s: float, *, bound: float) -> Contender:
         order = self._order(times_s, exchange_s, bound=bound)
@@ -229,18 +227,15 @@ class Contest:
         """Return the expected loss above the optimum after each number of updates; empty where it grows without end."""
         problem, num_workers = self.problem, len(self.problem.eigenvalues)
         curvature = problem.eigenvalues.mean(axis=0)
-        scale = np.sqrt(curvature)  # in these coordinates the distance is the root of twice the loss
         angle = step * curvature * order.staleness.mean() / num_workers
         if angle.max() >= math.pi / 2:
             return np.array([])
         variance = step * problem.noise**2 / (2 * curvature * num_workers) * (1 + np.sin(angle)) / np.cos(angle)
-        going = descend(
-            eigenvalues=problem.eigenvalues,
-            start=scale,
-            updates=LateUpdates.of(order.staleness, steps=step / num_workers, workers=order.workers),
-            optima=problem.optima * scale,
-            target=0.0,
+        going = descend_in_loss(
+            problem.eigenvalues,
+            LateUpdates.of(order.staleness, steps=step / num_workers, workers=order.workers),
+            optima=problem.optima,
         )
-        kept = np.exp(-2 * step / num_workers * np.outer(np.arange(len(going.distance)), curvature))
-        losses: Array = 0.5 * going.distance**2 + 0.5 * ((1 - kept) * variance) @ curvature
+        kept = np.exp(-2 * step / num_workers * np.outer(np.arange(len(going.loss)), curvature))
+        losses: Array = going.loss + 0.5 * ((1 - kept) * variance) @ curvature
         return np.array([]) if going.diverged else losses

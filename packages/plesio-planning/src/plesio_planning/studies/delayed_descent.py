@@ -24,7 +24,15 @@ from numpy.typing import ArrayLike, NDArray
 from plesio.core.errors import ConfigError
 from plesio.sim.compiled import compiled
 
-__all__ = ["BestStep", "DelayedDescent", "LateUpdates", "descend", "eigenvalues_of", "find_best_step"]
+__all__ = [
+    "BestStep",
+    "DelayedDescent",
+    "LateUpdates",
+    "descend",
+    "descend_in_loss",
+    "eigenvalues_of",
+    "find_best_step",
+]
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -73,6 +81,11 @@ class DelayedDescent:
     distance: Array
     iterations: float
     diverged: bool
+
+    @property
+    def loss(self) -> Array:
+        """Loss above the optimum, of `descend_in_loss`."""
+        return 0.5 * self.distance**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +162,21 @@ def descend(
         2 * int(updates.delays.max()) + 1 if settled is None else settled,
     )
     return DelayedDescent(distance=trajectory, iterations=reached if reached >= 0 else math.inf, diverged=diverged)
+
+
+def descend_in_loss(eigenvalues: Array, updates: LateUpdates, *, optima: Array | None = None) -> DelayedDescent:
+    """Go down from 1 in each coordinate, by all updates; the distance is the root of twice the loss (`DelayedDescent`).
+
+    The arguments are those of `descend`.
+    """
+    scale = np.sqrt(np.atleast_2d(eigenvalues).mean(axis=0))
+    return descend(
+        eigenvalues=eigenvalues,
+        start=scale,
+        updates=updates,
+        optima=None if optima is None else optima * scale,
+        target=0.0,
+    )
 
 
 def find_best_step(iterations: Callable[[float], float], *, largest: float) -> BestStep:

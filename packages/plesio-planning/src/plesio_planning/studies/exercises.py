@@ -33,7 +33,6 @@ class Exercise:
 
     Attributes:
         question: With the names of inputs in braces.
-        unit: Unit of the answer.
         value: The number, of a study's answer: seconds, per cent or a number.
         reason: Why it is so.
     """

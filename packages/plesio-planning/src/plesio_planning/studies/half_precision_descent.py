@@ -162,7 +162,6 @@ class Convergence:
     """How a descent went.
 
     Attributes:
-        name: Name of its handling.
         final_loss: Last loss over the first; NaN if parameters became so.
         overflowed: Share of the steps in which an infinity was found, mean of the ranks.
         scales_apart: The largest scale of a rank over the smallest, at the end.

@@ -71,7 +71,6 @@ class Measured:
     """The measurements of a machine beside the study's model.
 
     Attributes:
-        study: Its name.
         finding: How far the model is off, in one or two sentences.
         setting: Runs, their machine, and their number.
         predictions: Modelled beside measured; the baseline is the simplest model that one would otherwise use.

@@ -33,7 +33,6 @@ class PipelinePoint:
         schedule: Order in which they are done.
         num_micro_batches: m.
         recomputation: Parts that the backward pass computes again.
-        iteration_s: Seconds of an iteration.
         bubble: Share of the devices' time in which they wait.
         held: Micro-batches that the fullest device holds; interleaved stages count as the part that they are.
         activation_bytes: Bytes of activations there.

@@ -7,13 +7,13 @@ time. The ages do not depend on the gradients, so they are simulated first, and 
 down with them.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plesio.sim.compiled import compiled
+from plesio_planning.studies.order_statistics import LogNormalTimes
 
 __all__ = ["Served", "WorkerSpeeds", "serve"]
 
@@ -37,8 +37,7 @@ class WorkerSpeeds:
 
     def draw_steps(self, random: np.random.Generator) -> NDArray[np.float64]:
         """Draw lognormal times of a mean of 1, or of ``slowdown`` for the last worker, (workers, steps)."""
-        sigma2 = math.log1p(self.cv**2)
-        steps: NDArray[np.float64] = random.lognormal(-sigma2 / 2, math.sqrt(sigma2), (self.num_workers, _KEPT_STEPS))
+        steps = LogNormalTimes(mean_s=1.0, cv=self.cv).draw_s(random, (self.num_workers, _KEPT_STEPS))
         steps[-1] *= self.slowdown
         return steps
 

@@ -101,10 +101,8 @@ class StalenessProblem:
     """A quadratic, and the trials on it.
 
     Attributes:
-        spectrum: Eigenvalues.
         target: Distance from the optimum that is wanted.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
-        num_trials: Trials for each staleness.
         workers: Workers that push to the server.
         seed: Seed of the server's trials.
     """

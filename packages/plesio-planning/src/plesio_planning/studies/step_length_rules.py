@@ -48,7 +48,6 @@ class RuleRuns:
     """Descents with constant step lengths, behind a warm-up.
 
     Attributes:
-        bowl: Bowl to descend.
         warmup_steps: Steps over which a length grows.
         target: Loss to reach, over the first.
         most: Steps.

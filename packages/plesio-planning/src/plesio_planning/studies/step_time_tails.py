@@ -38,7 +38,6 @@ class TailPoint:
     """A distribution of step times.
 
     Attributes:
-        kind: Which.
         cv: Standard deviation over mean; infinite where there is no variance.
         p99_over_median: The 99th percentile over the median.
         cost: E[max] over the mean.
@@ -56,7 +55,6 @@ class Tails:
 
     Attributes:
         num_workers: N.
-        points: All of them.
     """
 
     num_workers: int

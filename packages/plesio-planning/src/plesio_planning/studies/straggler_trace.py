@@ -6,7 +6,6 @@ machine). Traces of real clusters look like that rather than like independent dr
 stragglers in large model training using what-if analysis").
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Table
 from plesio_planning.studies.interval import Interval, interval_of
+from plesio_planning.studies.order_statistics import LogNormalTimes
 
 __all__ = ["PERIODS", "ComposedTrace", "compose_trace", "slowest_sum"]
 
@@ -101,8 +101,7 @@ def compose_trace(
     random: np.random.Generator,
 ) -> ComposedTrace:
     """Simulate the trace."""
-    variance = math.log1p(content_cv**2)
-    content = random.lognormal(-variance / 2, math.sqrt(variance), (num_iterations, num_workers))
+    content = LogNormalTimes(mean_s=1.0, cv=content_cv).draw_s(random, (num_iterations, num_workers))
     stage = np.resize(np.array(stages), num_workers) / np.resize(np.array(stages), num_workers).mean()
     slow = np.ones(num_workers)
     slow[-1] = slowdown

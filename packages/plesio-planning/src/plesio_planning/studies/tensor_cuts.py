@@ -50,12 +50,7 @@ def check_heads(num_heads: int, *, tp: int, hidden_size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CutBytes:
-    """Bytes that a device sends for a layer; with the 2D cut, those that it receives, which are as many on average.
-
-    Attributes:
-        forward: Bytes in the forward pass.
-        backward: Bytes in the backward pass.
-    """
+    """Bytes that a device sends for a layer; with the 2D cut, those that it receives, which are as many on average."""
 
     forward: float
     backward: float

@@ -46,7 +46,6 @@ class Printed:
 
     Attributes:
         place: Place: the exercise's solution, or the pages in depth behind them.
-        rows: The numbers.
         cause: Why the two differ, or that they do not, in a sentence.
         by: Source of ours: the study at the text's inputs, or the text's own formula, where it prints something else.
     """

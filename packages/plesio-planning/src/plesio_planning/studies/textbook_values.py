@@ -24,7 +24,6 @@ class Asking:
     """A study, to be asked at the text's inputs.
 
     Attributes:
-        function: The study's.
         known: The answer with its defaults, where it is there already.
     """
 

@@ -105,9 +105,7 @@ class GivenPace(TrainingWork):
 
     Attributes:
         parameters: N.
-        flops: All of them.
         mfu: Model FLOPs utilisation, on any number of devices.
-        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 
@@ -186,12 +184,9 @@ class LaidOut(TrainingWork):
     """A model in a layout, whose replicas are as many as the devices allow.
 
     Attributes:
-        model: Model to train.
         tp: Tensor parallelism.
         pp: Pipeline stages.
         global_batch: Sequences of a step.
-        tokens: Tokens of all steps.
-        machine: Machine to run on.
         conditions: Conditions under which it is used.
     """
 

@@ -50,8 +50,6 @@ class Distance:
     """How far two trajectories are apart in one tensor at one step.
 
     Attributes:
-        step: Which.
-        tensor: Its name.
         relative: ``‖a - b‖ / max(‖a‖, ‖b‖)``; infinite where there is nothing to subtract: a text that differs, another
             shape, or a tensor that only one of them has.
         differing: Share of the elements that differ in any bit.
@@ -74,7 +72,6 @@ class FirstDifference:
     """The first one of a tier.
 
     Attributes:
-        tier: Which.
         distance: Place and distance.
         place: Place of the element that differs most, by axis.
         first: Its value in the first trajectory, as text.
@@ -88,12 +85,8 @@ class FirstDifference:
     second: str
 
 
-def distances(first: Trajectory, second: Trajectory) -> tuple[Distance, ...]:
-    """Return the distances of every tensor of every step that either has, in their order."""
-    return tuple(_distances(first, second))
-
-
-def _distances(first: Trajectory, second: Trajectory) -> Iterator[Distance]:
+def distances(first: Trajectory, second: Trajectory) -> Iterator[Distance]:
+    """Yield the distances of every tensor of every step that either has, in their order."""
     for step in sorted({*first, *second}):
         one, other = first.get(step, {}), second.get(step, {})
         for name in dict.fromkeys([*one, *other]):
@@ -111,7 +104,7 @@ def first_difference(first: Trajectory, second: Trajectory, *, tier: Tier, toler
     >>> first_difference(same, other, tier="relaxed", tolerance=1e-5) is None
     True
     """
-    found = (one for one in _distances(first, second) if not one.within(tier, tolerance=tolerance))
+    found = (one for one in distances(first, second) if not one.within(tier, tolerance=tolerance))
     distance = next(found, None)
     return None if distance is None else difference_at(distance, first, second, tier=tier)
 

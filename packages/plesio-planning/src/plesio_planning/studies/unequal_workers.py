@@ -46,7 +46,6 @@ class Balanced:
     """The times of one way to share the work.
 
     Attributes:
-        name: Name of the way.
         step_s: Seconds of each step, the slowest worker's.
         slowest: Share of the steps in which each worker was the slowest.
         largest_move: Most samples that a worker's share changed by from one step to the next, where nobody came or

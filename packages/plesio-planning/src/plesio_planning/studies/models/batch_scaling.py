@@ -69,7 +69,6 @@ class BatchScaling(Answer):
     """How steps fall with the batch.
 
     Attributes:
-        batch: The batch that was asked for.
         least_steps: S_min of the fit.
         critical_batch: B_crit of the fit.
         mean_noise_scale: Mean of ``tr(HΣ)/GᵀHG`` over the steps of a run without noise.

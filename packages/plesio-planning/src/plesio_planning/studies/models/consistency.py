@@ -5,7 +5,7 @@ Time to a target is steps times seconds of a step, and a model that is better in
     seconds    from step times and exchanges, worker by worker (`plesio_planning.sim.recurrences`). A barrier is charged
     to
                whoever waits at it, so asynchronous workers never pay for it; an exchange to whoever makes it.
-    steps      from the order in which updates then arrive (`studies.update_order`): gradient descent with just
+    steps      from the order in which updates then arrive (`order_updates` there): gradient descent with just
                these delays, each update of its own worker's quadratic (`studies.delayed_descent`), and for
                barriers the closed form of `plesio_planning.studies.heterogeneous_quadratic`. Each has its best step.
 

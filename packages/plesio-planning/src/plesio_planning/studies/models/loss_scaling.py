@@ -103,7 +103,6 @@ class Shares:
     """The fate of one distribution's gradients at one scale.
 
     Attributes:
-        distribution: Its name.
         power: The scale's power of 2.
         overflow: Share that becomes infinite.
         vanished: Share that becomes zero.
@@ -137,7 +136,6 @@ class LossScaling(Answer):
         convergence: Convergence of a small problem, by how its gradients are handled.
         overflow_rules: Mean loss of the second half of a run, over the first loss, by the share of the steps that
             overflow and what is done about it.
-        step_s: Seconds of a step.
         growth_interval: Steps without overflow before the scale is doubled.
     """
 

@@ -62,7 +62,6 @@ class BandwidthPoint:
     """The best bucket at another bandwidth.
 
     Attributes:
-        bytes_per_s: The bandwidth.
         best_cap_bytes: The best limit of a bucket's bytes.
         best_exposed_s: Seconds exposed with it.
         default_exposed_s: Seconds exposed with PyTorch's default.

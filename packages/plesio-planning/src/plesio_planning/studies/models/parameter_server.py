@@ -34,7 +34,6 @@ class ParameterServer(Answer):
     """A server beside a ring.
 
     Attributes:
-        model: Model that was asked for.
         times_s: Seconds of an exchange: ``server``, ``ring`` of the dense gradient, ``gather`` of sparse ones.
         used_share: Share of all links' bandwidth that is used meanwhile: ``server`` and ``ring``.
         updates_per_s: ``server, asynchronous``, ``server, synchronous`` and ``ring``.

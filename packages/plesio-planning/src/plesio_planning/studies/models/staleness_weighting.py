@@ -30,7 +30,7 @@ from plesio.core.only_with import OnlyWith
 from plesio.core.units import counted
 from plesio.core.within import Within
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
-from plesio_planning.sim.recurrences import simulate_bound
+from plesio_planning.sim.recurrences import order_updates, simulate_bound
 from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.delayed_descent import (
     BestStep,
@@ -41,8 +41,8 @@ from plesio_planning.studies.delayed_descent import (
     find_best_step,
 )
 from plesio_planning.studies.interval import Interval, interval_of
+from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
-from plesio_planning.studies.update_order import order_updates
 
 __all__ = ["StalenessWeighting", "TunedWeighting", "UntunedWeighting", "staleness_weighting"]
 
@@ -64,7 +64,6 @@ class UntunedWeighting:
         step: The step of a fresh update, in units of 1/L.
         iterations: Updates until the target; infinite where a trial did not arrive.
         by_trial: Updates of each trial; infinite where it did not arrive.
-        num_diverged: Trials that diverged.
         curve_iterations: Iterations at which the first trial was looked at.
         curve_distance: Its distance there, as a share of the start's.
     """
@@ -99,7 +98,6 @@ class TunedWeighting:
     """A weighting with its best step, on one distribution of staleness.
 
     Attributes:
-        staleness: Which distribution.
         weighting: Text that `plesio.policies.weighting` reads.
         step: The best step of a fresh update, in units of 1/L.
         iterations: Updates until the target.
@@ -349,8 +347,7 @@ def _enough(condition_number: float, *, num_stalenesses: int, target: float) -> 
 
 def _others(mean: int, *, most: int, random: np.random.Generator) -> dict[str, NDArray[np.int64]]:
     """Distribute staleness in other ways, with the same mean where it can be chosen."""
-    sigma2 = math.log1p(_CV**2)
-    step_s = random.lognormal(-sigma2 / 2, math.sqrt(sigma2), (_NUM_WORKERS, most // _NUM_WORKERS + 1))
+    step_s = LogNormalTimes(mean_s=1.0, cv=_CV).draw_s(random, (_NUM_WORKERS, most // _NUM_WORKERS + 1))
     step_s[-1] *= _SLOWDOWN
     asynchronous = order_updates(simulate_bound(step_s, bound=math.inf), exchange_s=0.0)
     # while the slow worker has steps left and the others have none, nothing is stale any more

@@ -64,7 +64,6 @@ class TimeToTrain(Answer):
         goodput: The run with its failures.
         state_bytes: Bytes of the whole model: 16 bytes a parameter.
         interval_s: Seconds between which the run ends, with failures by chance and the error of the utilisation.
-        confidence: Confidence of that interval.
         simulated_slowdown: Seconds that a second of work took in simulated runs, on average.
         simulated_slowdown_ci95: 95 % confidence interval of that average.
         simulated_s: Quantiles of the simulated runs' seconds, of 0, 1, 2 ... 100 %.
