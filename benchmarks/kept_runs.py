@@ -42,9 +42,13 @@ def keep_runs(recipe: Recipe, *, out: Path) -> dict[str, list[RunResult]]:
     """Do the runs by policy, in the order of seeds; those that ``out`` has are not done again.
 
     Raises:
+        SystemExit: A run broke, which is not the same as diverging.
         DataError: ``out`` has runs of another version of the recipe.
     """
     out.mkdir(parents=True, exist_ok=True)
     runs = run_comparison(recipe, out=out, resume=True, progress=_Lines(out.name), world="virtual")
+    for run in runs:
+        if run.status == "interrupted" or (run.status == "failed" and not run.steps):
+            raise SystemExit(f"{out}: {run.policy} seed {run.seed}: {run.error}")
     by_key = {(run.policy, run.seed): run for run in runs}
     return {policy: [by_key[policy, seed] for seed in recipe.run.seeds] for policy in recipe.run.policies}

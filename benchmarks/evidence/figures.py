@@ -9,7 +9,7 @@ from scipy import stats
 
 from plesio.core.results import RunResult
 
-__all__ = ["Comparison", "Difference", "compare", "difference"]
+__all__ = ["Comparison", "Difference", "compare", "difference", "final_metrics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Comparison:
 def compare(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> Comparison:
     """Put together the runs of a policy, in the order of BSP's seeds."""
     assert [run.seed for run in runs] == [run.seed for run in bsp], "paired"
-    metrics, strict = _metrics(runs), _metrics(bsp)
+    metrics, strict = final_metrics(runs), final_metrics(bsp)
     if runs[0].metric_goal == "max":
         change = difference(metrics, strict)
     else:
@@ -80,6 +80,7 @@ def compare(runs: Sequence[RunResult], bsp: Sequence[RunResult]) -> Comparison:
     )
 
 
-def _metrics(runs: Sequence[RunResult]) -> list[float]:
+def final_metrics(runs: Sequence[RunResult]) -> list[float]:
+    """Accuracies in percent, anything else as it is; NaN where a run ended in numbers that are not finite."""
     scale = 100.0 if runs[0].metric_goal == "max" else 1.0
     return [scale * (math.nan if run.final_metric is None else run.final_metric) for run in runs]

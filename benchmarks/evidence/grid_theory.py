@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,9 @@ from plesio.report.charts import draw_picture
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.dynamics import stability_limit_of_delays
 from plesio_planning.theory.grid import consensus_rate, grid
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import print_table, with_error
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SHAPES: Mapping[Literal["quadratic", "log"], Sequence[tuple[int, int]]] = {
@@ -79,19 +83,12 @@ def trained(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float
 
 def mean_and_spread(values: Sequence[float], form: str = ".3f") -> str:
     """``mean ± standard deviation``, of one value itself."""
-    if len(values) == 1:
-        return f"{values[0]:{form}}"
-    spread = statistics.stdev(values)
-    return f"{statistics.fmean(values):{form}} ± {spread:{form}}"
+    return with_error(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan, form)
 
 
 def show_bounds(*, seeds: int) -> None:
     """Variance, gradient norm and disagreement, each over what theory says, for S and K of 1, 2 and 4."""
-    print(f"{NUM_TICKS} ticks, micro-batches of {BATCH}, {OF_LARGEST} of the largest rate, ring; seeds: {seeds}\n")
-    print(
-        "| φ | S x K | learning rate | Kσ²/B_S | variance / Kσ²/B_S | mean ‖∇f‖² | bound | share | distance / bound |"
-    )
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|")
+    rows = []
     for kind, shapes in SHAPES.items():
         chain = QuadraticChain.coupled(kind=kind)
         for groups, stages in shapes:
@@ -105,12 +102,13 @@ def show_bounds(*, seeds: int) -> None:
             apart = "–"
             if groups == 4:  # a ring of two or one agrees at once
                 apart = mean_and_spread([run.squared_distances().mean() / distance for run in runs], ".2f")
-            print(
-                f"| {kind} | {groups} x {stages} | {rate:.4f} | {variance:.4f} "
-                f"| {mean_and_spread([run.variance / variance for run in runs])} "
-                f"| {gradient:.4f} | {bound.value:.4f} | {gradient / bound.value:.2f} | {apart} |",
-                flush=True,
-            )
+            shape = [kind, f"{groups} x {stages}", f"{rate:.4f}", f"{variance:.4f}"]
+            shown = mean_and_spread([run.variance / variance for run in runs])
+            of_bound = [f"{gradient:.4f}", f"{bound.value:.4f}", f"{gradient / bound.value:.2f}"]
+            rows.append([*shape, shown, *of_bound, apart])
+    columns = ["φ", "S x K", "learning rate", "Kσ²/B_S", "variance / Kσ²/B_S", "mean ‖∇f‖²", "bound", "share"]
+    title = f"{NUM_TICKS} ticks, micro-batches of {BATCH}, {OF_LARGEST} of the largest rate, ring; seeds: {seeds}"
+    print_table(title, columns=[*columns, "distance / bound"], rows=rows)
 
 
 def draw_bound() -> None:
@@ -144,8 +142,7 @@ def draw_bound() -> None:
 
 def show_limits() -> None:
     """Print the largest learning rate that suffices, and where a run without noise begins to diverge."""
-    print("| curvature | S x K | longest delay | suffices | diverges from | over | run at 0.97 | run at 1.03 |")
-    print("|:--|:--|--:|--:|--:|--:|:--|:--|")
+    rows = []
     for name, chain in {
         "in all stages": QuadraticChain.coupled(),
         "in the first": QuadraticChain.first_stage_steepest(),
@@ -155,11 +152,10 @@ def show_limits() -> None:
             delays = delays_of(chain, setting)
             limit, largest = stability_limit_of_delays(chain.hessian, delays), largest_rate(chain, setting)
             said = ["diverges" if diverges(chain, setting, share * limit) else "converges" for share in (0.97, 1.03)]
-            print(
-                f"| {name} | {groups} x {stages} | {max(delays)} | {largest:.4f} | {limit:.4f} "
-                f"| {limit / largest:.2f} | {said[0]} | {said[1]} |",
-                flush=True,
-            )
+            rates = [f"{largest:.4f}", f"{limit:.4f}", f"{limit / largest:.2f}"]
+            rows.append([name, f"{groups} x {stages}", f"{max(delays)}", *rates, *said])
+    columns = ["curvature", "S x K", "longest delay", "suffices", "diverges from", "over", "run at 0.97", "run at 1.03"]
+    print_table("", columns=columns, rows=rows)
 
 
 def diverges(chain: QuadraticChain, setting: GridSetting, learning_rate: float) -> bool:
@@ -198,19 +194,21 @@ def show_consensus() -> None:
     ]
     for spec in ("fp16", "qsgd:8", "qsgd:4", "topk:0.25", "randk:0.25"):
         late.append((f"`ring`, `compress={spec}`", ring, {"compress": parse_compression(spec)}, 160))
-    print(f"{NUM_GROUPS} groups, learning rate 0, disturbed after the first tick\n")
-    print("| mixing | spectral gap | rate predicted | rate measured | apart |")
-    print("|:--|--:|--:|--:|--:|")
-    series = []
+    series, rows = [], []
     for name, mixing, options, num_ticks in (*plain, *late):
         setting = GridSetting(groups=NUM_GROUPS, mixing=mixing, **options)
         chain = QuadraticChain(hessian=np.eye(16))
         run = train_chain(chain, setting, learning_rate=0.0, num_ticks=num_ticks, disturbed_by=1.0)
         distances = run.squared_distances()[:: setting.every]
         predicted = consensus_rate(mixing, late=setting.bound // setting.every)
-        print(f"| {name} | {mixing.spectral_gap:.4f} | {consensus_row(setting, distances, predicted)} |", flush=True)
+        rows.append([name, f"{mixing.spectral_gap:.4f}", *consensus_row(setting, distances, predicted)])
         if not options and name != "`all`":
             series += consensus_series(name.strip("`"), np.sqrt(distances[1:]), predicted)
+    print_table(
+        f"{NUM_GROUPS} groups, learning rate 0, disturbed after the first tick",
+        columns=["mixing", "spectral gap", "rate predicted", "rate measured", "apart"],
+        rows=rows,
+    )
     chart = LineChart(
         slug="consensus",
         title="The groups' distance from their mean shrinks as the spectral gap predicts",
@@ -222,16 +220,16 @@ def show_consensus() -> None:
     save("grid_consensus.png", chart)
 
 
-def consensus_row(setting: GridSetting, distances: np.ndarray, predicted: float) -> str:
+def consensus_row(setting: GridSetting, distances: np.ndarray, predicted: float) -> tuple[str, str, str]:
     """Cells: rate predicted and measured, and by how much they differ."""
     if predicted < 1e-9:
         shrunk = math.sqrt(distances[2] / distances[1])
-        return f"0 | {shrunk:.0e}, by one mixing | rounding"
+        return "0", f"{shrunk:.0e}, by one mixing", "rounding"
     compressed = setting.compress.spec != "none"
     measured = shrinking_rate(distances.tolist(), least=1e-11 if compressed else 1e-22)  # estimates are in float32
     if compressed:
-        return f"none | {measured:.4f} | slower than without: {math.log(predicted) / math.log(measured):.2f} times"
-    return f"{predicted:.4f} | {measured:.4f} | {100 * abs(measured / predicted - 1):.2f} %"
+        return "none", f"{measured:.4f}", f"slower than without: {math.log(predicted) / math.log(measured):.2f} times"
+    return f"{predicted:.4f}", f"{measured:.4f}", f"{100 * abs(measured / predicted - 1):.2f} %"
 
 
 def consensus_series(name: str, distances: np.ndarray, predicted: float) -> list[Series]:

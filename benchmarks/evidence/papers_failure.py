@@ -11,7 +11,9 @@ models of `paper_models` with four workers in the virtual world, 250 steps a wor
 
 import argparse
 import json
+import math
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +26,6 @@ from plain import points_of
 from torch.utils.data import DataLoader
 
 from plesio.core.files import write_whole
-from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.policies import parse_policy
@@ -35,6 +36,9 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import mean_and_error, print_table, with_error
 
 RATE, MOMENTUM = 0.01, 0.9
 BATCH_SIZE, NUM_STEPS = 16, 250
@@ -114,13 +118,13 @@ def run_trial(model: Model, *, policy: str, seed: int, num_steps: int = NUM_STEP
         if outcome.error is not None:
             raise outcome.error
     [result] = simulation.runs
-    return _trial(result, cpu_s=time.process_time() - began_s)
-
-
-def _trial(result: RunResult, *, cpu_s: float) -> Trial:
     assert result.final_metric is not None
-    mean = result.staleness.mean
-    return Trial(points=result.final_metric, time_s=result.wall_s, staleness=mean, cpu_s=round(cpu_s, 2))
+    return Trial(
+        points=result.final_metric,
+        time_s=result.wall_s,
+        staleness=result.staleness.mean,
+        cpu_s=round(time.process_time() - began_s, 2),
+    )
 
 
 def _cluster(model: Model, *, num_bytes: int) -> Cluster:
@@ -179,65 +183,30 @@ def _run(campaign: Campaign) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A model under a policy, over the seeds that have been run.
-
-    Attributes:
-        model: Which.
-        points: Mean.
-        spread: Standard deviation of the points.
-        difference: Mean of the points less the synchronous server's of the same seed.
-        error: Its standard error.
-        time: Time over that of `PAPERS`, mean of the seeds' ratios.
-        staleness: Mean τ.
-    """
-
-    model: Model
-    points: float
-    spread: float
-    difference: float
-    error: float
-    time: float
-    staleness: float
-
-
-def _rows(campaign: Campaign, policy: str) -> list[Row]:
-    """Return the rows, the worst first."""
-    rows = []
-    for model in campaign.models:
-        mine, synchronous, papers = (campaign.kept(model, spec) for spec in (policy, SYNCHRONOUS, PAPERS))
-        points = [one.points for one in mine]
-        differences = [one.points - other.points for one, other in zip(mine, synchronous, strict=True)]
-        rows.append(
-            Row(
-                model=model,
-                points=statistics.mean(points),
-                spread=_deviation(points),
-                difference=statistics.mean(differences),
-                error=_deviation(differences) / len(mine) ** 0.5,
-                time=statistics.mean(one.time_s / other.time_s for one, other in zip(mine, papers, strict=True)),
-                staleness=statistics.mean(one.staleness for one in mine),
-            )
-        )
-    return sorted(rows, key=lambda row: row.difference)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def _show(campaign: Campaign) -> None:
+    """Print a table for each policy, the worst row first, over the seeds that have been run."""
+    columns = ["model", "workers", "points", "to the synchronous server", "time / plain asynchronous", "τ"]
     for policy in campaign.policies:
-        print(f"\n`{policy}` (`{parse_policy(policy).spec}`)\n")
-        print("| model | workers | points | to the synchronous server | time / plain asynchronous | τ |")
-        print("|:--|:--|--:|--:|--:|--:|")
-        for row in _rows(campaign, policy):
-            model = row.model
-            print(
-                f"| {model.kind} | {model.spread}, cv {model.step_cv:g} | {row.points:.1f} ± {row.spread:.1f} "
-                f"| {row.difference:+.1f} ± {row.error:.1f} | {row.time:.2f} | {row.staleness:.1f} |"
+        rows: list[tuple[float, list[str]]] = []
+        for model in campaign.models:
+            mine, synchronous, papers = (campaign.kept(model, spec) for spec in (policy, SYNCHRONOUS, PAPERS))
+            points = [one.points for one in mine]
+            difference, error = mean_and_error(
+                [one.points - other.points for one, other in zip(mine, synchronous, strict=True)]
             )
+            time_ratios = [one.time_s / other.time_s for one, other in zip(mine, papers, strict=True)]
+            spread = statistics.stdev(points) if len(points) > 1 else math.nan
+            cells = [
+                model.kind,
+                f"{model.spread}, cv {model.step_cv:g}",
+                with_error(statistics.fmean(points), spread, ".1f"),
+                with_error(difference, error, "+.1f"),
+                f"{statistics.fmean(time_ratios):.2f}",
+                f"{statistics.fmean(one.staleness for one in mine):.1f}",
+            ]
+            rows.append((difference, cells))
+        title = f"`{policy}` (`{parse_policy(policy).spec}`)"
+        print_table(title, columns=columns, rows=[cells for _, cells in sorted(rows)])
 
 
 def _main() -> None:

@@ -4,7 +4,6 @@ Steps are paced: a worker computes its real gradient and then sleeps until the s
 workers do not want more than two cores can give. What goes over the links is real, and so is every wait.
 """
 
-import argparse
 import json
 import os
 import secrets
@@ -14,12 +13,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from settings import SHORT, STRAGGLERS, TASKS
+from settings import SHORT, TASKS, recipe_of
 
 from plesio.bench.assignment import Assignment
-from plesio.bench.recipe import Recipe, make_recipe
 from plesio.bench.trainer import recipe_task, train
 from plesio.core.results import RunResult
 from plesio.runtime.job import Job
@@ -50,25 +47,23 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def run_on_hosts(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[RunResult]]:
-    """Finished runs by policy, in the order of the seeds; the policies take turns, in changing order.
+def run_on_hosts(name: str, *, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[RunResult]]:
+    """Finished runs of a case by policy, in the order of the seeds; the policies take turns, in changing order.
 
     Raises:
         SystemExit: There are no namespaces here, or a worker failed.
     """
     if (reason := why_no_namespaces()) is not None:
         raise SystemExit(reason)
-    recipe = _recipe(case, policies=policies, seeds=seeds)
+    wanted = json.dumps({"name": name, "policies": list(policies), "seeds": list(seeds)})
     with (
         tempfile.TemporaryDirectory() as folder,
-        Testbed.of_racks([NUM_WORKERS], nic_bytes_per_s=case.bits_per_s / 8) as testbed,
+        Testbed.of_racks([NUM_WORKERS], nic_bytes_per_s=CASES[name].bits_per_s / 8) as testbed,
     ):
-        written, results = Path(folder) / "recipe.json", Path(folder) / "results.jsonl"
-        written.write_text(json.dumps(recipe), encoding="utf-8")
+        results = Path(folder) / "results.jsonl"
         secret, master = secrets.token_hex(32), testbed.hosts[0]
         workers = [
-            _start(host, rank, written, results, master=master, secret=secret)
-            for rank, host in enumerate(testbed.hosts)
+            _start(host, rank, wanted, results, master=master, secret=secret) for rank, host in enumerate(testbed.hosts)
         ]
         if any([worker.wait() for worker in workers]):  # noqa: C419 (all have to end before the hosts go)
             raise SystemExit("a worker failed; its output is above")
@@ -77,26 +72,26 @@ def run_on_hosts(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -
     return {policy: [by_key[policy, seed] for seed in seeds] for policy in policies}
 
 
-def _recipe(case: Case, *, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    stragglers = dict(STRAGGLERS[case.stragglers])
-    if "unequal" in stragglers:
-        stragglers["unequal"] = [{**stragglers["unequal"][0], "rank": NUM_WORKERS - 1}]
-    return {
-        "task": dict(TASKS["digits"]["task"]),
-        "run": {**SHORT["digits"], "epochs": 8, "policies": list(policies), "seeds": list(seeds)},
-        "workers": {"count": NUM_WORKERS, "step_time": STEP_TIME, **stragglers},
-    }
-
-
-def _start(host: Host, rank: int, recipe: Path, results: Path, *, master: Host, secret: str) -> subprocess.Popen[bytes]:
+def _start(host: Host, rank: int, wanted: str, results: Path, *, master: Host, secret: str) -> subprocess.Popen[bytes]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(NUM_WORKERS), "--nproc-per-node", "1"]
     meet = ["--node-rank", str(rank), "--master-addr", master.address, "--master-port", str(PORT)]
-    command = host.command([*torchrun, *meet, __file__, str(recipe), str(results)])
+    command = host.command([*torchrun, *meet, __file__, wanted, str(results)])
     return subprocess.Popen(command, env={**os.environ, "PLESIO_SECRET": secret})
 
 
-def _work(recipe: Recipe, results: Path) -> None:
-    """All runs, one after another, on one worker."""
+def _work(wanted: str, results: Path) -> None:
+    """Do all runs, one after another, on one worker."""
+    told = json.loads(wanted)
+    recipe = recipe_of(
+        TASKS["digits"]["task"],
+        {**SHORT["digits"], "epochs": 8},
+        num_workers=NUM_WORKERS,
+        cluster=None,
+        stragglers=CASES[told["name"]].stragglers,
+        step_time=STEP_TIME,
+        policies=told["policies"],
+        seeds=told["seeds"],
+    )
     place = WorkerPlace.from_environment()
     assert place is not None, "started by torchrun"
     task, job = recipe_task(recipe), Job(place)
@@ -112,15 +107,5 @@ def _work(recipe: Recipe, results: Path) -> None:
     job.close()
 
 
-def main() -> None:
-    """Start a worker, under torchrun."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("results", type=Path)
-    arguments = parser.parse_args()
-    data = json.loads(arguments.recipe.read_text(encoding="utf-8"))
-    _work(make_recipe(data, folder=Path(__file__).parent, where="processes"), arguments.results)
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # a worker, under torchrun
+    _work(sys.argv[1], Path(sys.argv[2]))

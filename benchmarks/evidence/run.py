@@ -15,17 +15,14 @@ Runs are kept in runs/evidence/; what is there is not done again, so a table can
 """
 
 import argparse
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from figures import Comparison, compare
+from figures import compare
 from processes import CASES, run_on_hosts
-from scenarios import NAMES, Scenario, check_timed, run_scenarios, show_scenarios
-from sensitivity import run_sensitivity
+from scenarios import NAMES, check_timed, run_scenarios, show_scenarios
 from settings import SEEDS, TASKS, make
 
 from plesio.bench.recipe import Recipe
@@ -33,10 +30,9 @@ from plesio.core.results import RunResult
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from kept_runs import keep_runs
+from record import print_table
 
-ROOT = Path(__file__).parents[2]
-OUT = ROOT / "runs" / "evidence"
-RESULTS = ROOT / "benchmarks" / "results" / "evidence.json"
+OUT = Path(__file__).parents[2] / "runs" / "evidence"
 ABLATION = {
     "all": "adaptive",
     "no gradient": "adaptive,gradient=off",
@@ -51,7 +47,14 @@ ABLATION = {
     "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off",
 }
 """By what is on; the system side always is."""
-Runs = Mapping[str, Sequence[RunResult]]
+BOUNDS = (0, 1, 2, 4, 8, 16)
+RATES: Mapping[tuple[str, str], float] = {
+    ("digits", "momentum"): 0.1,
+    ("digits", "adam"): 0.01,
+    ("stdlib_lm", "momentum"): 0.3,
+    ("stdlib_lm", "adam"): 0.004,
+}
+"""Rates with which BSP gets to the target first, of three tried on seed 100, by task and optimizer."""
 
 
 def do(name: str, recipe: Recipe) -> dict[str, list[RunResult]]:
@@ -77,44 +80,26 @@ def _trained(run: RunResult) -> bool:
     return run.status == "finished" and run.final_metric is not None
 
 
-def main_table(*, num_seeds: int, only: str | None, policy: str) -> dict[str, Comparison]:
+def main_table(*, num_seeds: int, only: str | None, policy: str) -> None:
     """Adaptive, or another policy, against BSP on slow links."""
-    rows = {}
     for task in TASKS if only is None else [only]:
         recipe = make(task, network="slow", stragglers="equal", policies=["bsp", policy], seeds=SEEDS[:num_seeds])
-        runs = do(f"{task}-slow-equal", recipe)
-        rows |= {f"{task}, {policy}": compare(each, runs["bsp"]) for policy, each in runs.items()}
-    show("", rows)
-    return rows
+        show(task, do(f"{task}-slow-equal", recipe))
 
 
-def scenario_tables(*, num_seeds: int, only: str | None) -> list[Scenario]:
-    """Adaptive's time to target against every static policy's, scenario by scenario."""
-    found = run_scenarios([name for name in NAMES if name.startswith(only or "")], num_seeds=num_seeds, do=do)
-    show_scenarios(found)
-    return found
-
-
-def straggler_table(*, num_seeds: int) -> dict[str, Comparison]:
-    """One of four workers three times slower."""
+def straggler_table(*, num_seeds: int) -> None:
     recipe = make(
         "digits",
         network="fast",
-        stragglers="equal",
+        stragglers="persistent",
         policies=["bsp", "adaptive"],
         seeds=SEEDS[:num_seeds],
         num_workers=4,
     )
-    unequal = make("digits", network="fast", stragglers="persistent", policies=["bsp"], seeds=[0]).workers.unequal[0]
-    slow = unequal.model_copy(update={"rank": 3})
-    workers = recipe.workers.model_copy(update={"unequal": (slow,)})
-    runs = do("straggler", recipe.model_copy(update={"workers": workers}))
-    rows = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-    show("one of four workers takes three times as long", rows)
-    return rows
+    show("one of four workers takes three times as long", do("straggler", recipe))
 
 
-def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
+def ablation_table(*, num_seeds: int) -> None:
     """Each component alone, all but one, all."""
     recipe = make(
         "digits",
@@ -124,119 +109,93 @@ def ablation_table(*, num_seeds: int) -> dict[str, Comparison]:
         seeds=SEEDS[:num_seeds],
         short=True,
     )
-    runs = do("ablation", recipe)
     names = {spec: name for name, spec in ABLATION.items()}
-    rows = {names.get(policy, policy): compare(each, runs["bsp"]) for policy, each in runs.items()}
-    show("ablation: digits, slow links, transient stragglers", rows)
-    return rows
+    runs = {names.get(policy, policy): each for policy, each in do("ablation", recipe).items()}
+    show("ablation: digits, slow links, transient stragglers", runs)
 
 
-def processes_table(*, num_seeds: int) -> dict[str, Comparison]:
-    """Four real processes."""
-    rows = {}
-    for name, case in CASES.items():
-        runs = run_on_hosts(case, policies=["bsp", "adaptive"], seeds=SEEDS[:num_seeds])
-        found = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-        show(f"four real processes, {name}", found)
-        rows |= {f"{name}, {policy}": row for policy, row in found.items()}
-    return rows
+def processes_table(*, num_seeds: int) -> None:
+    for name in CASES:
+        runs = run_on_hosts(name, policies=["bsp", "adaptive"], seeds=SEEDS[:num_seeds])
+        show(f"four real processes, {name}", runs)
 
 
-def sensitivity_table(*, num_seeds: int) -> dict[str, Comparison]:
-    """Tasks and optimizers, with fixed bounds and adaptive."""
-    rows = {}
-    for name, runs in run_sensitivity(num_seeds=num_seeds, do=do):
-        found = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
-        show(name, found)
-        rows |= {f"{name}, {policy}": row for policy, row in found.items()}
-    return rows
+def sensitivity_table(*, num_seeds: int) -> None:
+    """Hold fixed bounds against adaptive on slow links, by task and optimizer."""
+    # under local_sgd:H a worker sees the others' steps H - 1 steps late at most, so a bound of s is a period of s + 1
+    policies = ["bsp", *(f"local_sgd:{bound + 1}" for bound in BOUNDS[1:]), "adaptive"]
+    for (task, optimizer), rate in RATES.items():
+        recipe = make(task, network="slow", stragglers="equal", policies=policies, seeds=SEEDS[:num_seeds], short=True)
+        options = {key: value for key, value in recipe.task.options.items() if key != "learning_rate"}
+        options |= {"of": recipe.task.name, "optimizer": optimizer, "learning_rate": rate}
+        section = recipe.task.model_copy(update={"name": "optimizers:with_optimizer", "options": options})
+        name = f"{task}-{optimizer}"
+        show(name, do(f"sensitivity/{name}", recipe.model_copy(update={"task": section})))
 
 
-def show(title: str, rows: Mapping[str, Comparison]) -> None:
-    """Print a Markdown table."""
-    print(f"\n{title}\n")
-    print("| | final metric | against bsp (95 %) | p | bytes / bsp | time / bsp | time to target |")
-    print("|:--|--:|--:|--:|--:|--:|--:|")
-    for name, row in rows.items():
-        print(
-            f"| `{name}` | {row.metric:.2f} ± {row.deviation:.2f} | {row.metric_change.text()} "
-            f"| {row.metric_change.p:.2f} | {row.bytes:.3f} | {row.time:.3f} | {row.to_target_s:.2f} s |"
-        )
+def show(title: str, runs: Mapping[str, Sequence[RunResult]]) -> None:
+    """Print a row for each policy, against BSP's runs of the same seeds."""
+    compared = {policy: compare(each, runs["bsp"]) for policy, each in runs.items()}
+    print_table(
+        title,
+        columns=["", "final metric", "against bsp (95 %)", "p", "bytes / bsp", "time / bsp", "time to target"],
+        rows=[
+            [
+                f"`{policy}`",
+                f"{row.metric:.2f} ± {row.deviation:.2f}",
+                row.metric_change.text(),
+                f"{row.metric_change.p:.2f}",
+                f"{row.bytes:.3f}",
+                f"{row.time:.3f}",
+                f"{row.to_target_s:.2f} s",
+            ]
+            for policy, row in compared.items()
+        ],
+    )
 
 
-def keep(name: str, rows: Mapping[str, Comparison] | Sequence[Scenario], *, num_seeds: int) -> None:
-    """Write the rows beside those of earlier calls."""
-    data = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    data[name] = {"seeds": list(SEEDS[:num_seeds]), "rows": _as_json(rows)}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+def scenario_tables(*, num_seeds: int, only: str | None) -> None:
+    """Adaptive's time to target against every static policy's, scenario by scenario."""
+    show_scenarios(run_scenarios([name for name in NAMES if name.startswith(only or "")], num_seeds=num_seeds, do=do))
 
 
-def _as_json(rows: Mapping[str, Comparison] | Sequence[Scenario]) -> object:
-    if not isinstance(rows, Mapping):
-        return {
-            it.name: {policy: [_finite(one_s) for one_s in each] for policy, each in it.to_target_s.items()}
-            for it in rows
-        }
-    return {
-        key: {
-            "metric": row.metric,
-            "deviation": row.deviation,
-            "metric_change": [row.metric_change.mean, row.metric_change.half_width, row.metric_change.p],
-            "bytes": row.bytes,
-            "time": row.time,
-            "to_target_s": _finite(row.to_target_s),
-        }
-        for key, row in rows.items()
-    }
+def check_table(*, num_seeds: int) -> None:
+    """Hold the timing of a trained policy against training it."""
+    for seed in SEEDS[:num_seeds]:
+        check_timed("digits-slow-transient", "local_sgd:8,delay=4", seed=seed, do=do)
+        check_timed("stdlib_lm-fast-persistent", "bsp,compress=qsgd:8", seed=seed, do=do)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+TABLES: Mapping[str, Callable[..., None]] = {
+    "main": main_table,
+    "scenarios": scenario_tables,
+    "check": check_table,
+    "straggler": straggler_table,
+    "ablation": ablation_table,
+    "sensitivity": sensitivity_table,
+    "processes": processes_table,
+}
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "table",
-        choices=[
-            "main",
-            "scenarios",
-            "check",
-            "straggler",
-            "ablation",
-            "sensitivity",
-            "processes",
-        ],
-    )
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, at most 10 (5)")
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1, at most 10 (5; of check 1)")
     parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
     parser.add_argument("--policy", default="adaptive", help="main: what is held against bsp (adaptive)")
     arguments = parser.parse_args()
     known = {"main": list(TASKS), "scenarios": [*TASKS, *NAMES]}.get(arguments.table, [])
     if arguments.only is not None and arguments.only not in known:
         parser.error(f"--only {arguments.only} is not in {arguments.table}; known: {', '.join(known) or 'none'}")
-    least = 1 if arguments.table == "scenarios" else 2
-    if not least <= arguments.seeds <= len(SEEDS):
-        parser.error(f"--seeds {arguments.seeds}: write {least} to {len(SEEDS)}")
+    num_seeds = arguments.seeds or (1 if arguments.table == "check" else 5)
+    least = 1 if arguments.table in ("scenarios", "check") else 2
+    if not least <= num_seeds <= len(SEEDS):
+        parser.error(f"--seeds {num_seeds}: write {least} to {len(SEEDS)}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    num_seeds = arguments.seeds
-    if arguments.table == "check":
-        check_timed("digits-slow-transient", "local_sgd:8,delay=4", seed=SEEDS[0], do=do)
-        check_timed("stdlib_lm-fast-persistent", "bsp,compress=qsgd:8", seed=SEEDS[0], do=do)
-        return
-    tables: dict[str, Callable[[], dict[str, Comparison] | list[Scenario]]] = {
-        "main": lambda: main_table(num_seeds=num_seeds, only=arguments.only, policy=arguments.policy),
-        "scenarios": lambda: scenario_tables(num_seeds=num_seeds, only=arguments.only),
-        "straggler": lambda: straggler_table(num_seeds=num_seeds),
-        "ablation": lambda: ablation_table(num_seeds=num_seeds),
-        "sensitivity": lambda: sensitivity_table(num_seeds=num_seeds),
-        "processes": lambda: processes_table(num_seeds=num_seeds),
-    }
-    rows = tables[arguments.table]()
-    name = arguments.table if arguments.only is None else f"{arguments.table} {arguments.only}"
-    keep(name, rows, num_seeds=num_seeds)
+    options = {"only": arguments.only} if known else {}
+    if arguments.table == "main":
+        options["policy"] = arguments.policy
+    TABLES[arguments.table](num_seeds=num_seeds, **options)
 
 
 if __name__ == "__main__":

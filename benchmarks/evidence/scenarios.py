@@ -9,8 +9,10 @@ alone, where they turn out to be none: every exchange of theirs sends as many by
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from settings import NETWORKS, SEEDS, STATICS, STRAGGLERS, TASKS, make
 
@@ -18,6 +20,9 @@ from plesio.bench.recipe import Recipe
 from plesio.bench.setting import timed_to
 from plesio.core.results import RunResult
 from plesio.policies import parse_policy
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import print_table
 
 __all__ = ["NAMES", "Scenario", "check_timed", "run_scenarios", "show_scenarios"]
 
@@ -125,19 +130,27 @@ def check_timed(name: str, policy: str, *, seed: int, do: Do) -> None:
 
 
 def show_scenarios(scenarios: Sequence[Scenario]) -> None:
-    """Markdown tables: of verdicts, and of every policy's seconds."""
-    print("\n| scenario | best static | its time to target | adaptive | against the best | against bsp |")
-    print("|:--|:--|--:|--:|--:|--:|")
-    for it in scenarios:
-        print(
-            f"| {it.name} | `{it.best}` | {it.mean_s(it.best):.2f} s | {it.mean_s('adaptive'):.2f} s "
-            f"| {it.against(it.best):.2f} | {it.against('bsp'):.2f} |"
-        )
-    print("\n| | " + " | ".join(it.name for it in scenarios) + " |")
-    print("|:--|" + "--:|" * len(scenarios))
+    """Print the verdicts, and every policy's seconds with the number of its seeds."""
+    print_table(
+        "",
+        columns=["scenario", "best static", "its time to target", "adaptive", "against the best", "against bsp"],
+        rows=[
+            [
+                it.name,
+                f"`{it.best}`",
+                f"{it.mean_s(it.best):.2f} s",
+                f"{it.mean_s('adaptive'):.2f} s",
+                f"{it.against(it.best):.2f}",
+                f"{it.against('bsp'):.2f}",
+            ]
+            for it in scenarios
+        ],
+    )
+    rows = []
     for policy in [*STATICS, "adaptive"]:
         cells = [
             f"{it.mean_s(policy):.2f} ({len(it.to_target_s[policy])})" if policy in it.to_target_s else "-"
             for it in scenarios
         ]
-        print(f"| `{policy}` | " + " | ".join(cells) + " |")
+        rows.append([f"`{policy}`", *cells])
+    print_table("", columns=["", *(it.name for it in scenarios)], rows=rows)

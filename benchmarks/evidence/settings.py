@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from plesio.bench.recipe import Recipe, make_recipe
+from plesio.cost.cluster import Cluster
+from plesio.cost.link import Link
 
-__all__ = ["NETWORKS", "SEEDS", "SHORT", "STATICS", "STRAGGLERS", "TASKS", "make"]
+__all__ = ["NETWORKS", "SEEDS", "SHORT", "STATICS", "STRAGGLERS", "TASKS", "flat_cluster", "make", "recipe_of"]
 
 HERE = Path(__file__).parent
 SEEDS = tuple(range(10))
@@ -40,7 +42,7 @@ STRAGGLERS: Mapping[str, Mapping[str, Any]] = {
     "transient": {"stalls": {"probability": 0.02, "factor": 8.0}},
     "persistent": {"unequal": [{"rank": 15, "speed": 0.333}]},
 }
-"""Nobody; any step of anybody may take eight times as long; one worker takes three times as long for every step."""
+"""None; any step of any worker may take eight times as long; the last worker takes three times as long for each."""
 
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "digits": {"epochs": 12, "evaluate_every": 359},
@@ -65,6 +67,17 @@ STATICS = (
 """Swept in every scenario."""
 
 
+def flat_cluster(num_hosts: int, *, mbit_per_s: float) -> Cluster:
+    """Make hosts with one worker each on one switch."""
+    return Cluster(
+        name=f"{num_hosts} hosts, {mbit_per_s:g} Mbit/s",
+        hosts=num_hosts,
+        workers_per_host=1,
+        cores_per_host=1,
+        nic=Link(latency_s=50e-6, bytes_per_s=mbit_per_s * 1e6 / 8),
+    )
+
+
 def make(
     task: str,
     *,
@@ -76,19 +89,38 @@ def make(
     short: bool = False,
 ) -> Recipe:
     """Make the recipe of one scenario."""
-    setting = TASKS[task]
-    length = SHORT[task] if short else setting["run"]
+    return recipe_of(
+        TASKS[task]["task"],
+        SHORT[task] if short else TASKS[task]["run"],
+        cluster=NETWORKS[network],
+        stragglers=stragglers,
+        policies=policies,
+        seeds=seeds,
+        num_workers=num_workers,
+    )
+
+
+def recipe_of(
+    task: Mapping[str, Any],
+    run: Mapping[str, Any],
+    *,
+    num_workers: int,
+    cluster: str | Cluster | None,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    stragglers: str = "equal",
+    step_time: Mapping[str, Any] = STEP_TIME,
+) -> Recipe:
+    """Make a recipe with a ``[task]`` and a ``[run]``; the persistent straggler is the last worker."""
+    workers = {"count": num_workers, "step_time": dict(step_time), **STRAGGLERS[stragglers]}
+    if "unequal" in workers:
+        workers["unequal"] = [{**one, "rank": num_workers - 1} for one in workers["unequal"]]
     return make_recipe(
         {
-            "task": dict(setting["task"]),
-            "run": {**length, "policies": list(policies), "seeds": list(seeds)},
-            "workers": {
-                "count": num_workers,
-                "cluster": NETWORKS[network],
-                "step_time": STEP_TIME,
-                **STRAGGLERS[stragglers],
-            },
+            "task": dict(task),
+            "run": {**run, "policies": list(policies), "seeds": list(seeds)},
+            "workers": workers if cluster is None else {**workers, "cluster": cluster},
         },
         folder=HERE,
-        where=f"{task}, {network}, {stragglers}",
+        where=f"{task['name']}, {stragglers}",
     )

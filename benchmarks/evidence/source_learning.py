@@ -2,16 +2,22 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import final_metrics
 from scipy import stats
-from source_runs import Runs, do, final_metrics, make, mean_and_error, plus_minus
+from settings import flat_cluster, recipe_of
 
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
+from record import mean_and_error, plus_minus, print_table
 
 __all__ = ["language_model", "regularisation", "spread"]
 
@@ -53,12 +59,10 @@ VARIANT_RATES = (0.2, 0.4, 0.8)
 def language_model(*, seeds: Sequence[int], out: Path) -> None:
     """Train a transformer under AdamW: steps and time to a perplexity, the final one, bytes."""
     rates = {rate: [_synchronous(rate, size, out=out / "rates") for size in LM_SIZES] for rate in LM_RATES}
-    print("\n| learning rate | " + " | ".join(f"{size.steps}" for size in LM_SIZES) + " |")
-    print("|--:|" + "--:|" * len(LM_SIZES))
-    for rate, cells in rates.items():
-        print(f"| {rate:g} | " + " | ".join(cells) + " |")
+    rows = [[f"{rate:g}", *cells] for rate, cells in rates.items()]
+    print_table("", columns=["learning rate", *(size.steps for size in LM_SIZES)], rows=rows)
     for rate, policies in LM_RUNS.items():
-        runs = do(_language_model(rate, policies, seeds, size=LM_SIZES[0]), out=out / f"{rate:g}")
+        runs = keep_runs(_language_model(rate, policies, seeds, size=LM_SIZES[0]), out=out / f"{rate:g}")
         _show_learning(rate, runs)
 
 
@@ -66,17 +70,15 @@ def _synchronous(rate: float, size: _Size, *, out: Path) -> str:
     """Return the perplexity of one worker that trains on the batches of all, on two seeds that no table has."""
     folder = out / f"{rate:g}" if size is LM_SIZES[0] else out / f"{rate:g}-{size.epochs:g}-epochs"
     return plus_minus(
-        final_metrics(do(_language_model(rate, ["bsp"], [100, 101], size=size, num_workers=1), out=folder)["bsp"])
+        final_metrics(
+            keep_runs(_language_model(rate, ["bsp"], [100, 101], size=size, num_workers=1), out=folder)["bsp"]
+        )
     )
 
 
-def _show_learning(rate: float, runs: Runs) -> None:
+def _show_learning(rate: float, runs: Mapping[str, Sequence[RunResult]]) -> None:
     """Print a row for each policy: the metric, and steps, times and bytes relative to BSP's of the same seeds."""
-    print(f"\nLearning rate {rate:g}; what follows the metric is relative to bsp's\n")
-    head = "".join(f" steps to {target:g} | time to {target:g} |" for target in LM_TARGETS)
-    print(f"| | perplexity | to bsp, % |{head} time of a run | bytes |")
-    print("|:--|--:|--:|" + "--:|" * (2 * len(LM_TARGETS) + 2))
-    bsp = runs["bsp"]
+    bsp, rows = runs["bsp"], []
     for policy, each in runs.items():
         pairs = list(zip(each, bsp, strict=True))
         metrics = list(zip(final_metrics(each), final_metrics(bsp), strict=True))
@@ -87,7 +89,11 @@ def _show_learning(rate: float, runs: Runs) -> None:
             cells.append(plus_minus([at_s / bsp_s for (_, at_s), (_, bsp_s) in reached]))
         cells.append(plus_minus([run.wall_s / other.wall_s for run, other in pairs]))
         cells.append(plus_minus([run.bytes_sent_total / other.bytes_sent_total for run, other in pairs], ".3f"))
-        print(f"| `{policy}` | " + " | ".join(cells) + " |")
+        rows.append([f"`{policy}`", *cells])
+    reached_at = [f"{what} to {target:g}" for target in LM_TARGETS for what in ("steps", "time")]
+    title = f"Learning rate {rate:g}; what follows the metric is relative to bsp's"
+    columns = ["", "perplexity", "to bsp, %", *reached_at, "time of a run", "bytes"]
+    print_table(title, columns=columns, rows=rows)
     for target in LM_TARGETS:
         reached = [_reached(run, target) for run in bsp]
         steps = plus_minus([samples / LM_SIZES[0].batch for samples, _ in reached], ".0f")
@@ -105,11 +111,11 @@ def _language_model(
 ) -> Recipe:
     """Make a recipe of as many steps of as many windows, for any number of workers."""
     options = {"width": 48, "depth": 1, "context": 64, "corpus_bytes": 1_000_000, "learning_rate": rate}
-    return make(
+    return recipe_of(
         {"name": "stdlib_lm", "batch_size": size.batch // num_workers, "options": options},
         {"epochs": size.epochs, "evaluate_every": 256, "target": LM_TARGETS[-1]},
         num_workers=num_workers,
-        mbit_per_s=MBIT_PER_S,
+        cluster=flat_cluster(num_workers, mbit_per_s=MBIT_PER_S),
         policies=policies,
         seeds=seeds,
     )
@@ -119,14 +125,13 @@ def spread(*, seeds: Sequence[int], out: Path) -> None:
     """How much final accuracies scatter over seeds, as a ratio to BSP's and to ASP's deviation."""
     task = {"name": "digits", "batch_size": 16, "options": {"learning_rate": 0.4}}
     run = {"epochs": 12, "evaluate_every": 359}
-    recipe = make(
-        task, run, num_workers=8, mbit_per_s=MBIT_PER_S, policies=SPREAD_POLICIES, seeds=seeds, stragglers="transient"
+    links = flat_cluster(8, mbit_per_s=MBIT_PER_S)
+    recipe = recipe_of(
+        task, run, num_workers=8, cluster=links, policies=SPREAD_POLICIES, seeds=seeds, stragglers="transient"
     )
-    runs = do(recipe, out=out)
+    runs = keep_runs(recipe, out=out)
     metrics = {policy: final_metrics(each) for policy, each in runs.items()}
-    print(f"\ndigits, {len(seeds)} seeds; deviations over seeds, their ratios with 95 % by the F distribution\n")
-    print("| | accuracy | deviation | over bsp's | over asp's | least |")
-    print("|:--|--:|--:|--:|--:|--:|")
+    rows = []
     for policy, values in metrics.items():
         cells = [
             plus_minus(values),
@@ -135,7 +140,9 @@ def spread(*, seeds: Sequence[int], out: Path) -> None:
             _deviation_ratio(values, metrics["asp"]),
             f"{min(values):.2f}",
         ]
-        print(f"| `{policy}` | " + " | ".join(cells) + " |")
+        rows.append([f"`{policy}`", *cells])
+    title = f"digits, {len(seeds)} seeds; deviations over seeds, their ratios with 95 % by the F distribution"
+    print_table(title, columns=["", "accuracy", "deviation", "over bsp's", "over asp's", "least"], rows=rows)
 
 
 def _deviation_ratio(values: Sequence[float], others: Sequence[float]) -> str:
@@ -153,7 +160,7 @@ def regularisation(*, seeds: Sequence[int], out: Path) -> None:
     rows = []
     for name, options in VARIANTS.items():
         rate = _best_rate(options, out=out / "rates" / name)
-        runs = do(_regularised({**options, "learning_rate": rate}, ["bsp", *STALE], seeds), out=out / name)
+        runs = keep_runs(_regularised({**options, "learning_rate": rate}, ["bsp", *STALE], seeds), out=out / name)
         cells = []
         for policy in STALE:
             pairs = zip(final_metrics(runs[policy]), final_metrics(runs["bsp"]), strict=True)
@@ -162,11 +169,8 @@ def regularisation(*, seeds: Sequence[int], out: Path) -> None:
             cells.append(plus_minus(changes, "+.2f") + _against(changes, plain[policy]))
         first = [name, f"{rate:g}", plus_minus(final_metrics(runs["bsp"]))]
         rows.append(first + cells)
-    print("\nPoints of held-out accuracy; each variant at its own rate, the best of synchronous training\n")
-    print("| | rate | bsp | " + " | ".join(f"`{policy}` - bsp" for policy in STALE) + " |")
-    print("|:--|--:|--:|" + "--:|" * len(STALE))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    title = "Points of held-out accuracy; each variant at its own rate, the best of synchronous training"
+    print_table(title, columns=["", "rate", "bsp", *(f"`{policy}` - bsp" for policy in STALE)], rows=rows)
 
 
 def _against(changes: Sequence[float], plain: Sequence[float]) -> str:
@@ -182,7 +186,7 @@ def _best_rate(options: Mapping[str, Any], *, out: Path) -> float:
     means = {}
     for rate in VARIANT_RATES:
         recipe = _regularised({**options, "learning_rate": rate}, ["bsp"], [100, 101], num_workers=1)
-        mean, _ = mean_and_error(final_metrics(do(recipe, out=out / f"{rate:g}")["bsp"]))
+        mean, _ = mean_and_error(final_metrics(keep_runs(recipe, out=out / f"{rate:g}")["bsp"]))
         means[rate] = -math.inf if math.isnan(mean) else mean
     return max(means, key=means.__getitem__)
 
@@ -190,11 +194,11 @@ def _best_rate(options: Mapping[str, Any], *, out: Path) -> float:
 def _regularised(
     options: Mapping[str, Any], policies: Sequence[str], seeds: Sequence[int], *, num_workers: int = 8
 ) -> Recipe:
-    return make(
+    return recipe_of(
         {"name": "regularised:regularised_digits", "batch_size": 256 // num_workers, "options": dict(options)},
         {"epochs": 12, "evaluate_every": 359},
         num_workers=num_workers,
-        mbit_per_s=MBIT_PER_S,
+        cluster=flat_cluster(num_workers, mbit_per_s=MBIT_PER_S),
         policies=policies,
         seeds=seeds,
         stragglers="transient",

@@ -12,6 +12,7 @@ losses of reviews of 8 steps; it was chosen before, on other runs.
 
 import math
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from curve_rules import REVIEW, Case, Rule, fall, oscillation, stall, trial
-from source_runs import do, make
+from settings import flat_cluster, recipe_of
 
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies.adaptive.config.progress import ProgressConfig
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
+from record import print_table
 
 __all__ = ["plateau"]
 
@@ -114,14 +119,15 @@ def plateau(*, seeds: Sequence[int], out: Path) -> None:
     for name, (make_rule, counts, sizes) in GRIDS.items():
         (count, size), rule = _best(make_rule, list(product(counts, sizes)), known)
         rules[f"{name}({count}, {size:g})"] = rule
-    print("\n| rule | harmed, in time | by the end | healthy, alarm by half | by the end | of them |")
-    print("|:--|--:|--:|--:|--:|:--|")
+    rows = []
     for name, rule in rules.items():
         cells = [
             _counted(rule, cases, late=late) for cases in (_harmed(unseen), _healthy(unseen)) for late in (False, True)
         ]
         by_task = Counter(case.task for case in _healthy(unseen) if rule(case) < math.inf)
-        print(f"| {name} | " + " | ".join([*cells, ", ".join(f"{task} {n}" for task, n in by_task.items())]) + " |")
+        rows.append([name, *cells, ", ".join(f"{task} {n}" for task, n in by_task.items())])
+    columns = ["rule", "harmed, in time", "by the end", "healthy, alarm by half", "by the end", "of them"]
+    print_table("", columns=columns, rows=rows)
 
 
 def _best(
@@ -157,19 +163,19 @@ def _healthy(cases: Sequence[Case]) -> list[Case]:
 
 def _cases(seeds: Sequence[int], *, out: Path) -> Iterator[Case]:
     for name, curves in CURVES.items():
-        recipe = make(
+        recipe = recipe_of(
             curves.task,
             {
                 "samples": curves.rounds * curves.round_samples,
                 "evaluate_every": curves.rounds * curves.round_samples // 60,
             },
             num_workers=curves.num_workers,
-            mbit_per_s=160,
+            cluster=flat_cluster(curves.num_workers, mbit_per_s=160),
             policies=["bsp", *(f"switch:bsp/{loose}@{curves.change}" for loose in curves.loose)],
             seeds=seeds,
             stragglers="transient",
         )
-        runs = do(recipe, out=out / name)
+        runs = keep_runs(recipe, out=out / name)
         for policy, each in runs.items():
             for run, bsp in zip(each, runs["bsp"], strict=True):
                 yield _case(curves, run, bsp, name=f"{name}, {policy}, seed {run.seed}")

@@ -1,17 +1,22 @@
 """Policies and time, beside the source: a step above computing, by the number of nodes, and busy time."""
 
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from source_runs import do, make, plus_minus
+from settings import flat_cluster, recipe_of
 
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
 from plesio.policies import Adaptive, Reviewed
 from plesio.policies.adaptive.controller import Controller
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
+from record import Spread, plus_minus, print_table
 
 __all__ = ["busy", "nodes"]
 
@@ -36,11 +41,11 @@ def nodes(*, seeds: Sequence[int], out: Path) -> None:
         shown[policy] = _above(policy, rounds, seeds, most_servers=MOST_SERVERS, out=out)
     for policy, rounds in EVERY_HOST_ROUNDS.items():
         shown[f"{policy}, a server on every host"] = _above(policy, rounds, seeds, most_servers=None, out=out)
-    print(f"\n{NODES_MBIT_PER_S} Mbit/s; ms of a worker's step that are not computing, and their share of the step\n")
-    print("| | " + " | ".join(f"{count} nodes" for count in NODES) + " | 4 to 16 | 8 to 64 |")
-    print("|:--|" + "--:|" * (len(NODES) + 2))
-    for policy, cells in shown.items():
-        print(f"| {policy} | " + " | ".join(cells) + " |")
+    print_table(
+        f"{NODES_MBIT_PER_S} Mbit/s; ms of a worker's step that are not computing, and their share of the step",
+        columns=["", *(f"{count} nodes" for count in NODES), "4 to 16", "8 to 64"],
+        rows=[[policy, *cells] for policy, cells in shown.items()],
+    )
     _show_deciding()
 
 
@@ -53,7 +58,7 @@ def _above(policy: str, rounds: int, seeds: Sequence[int], *, most_servers: int 
         if servers is not None:
             recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"servers": servers})})
         folder = f"{count}-{rounds}{_kind(policy)}" + ("" if servers is None else f"-{servers}-servers")
-        pairs = [_step_and_computing_s(run) for run in do(recipe, out=out / folder)[policy]]
+        pairs = [_step_and_computing_s(run) for run in keep_runs(recipe, out=out / folder)[policy]]
         above_s[count] = statistics.fmean(step_s - computing_s for step_s, computing_s in pairs)
         share = plus_minus([100 * (1 - computing_s / step_s) for step_s, computing_s in pairs], ".0f")
         cells.append(f"{1e3 * above_s[count]:.1f} ms, {share} %")
@@ -62,10 +67,9 @@ def _above(policy: str, rounds: int, seeds: Sequence[int], *, most_servers: int 
 
 def _show_deciding() -> None:
     """Real milliseconds of the controller's decision by the number of workers."""
-    print("\n| workers | a decision, ms (median, quartiles) | of 16 steps of 16 ms |\n|--:|--:|--:|")
-    for count in NODES:
-        low, median, high = statistics.quantiles(_decide_ms(count, reviews=20), n=4)
-        print(f"| {count} | {median:.2f} ({low:.2f} to {high:.2f}) | {median / (16 * 16):.2%} |")
+    taken = {count: Spread(_decide_ms(count, reviews=20)) for count in NODES}
+    rows = [[f"{count}", ms.text(".2f"), f"{ms['median'] / (16 * 16):.2%}"] for count, ms in taken.items()]
+    print_table("", columns=["workers", "a decision, ms (median, quartiles)", "of 16 steps of 16 ms"], rows=rows)
 
 
 def _decide_ms(num_workers: int, *, reviews: int) -> list[float]:
@@ -111,18 +115,18 @@ def busy(*, seeds: Sequence[int], out: Path) -> None:
         cells = shown[policy] = []
         for stragglers in STRAGGLERS:
             recipe = _timed(policy, 8, BUSY_ROUNDS, seeds, mbit_per_s=BUSY_MBIT_PER_S, stragglers=stragglers)
-            runs = do(recipe, out=out / f"{stragglers}{_kind(policy)}")[policy]
+            runs = keep_runs(recipe, out=out / f"{stragglers}{_kind(policy)}")[policy]
             each = [[100 * worker.compute_s / run.wall_s for worker in run.workers] for run in runs]
             rate = statistics.fmean(run.samples / run.wall_s for run in runs)
             least = statistics.fmean(min(one) for one in each)
             cells.append((plus_minus([statistics.fmean(one) for one in each], ".0f"), least, rate))
-    print("\nShare of time in which workers compute, %: the mean of all; the least busy; samples/s over bsp's\n")
-    print("| | " + " | ".join(STRAGGLERS) + " |")
-    print("|:--|" + "--:|" * len(STRAGGLERS))
+    rows = []
     for policy, cells in shown.items():
         pairs = zip(cells, shown["bsp"], strict=True)
         texts = [f"{share}; {least:.0f}; {rate / bsp_rate:.2f}" for (share, least, rate), (_, _, bsp_rate) in pairs]
-        print(f"| `{policy}` | " + " | ".join(texts) + " |")
+        rows.append([f"`{policy}`", *texts])
+    title = "Share of time in which workers compute, %: the mean of all; the least busy; samples/s over bsp's"
+    print_table(title, columns=["", *STRAGGLERS], rows=rows)
 
 
 def _kind(policy: str) -> str:
@@ -136,11 +140,11 @@ def _timed(
     options = {"learning_rate": 0.4}
     task = {"name": "digits", "batch_size": BATCH, "options": options}
     hollow = {"name": "stand_in:stand_in", "batch_size": BATCH, "options": {"of": "digits", **options}}
-    return make(
+    return recipe_of(
         task if policy == "adaptive" else hollow,
         {"samples": BATCH * count * rounds, "evaluate_every": BATCH * count * rounds},
         num_workers=count,
-        mbit_per_s=mbit_per_s,
+        cluster=flat_cluster(count, mbit_per_s=mbit_per_s),
         policies=[policy],
         seeds=seeds,
         stragglers=stragglers,

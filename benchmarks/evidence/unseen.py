@@ -12,6 +12,7 @@ runs/evidence/unseen (`campaign`): what is there is not done again, also after C
 import argparse
 import os
 import re
+import sys
 from pathlib import Path
 
 from campaign import Campaign, run_campaign
@@ -20,6 +21,9 @@ from settings import STATICS
 from verdicts import rows_of, show, show_alone
 
 from plesio.policies import parse_policy
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import print_table
 
 OUT = Path(__file__).parents[2] / "runs" / "evidence" / "unseen"
 
@@ -37,18 +41,22 @@ def split_policies(text: str) -> list[str]:
 
 def show_list(scenarios: list[Scenario]) -> None:
     """Print a line a scenario."""
-    print(
-        "| scenario | optimizer, schedule, rate | workers, batch, steps | step | stragglers | exchange / step | link |"
-    )
-    print("|:--|:--|:--|--:|:--|--:|:--|")
-    for it in scenarios:
-        print(
-            f"| {it.name} ({it.difficulty:.2f}) | {it.optimizer}, {it.schedule}, x{it.rate_factor:g} "
-            f"| {it.num_workers}, {it.batch_size}, {it.num_steps} | {1e3 * it.step_s:.0f} ms | {it.stragglers} "
-            f"| {it.exchange_share:.2f} | {it.nic_bytes_per_s * 8e-6:.0f} Mbit/s, {it.nominal_bytes / 1e6:.2g} MB"
-            f"{f', {it.racks} racks' if it.racks > 1 else ''}{', changes' if it.link_changes else ''} |"
-        )
-    print(f"\n{sum(it.nothing_to_gain for it in scenarios)} of {len(scenarios)} have nothing to gain")
+    rows = [
+        [
+            f"{it.name} ({it.difficulty:.2f})",
+            f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}",
+            f"{it.num_workers}, {it.batch_size}, {it.num_steps}",
+            f"{1e3 * it.step_s:.0f} ms",
+            it.stragglers,
+            f"{it.exchange_share:.2f}",
+            f"{it.nic_bytes_per_s * 8e-6:.0f} Mbit/s, {it.nominal_bytes / 1e6:.2g} MB"
+            f"{f', {it.racks} racks' if it.racks > 1 else ''}{', changes' if it.link_changes else ''}",
+        ]
+        for it in scenarios
+    ]
+    columns = ["scenario", "optimizer, schedule, rate", "workers, batch, steps", "step", "stragglers"]
+    print_table("", columns=[*columns, "exchange / step", "link"], rows=rows)
+    print(f"{sum(it.nothing_to_gain for it in scenarios)} of {len(scenarios)} have nothing to gain")
 
 
 def main() -> None:
@@ -90,7 +98,6 @@ def main() -> None:
             if policy != "bsp" and (rows := rows_of(campaign, policy=policy)):
                 print(f"\n`{policy}` ({label})\n")
                 show(rows)
-        print()
         show_alone(campaign)
 
 

@@ -2,14 +2,19 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from campaign import Campaign, Outcome, kept_outcomes
 from scenario import Scenario
 from scipy.stats import t as student
 
 from plesio.policies import parse_policy
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from record import mean_and_error, print_table, with_error
 
 __all__ = ["Row", "rows_of", "show", "show_alone"]
 
@@ -26,7 +31,8 @@ class Row:
         num_seeds: That both it and BSP have.
         against_bsp: Mean time to target over BSP's mean; inf if any seed does not get there, NaN if BSP does not.
         noise: Standard error of that ratio, from the seeds' spread; NaN with one seed.
-        points: Final points minus BSP's, by seed.
+        points: Final points minus BSP's, mean over the seeds.
+        points_error: Its standard error; NaN with one seed.
         best_static: The static that it takes longest in comparison with, each over the seeds that both have.
         against_best: Mean time over its mean.
         best_noise: Standard error of that ratio.
@@ -37,22 +43,11 @@ class Row:
     num_seeds: int
     against_bsp: float
     noise: float
-    points: tuple[float, ...]
+    points: float
+    points_error: float
     best_static: str
     against_best: float
     best_noise: float
-
-    @property
-    def points_mean(self) -> float:
-        """Mean difference of the final points."""
-        return statistics.fmean(self.points)
-
-    @property
-    def points_error(self) -> float:
-        """Its standard error; NaN with one seed."""
-        if len(self.points) < 2:
-            return math.nan
-        return statistics.stdev(self.points) / math.sqrt(len(self.points))
 
     @property
     def near_best(self) -> bool:
@@ -81,13 +76,15 @@ def _row(campaign: Campaign, scenario: Scenario, policy: str) -> Row | None:
     against_bsp, noise = ratios["bsp"]
     best = max(ratios, key=lambda one: -math.inf if math.isnan(ratios[one][0]) else ratios[one][0])
     against_best, best_noise = ratios[best]
+    points, points_error = mean_and_error([own[seed].final - statics["bsp"][seed].final for seed in seeds])
     return Row(
         scenario=scenario,
         policy=policy,
         num_seeds=len(seeds),
         against_bsp=against_bsp,
         noise=noise,
-        points=tuple(own[seed].final - statics["bsp"][seed].final for seed in seeds),
+        points=points,
+        points_error=points_error,
         best_static=best,
         against_best=against_best,
         best_noise=best_noise,
@@ -109,22 +106,24 @@ def _against(own: Mapping[int, Outcome], other: Mapping[int, Outcome]) -> tuple[
 
 def show(rows: Sequence[Row]) -> None:
     """Print a Markdown table, the worst first, and the summary."""
-    print(
-        "| scenario | optimizer, schedule, rate | workers | stragglers | exchange / step | time / bsp | points - bsp ",
-        end="",
-    )
-    print("| best static | time / best |")
-    print("|:--|:--|--:|:--|--:|--:|--:|:--|--:|")
+    columns = ["scenario", "optimizer, schedule, rate", "workers", "stragglers", "exchange / step", "time / bsp"]
+    cells = []
     for row in rows:
         it = row.scenario
-        racks = f", {it.racks} racks" if it.racks > 1 else ""
-        print(
-            f"| {it.name} | {it.optimizer}, {it.schedule}, x{it.rate_factor:g} | {it.num_workers}{racks} "
-            f"| {it.stragglers} | {it.exchange_share:.2f} | {_with(row.against_bsp, row.noise, 2)} "
-            f"| {_with(row.points_mean, row.points_error, 1)} | `{row.best_static}` "
-            f"| {_with(row.against_best, row.best_noise, 2)} |"
+        cells.append(
+            [
+                it.name,
+                f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}",
+                f"{it.num_workers}{f', {it.racks} racks' if it.racks > 1 else ''}",
+                it.stragglers,
+                f"{it.exchange_share:.2f}",
+                with_error(row.against_bsp, row.noise, ".2f"),
+                with_error(row.points, row.points_error, ".1f"),
+                f"`{row.best_static}`",
+                with_error(row.against_best, row.best_noise, ".2f"),
+            ]
         )
-    print()
+    print_table("", columns=[*columns, "points - bsp", "best static", "time / best"], rows=cells)
     for line in _summary(rows):
         print(f"- {line}")
 
@@ -132,12 +131,7 @@ def show(rows: Sequence[Row]) -> None:
 def show_alone(campaign: Campaign) -> None:
     """Print a Markdown table of each policy by itself in all scenarios, with the first seed; the best first."""
     seed = campaign.seeds[0]
-    print(
-        f"| one policy in all scenarios, seed {seed} | scenarios | time / bsp where it gets there | not there | ",
-        end="",
-    )
-    print("more than 1 point below bsp |\n|:--|--:|--:|--:|--:|")
-    lines: list[tuple[float, str]] = []
+    lines: list[tuple[float, list[str]]] = []
     for policy in campaign.policies:
         pairs = [
             (own, bsp)
@@ -152,13 +146,10 @@ def show_alone(campaign: Campaign) -> None:
         missed = sum(math.isinf(own.to_target_s) and math.isfinite(bsp.to_target_s) for own, bsp in pairs)
         below = sum(own.final < bsp.final - 1 for own, bsp in pairs)
         mean = statistics.geometric_mean(ratios)
-        lines.append((mean, f"| `{policy}` | {len(pairs)} | {mean:.2f} | {missed} | {below} |"))
-    for _, line in sorted(lines):
-        print(line)
-
-
-def _with(value: float, error: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if math.isnan(error) else f"{value:.{digits}f} ± {error:.{digits}f}"
+        lines.append((mean, [f"`{policy}`", f"{len(pairs)}", f"{mean:.2f}", f"{missed}", f"{below}"]))
+    columns = ["scenarios", "time / bsp where it gets there", "not there", "more than 1 point below bsp"]
+    first = f"one policy in all scenarios, seed {seed}"
+    print_table("", columns=[first, *columns], rows=[line for _, line in sorted(lines)])
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:
@@ -167,14 +158,14 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     other = [row.against_bsp for row in known if not row.scenario.nothing_to_gain]
     above = [row for row in known if row.against_bsp > 1.05 and not row.against_bsp - 1.05 <= 2 * row.noise]
     near = sum(row.near_best for row in rows)
-    lost = sum(row.points_mean < -1 - (2 * row.points_error if row.points_error > 0 else 0) for row in rows)
+    lost = sum(row.points < -1 - (2 * row.points_error if row.points_error > 0 else 0) for row in rows)
     against_best = [row.against_best for row in rows if not math.isnan(row.against_best)]
     return [
         f"time to target / bsp, geometric mean: {_geometric(calm)} where nothing is to be gained ({len(calm)} "
         f"scenarios; wanted 1.01), {_geometric(other)} elsewhere ({len(other)}; wanted 0.65)",
         f"worst {max(calm + other, default=math.nan):.2f} (wanted 1.15); {len(above)} above 1.05 by more than noise",
         f"{len(rows) - len(known)} scenarios in which bsp does not reach the target with every seed",
-        f"final points - bsp: {_interval([row.points_mean for row in rows])} (wanted -0.2, above -0.5); "
+        f"final points - bsp: {_interval([row.points for row in rows])} (wanted -0.2, above -0.5); "
         f"{lost} worse by more than noise and 1 point",
         f"within 5 % of the best static or inside the noise: {near} of {len(rows)} (wanted 32 of 40); within 25 %: "
         f"{sum(ratio <= 1.25 for ratio in against_best)} (wanted all); median {statistics.median(against_best):.2f}, "
