@@ -34,8 +34,8 @@ from plesio.policies import (
     replay,
 )
 from plesio.policies.interruptible import Interruptible
-from plesio.policies.policy import Course
-from plesio.policies.steered import NEVER, SteeredMachine
+from plesio.policies.policy import NEVER, Course
+from plesio.policies.steered import SteeredMachine
 
 NUM_WORKERS = 3
 

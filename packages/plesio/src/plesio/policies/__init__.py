@@ -16,18 +16,17 @@ adaptive        finds period, delay and shares while training                   
 interruptible   another policy, whose workers can be made to stand still together         steered
 ==============  ========================================================================  ==========================
 
-`events` and `policy` are the interface to the worlds, `schedule` has the decisions that a worker makes by its clock
-alone, `steered` changes from one policy to another, `weighting` counts updates by staleness, `compression` shortens
-them, `torch_hook` names torch's own compressions, `spec` is the text form, and `replay` records a machine and checks a
-record.
+`events` and `policy` are the interface to the worlds, `steered` changes from one policy to another, `weighting` counts
+updates by staleness, `compression` shortens them, `torch_hook` names torch's own compressions, `spec` is the text form,
+and `replay` records a machine and checks a record.
 """
 
 from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
-from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.bsp import BSP
 from plesio.policies.delayed import Delayed
 from plesio.policies.events import (
+    UNLIMITED,
     Action,
     Admit,
     Apply,

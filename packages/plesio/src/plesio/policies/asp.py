@@ -14,16 +14,14 @@ from typing import Annotated, ClassVar
 
 from plesio.core.within import AT_LEAST_1
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["ASP"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ASP(PeriodicSchedule):
+class ASP(Policy):
     """No worker ever waits for another; updates are applied as they arrive.
 
     Args:
@@ -42,7 +40,6 @@ class ASP(PeriodicSchedule):
     name: ClassVar[str] = "asp"
     exchange: ClassVar[ExchangeKind] = "store"
     bound: ClassVar[float] = math.inf
-    delay: ClassVar[int] = 0
     can_be_stage: ClassVar[bool] = True
     synchronous: ClassVar[bool] = False
 
@@ -51,22 +48,7 @@ class ASP(PeriodicSchedule):
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
 
-    def __post_init__(self) -> None:
-        check_policy(self, "asp: ")
-
-    @property
-    def spec(self) -> str:
-        """``asp`` and what differs from the defaults."""
-        options = {
-            "period": None if self.period == 1 else str(self.period),
-            "update": None if self.update == "gradient" else self.update,
-            "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
-            "rate": None if self.rate == "divided" else self.rate,
-        }
-        return write_spec("asp", options=options)
-
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start a machine that applies updates as they arrive, without a bound; workers begin at ``clock``."""
         return AsynchronousMachine(
             bound=math.inf, update=self.update, weighting=self.weighting, rate=self.rate, clock=clock
         )

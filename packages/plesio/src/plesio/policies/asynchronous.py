@@ -39,6 +39,7 @@ import math
 from typing import Literal
 
 from plesio.policies.events import (
+    UNLIMITED,
     Action,
     Admit,
     Apply,
@@ -59,14 +60,11 @@ from plesio.policies.events import (
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
 
-__all__ = ["RATES", "UNLIMITED", "AsynchronousMachine", "RateKind"]
+__all__ = ["RATES", "AsynchronousMachine", "RateKind"]
 
 RateKind = Literal["divided", "undivided"]
 RATES: tuple[RateKind, ...] = ("divided", "undivided")
 """Treatment of the synchronous step's learning rate: divided by N among the workers' updates, or not."""
-
-UNLIMITED = 2**62
-"""Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
 
 
 class AsynchronousMachine:

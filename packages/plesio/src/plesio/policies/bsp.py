@@ -18,17 +18,15 @@ from plesio.core.within import AT_LEAST_0
 from plesio.policies.backup import BackupMachine
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.fields import require_sent_in_full, write_spec
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.torch_hook import TorchHook
-from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["BSP"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BSP(PeriodicSchedule):
+class BSP(Policy):
     """All workers finish a step, their gradients are averaged, and all begin the next from equal parameters.
 
     Args:
@@ -47,9 +45,6 @@ class BSP(PeriodicSchedule):
 
     name: ClassVar[str] = "bsp"
     update: ClassVar[UpdateKind] = "gradient"
-    period: ClassVar[int] = 1
-    delay: ClassVar[int] = 0
-    weighting: ClassVar[Weighting] = UNWEIGHTED
 
     exchange: ExchangeKind = "collective"
     compression: Compression = NO_COMPRESSION
@@ -57,7 +52,7 @@ class BSP(PeriodicSchedule):
     backup: Annotated[int, AT_LEAST_0] = 0
 
     def __post_init__(self) -> None:
-        check_policy(self, "bsp: ")
+        Policy.__post_init__(self)
         if self.exchange == "store":
             require_sent_in_full("bsp", compress=self.compression.spec)
         if self.hook is not None and (self.exchange == "store" or self.compression != NO_COMPRESSION):
@@ -69,14 +64,8 @@ class BSP(PeriodicSchedule):
 
     @property
     def spec(self) -> str:
-        """``bsp`` and what differs from the defaults."""
-        options = {
-            "exchange": None if self.exchange == "collective" or self.backup else self.exchange,
-            "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
-            "hook": None if self.hook is None else self.hook.spec,
-            "backup": str(self.backup) if self.backup else None,
-        }
-        return write_spec("bsp", options=options)
+        """``bsp`` and what differs from the defaults; backup workers imply the store."""
+        return write_spec(self, argument=None, without=("exchange",) if self.backup else ())
 
     @property
     def bound(self) -> float:
@@ -94,5 +83,4 @@ class BSP(PeriodicSchedule):
         return self.exchange == "collective"
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start with a barrier at every step, or one that waits for all but the slowest; workers begin at ``clock``."""
         return BackupMachine(backup=self.backup, clock=clock) if self.backup else BarrierMachine(period=1, clock=clock)

@@ -32,16 +32,13 @@ from plesio.core.within import AT_LEAST_0
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import Action, Apply
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.policy import Policy, PolicyMachine, UpdateKind
 
 __all__ = ["Delayed", "DelayedMachine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delayed(PeriodicSchedule):
+class Delayed(Policy):
     """Every step the workers' gradients are averaged, behind the next ``delay`` steps, and applied after them.
 
     Args:
@@ -57,31 +54,13 @@ class Delayed(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "delayed"
+    _argument: ClassVar[str | None] = "delay"
     update: ClassVar[UpdateKind] = "gradient"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    period: ClassVar[int] = 1
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
 
     delay: Annotated[int, AT_LEAST_0] = 1
     compression: Compression = NO_COMPRESSION
 
-    def __post_init__(self) -> None:
-        check_policy(self, "delayed: ")
-
-    @property
-    def bound(self) -> float:
-        """The largest lead: d steps."""
-        return self.delay
-
-    @property
-    def spec(self) -> str:
-        """``delayed:DELAY`` and what differs from the defaults."""
-        compress = None if self.compression == NO_COMPRESSION else self.compression.spec
-        return write_spec("delayed", argument=str(self.delay), options={"compress": compress})
-
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start rounds of one step, d of them open behind the first; workers begin at ``clock``."""
         return DelayedMachine(delay=self.delay, clock=clock)
 
 

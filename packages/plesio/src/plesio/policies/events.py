@@ -17,6 +17,7 @@ from typing import ClassVar
 from plesio.core.records import Record
 
 __all__ = [
+    "UNLIMITED",
     "Action",
     "Admit",
     "Apply",
@@ -37,6 +38,9 @@ __all__ = [
     "Stay",
     "Steer",
 ]
+
+UNLIMITED = 2**62
+"""Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
 
 
 class _Tagged(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):

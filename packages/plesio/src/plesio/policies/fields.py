@@ -1,6 +1,7 @@
 """Fields of a policy: the checks when it is made, and their text in its spec."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from plesio.core.arguments import check_fields
@@ -8,33 +9,32 @@ from plesio.core.errors import PolicySpecError
 
 __all__ = ["check_policy", "require_sent_in_full", "write_spec"]
 
+_KEYS = {"compression": "compress", "weighting": "weight"}
+"""Keys that are not the names of their fields."""
+
 
 def check_policy(policy: Any, owner: str) -> None:
-    """Check that every field has a value of its type.
-
-    Raises:
-        PolicySpecError: A field has not.
-    """
+    """Raise `PolicySpecError` unless every field has a value of its type."""
     check_fields(policy, owner, error=PolicySpecError)
 
 
 def require_sent_in_full(owner: str, *, compress: str) -> None:
-    """Check that nothing is compressed, which the store could not read.
-
-    Raises:
-        PolicySpecError: Updates are compressed.
-    """
+    """Raise `PolicySpecError` if updates are compressed, which the store could not read."""
     if compress != "none":
         raise PolicySpecError(
             f"{owner}: the store takes updates in full; leave compress={compress} out, or use exchange=collective"
         )
 
 
-def write_spec(name: str, *, argument: str | None = None, options: Mapping[str, str | None]) -> str:
-    """Write ``NAME[:ARGUMENT][,KEY=VALUE]...``; an option that is None has its default and is left out.
+def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = ()) -> str:
+    """Write ``NAME[:ARGUMENT][,KEY=VALUE]...``, with the fields that have not their defaults, in their order."""
+    parts = [policy.name if argument is None else f"{policy.name}:{_text(getattr(policy, argument))}"]
+    for field in dataclasses.fields(policy):
+        value = getattr(policy, field.name)
+        if field.name not in (argument, *without) and value != field.default:
+            parts.append(f"{_KEYS.get(field.name, field.name)}={_text(value)}")
+    return ",".join(parts)
 
-    >>> write_spec("ssp", argument="4", options={"period": None, "weight": "inverse"})
-    'ssp:4,weight=inverse'
-    """
-    head = name if argument is None else f"{name}:{argument}"
-    return ",".join([head, *(f"{key}={value}" for key, value in options.items() if value is not None)])
+
+def _text(value: Any) -> str:
+    return "+".join(value) if isinstance(value, tuple) else str(getattr(value, "spec", value))

@@ -13,16 +13,13 @@ from typing import ClassVar
 
 from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.policy import Policy, PolicyMachine, UpdateKind
 
 __all__ = ["FSDP", "parse_blocks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FSDP(PeriodicSchedule):
+class FSDP(Policy):
     """All workers finish a step with the mean of their gradients, of which each holds and steps its own part.
 
     Args:
@@ -37,31 +34,19 @@ class FSDP(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "fsdp"
-    exchange: ClassVar[ExchangeKind] = "collective"
     update: ClassVar[UpdateKind] = "gradient"
-    bound: ClassVar[float] = 0
-    period: ClassVar[int] = 1
-    delay: ClassVar[int] = 0
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
     shards: ClassVar[bool] = True
 
     blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_policy(self, "fsdp: ")
+        Policy.__post_init__(self)
         for block in self.blocks:
             if not block.isidentifier():
                 raise PolicySpecError(f"fsdp: {block!r} is no name of a class; write it as in blocks=encoderlayer+mlp")
         object.__setattr__(self, "blocks", tuple(sorted({block.lower() for block in self.blocks})))
 
-    @property
-    def spec(self) -> str:
-        """``fsdp`` and the blocks, if some are named."""
-        return write_spec("fsdp", options={"blocks": "+".join(self.blocks) or None})
-
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start with a barrier at every step; workers begin at ``clock``."""
         return BarrierMachine(period=1, clock=clock)
 
 

@@ -36,10 +36,8 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import Compression
-from plesio.policies.fields import check_policy
 from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import Weighting
 
@@ -47,7 +45,7 @@ __all__ = ["Hierarchical"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchical(PeriodicSchedule):
+class Hierarchical(Policy):
     """Workers of a rack step together; racks average their parameters now and then, or share a parameter store.
 
     Args:
@@ -73,7 +71,7 @@ class Hierarchical(PeriodicSchedule):
     outer: Policy = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        check_policy(self, "hier: ")
+        Policy.__post_init__(self)
         if self.inner != BSP():
             raise PolicySpecError(
                 f'hier: "{self.inner.spec}" cannot be run within a rack; write "bsp", as in "hier:bsp/local_sgd:8"'
@@ -140,5 +138,5 @@ class Hierarchical(PeriodicSchedule):
         return f"{self.name}:{self.inner.spec}/{self.outer.spec}"
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start the outer policy's machine: two racks keep the rules that two workers would, and begin at ``clock``."""
+        """Start the outer policy's machine: racks keep the rules that workers would."""
         return self.outer.start(clock=clock)

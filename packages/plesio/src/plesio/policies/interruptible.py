@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import Course, Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
+from plesio.policies.policy import NEVER, Course, Director, Policy, UpdateKind
 from plesio.policies.review_clocks import next_review
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import NEVER, SteeredMachine
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.steered import SteeredPolicy
 
 __all__ = ["Interruptible"]
 
@@ -29,7 +27,7 @@ EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interruptible(PeriodicSchedule):
+class Interruptible(SteeredPolicy):
     """Runs ``policy`` so that it can be stopped.
 
     >>> from plesio.policies import SSP
@@ -38,71 +36,46 @@ class Interruptible(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "interruptible"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    update: ClassVar[UpdateKind] = "delta"
-    period: ClassVar[int] = 1
-    delay: ClassVar[int] = 0
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    adapts: ClassVar[bool] = True
 
     policy: Policy
 
     @property
     def first(self) -> Policy:
-        """The inner policy's first static policy."""
         return self.policy.first
 
     @property
     def pushes(self) -> UpdateKind | None:
-        """Kind of update that the inner policy pushes."""
         return self.policy.pushes
 
     @property
     def bound(self) -> float:
-        """The inner policy's largest lead."""
         return self.policy.bound
 
     @property
     def synchronous(self) -> bool:
-        """True if every exchange of the inner policy waits for all."""
         return self.policy.synchronous
 
     @property
     def goes_by_racks(self) -> bool:
-        """True if the inner policy goes by racks."""
         return self.policy.goes_by_racks
 
     @property
     def needs_server_optimizer(self) -> bool:
-        """True if the inner policy needs an optimizer at the servers."""
         return self.policy.needs_server_optimizer
 
     @property
     def most_servers(self) -> int | None:
-        """The inner policy's limit of servers."""
         return self.policy.most_servers
 
     @property
-    def first_review(self) -> tuple[int, int]:
-        """Clocks of the first reports and of the answer to them."""
-        return self.director().next_review(0)
-
-    @property
     def spec(self) -> str:
-        """``interruptible:POLICY``, the policy's own spec."""
         return f"{self.name}:{self.policy.spec}"
 
     @property
     def title(self) -> str:
-        """The inner policy's title."""
         return self.policy.title
 
-    def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start the policy, with stops; workers begin at ``clock``."""
-        return SteeredMachine(self.director(clock=clock), clock=clock)
-
     def director(self, *, clock: int = 0) -> Director:
-        """Return the policy's own director, with moments to stop at."""
         return _Regular(self.policy.director(clock=clock))
 
 
@@ -117,7 +90,6 @@ class _Regular:
 
     @property
     def first(self) -> Policy:
-        """The other director's first policy."""
         return self._director.first
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
@@ -127,7 +99,6 @@ class _Regular:
         return self._follow(self._director.review(reviews, metric=metric))
 
     def over(self, clock: int) -> Course | None:
-        """Return the other director's answer."""
         course = self._director.over(clock)
         return None if course is None else self._follow(course)
 

@@ -28,16 +28,14 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import check_policy, require_sent_in_full, write_spec
-from plesio.policies.policy import ExchangeKind, MomentsKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.fields import require_sent_in_full
+from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine
 
 __all__ = ["LocalSGD"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSGD(PeriodicSchedule):
+class LocalSGD(Policy):
     """Every ``period`` steps the workers' parameters are averaged, ``delay`` steps behind the training.
 
     Args:
@@ -59,9 +57,7 @@ class LocalSGD(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "local_sgd"
-    update: ClassVar[UpdateKind] = "delta"
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
+    _argument: ClassVar[str | None] = "period"
 
     period: Annotated[int, AT_LEAST_1] = 8
     delay: Annotated[int, AT_LEAST_0] = 0
@@ -72,7 +68,7 @@ class LocalSGD(PeriodicSchedule):
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
-        check_policy(self, "local_sgd: ")
+        Policy.__post_init__(self)
         if self.delay > self.period:
             raise PolicySpecError(
                 f"local_sgd: delay {self.delay} is above period {self.period}, so two exchanges would be in flight; "
@@ -91,28 +87,9 @@ class LocalSGD(PeriodicSchedule):
             require_sent_in_full("local_sgd", compress=self.compression.spec)
 
     @property
-    def bound(self) -> float:
-        """The largest lead that rounds of this length allow: H + d - 1 steps."""
-        return self.period + self.delay - 1
-
-    @property
     def can_be_stage(self) -> bool:
         """True on the collective."""
         return self.exchange == "collective"
 
-    @property
-    def spec(self) -> str:
-        """``local_sgd:PERIOD`` and what differs from the defaults."""
-        options = {
-            "delay": str(self.delay) if self.delay else None,
-            "exchange": None if self.exchange == "collective" else self.exchange,
-            "inner_rate": None if self.inner_rate == 1 else repr(self.inner_rate),
-            "momentum": None if self.momentum == 0 else repr(self.momentum),
-            "moments": None if self.moments == "own" else self.moments,
-            "compress": None if self.compression == NO_COMPRESSION else self.compression.spec,
-        }
-        return write_spec("local_sgd", argument=str(self.period), options=options)
-
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start with a barrier every ``period`` steps, ``delay`` steps wide; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

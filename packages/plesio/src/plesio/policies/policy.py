@@ -4,17 +4,19 @@ The description (`Policy`) is the value that users write, compare and store; a w
 A machine has no clock, no random numbers, no tensors and no sockets: it is a function of the events it has seen.
 
 A worker follows two rules on its own, without a message from the others, so they are functions of its clock alone and
-the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`.
+the same on every rank: `Policy.exchanges_at` and `Policy.merges_at`. A rank that starts a collective can rely on the
+others to start the same one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
-from plesio.policies.compression import Compression
-from plesio.policies.events import Action, Event, Reviewed
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.events import UNLIMITED, Action, Event, Reviewed
+from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.torch_hook import TorchHook
-from plesio.policies.weighting import Weighting
+from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 if TYPE_CHECKING:
     from plesio.policies.adaptive.config.guard import GuardConfig
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = [
     "EXCHANGES",
     "MOMENTS",
+    "NEVER",
     "UPDATES",
+    "ConstantDirector",
     "Course",
     "Director",
     "ExchangeKind",
@@ -39,6 +43,8 @@ MomentsKind = Literal["own", "mean"]
 EXCHANGES: tuple[ExchangeKind, ...] = ("collective", "store")
 MOMENTS: tuple[MomentsKind, ...] = ("own", "mean")
 UPDATES: tuple[UpdateKind, ...] = ("gradient", "delta")
+NEVER = UNLIMITED
+"""Clock that never comes."""
 
 
 @runtime_checkable
@@ -54,24 +60,44 @@ class PolicyMachine(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """A consistency policy, as a user writes it: a frozen value, equal to another with the same fields.
+class Policy:
+    """A consistency policy, as a user writes it: a frozen dataclass, equal to another with the same fields.
+
+    The base of all. It has the answers of a policy that needs nothing special; each replaces those that are otherwise.
+
+    A worker exchanges every ``period`` steps and merges the result ``delay`` steps later:
+
+        period 4, delay 2      clock  1  2  3  4  5  6  7  8  9  10
+        contributes after                      x           x
+        merges the exchange of                       4            8
+
+    It has one exchange in flight at most, so the delay is at most the period. With both equal it merges one exchange
+    and starts the next after the same step, in this order.
 
     Attributes:
         name: The name in a spec.
+        adapts: True if the policy changes while it runs: workers report and are steered.
     """
 
+    __slots__ = ()
+
     name: ClassVar[str]
+    _argument: ClassVar[str | None] = None
+    """Field that the spec has behind the colon."""
+    adapts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_policy(self, f"{self.name}: ")
 
     @property
     def exchange(self) -> ExchangeKind:
         """Kind of exchange; ``collective``, whose membership is fixed, if it changes during the run."""
-        ...
+        return "collective"
 
     @property
     def first(self) -> "Policy":
         """The static policy that workers begin under: this one, unless it changes while it runs."""
-        ...
+        return self
 
     @property
     def pushes(self) -> UpdateKind | None:
@@ -79,7 +105,7 @@ class Policy(Protocol):
 
         Gradients need an optimizer that the store can run.
         """
-        ...
+        return self.update if self.exchange == "store" else None
 
     @property
     def update(self) -> UpdateKind:
@@ -88,147 +114,150 @@ class Policy(Protocol):
         ``gradient``: the mean gradient of the steps since its last exchange; the shared optimizer steps with it.
         ``delta``: how far the worker's own optimizer has moved its parameters since; deltas are averaged or added.
         """
-        ...
+        return "delta"
 
     @property
     def bound(self) -> float:
-        """Largest lead allowed, in steps; ``math.inf`` for none."""
-        ...
+        """Largest lead allowed, in steps; ``math.inf`` for none. Rounds that wait for all allow H + d - 1."""
+        return self.period + self.delay - 1
 
     @property
     def period(self) -> int:
         """H, local steps between two exchanges."""
-        ...
+        return 1
 
     @property
     def delay(self) -> int:
         """d, steps between starting an exchange and merging its result."""
-        ...
+        return 0
 
     @property
     def weighting(self) -> Weighting:
         """Weight of an update by its staleness."""
-        ...
+        return UNWEIGHTED
 
     @property
     def synchronous(self) -> bool:
         """True if every exchange waits for all live workers, so that data can be dealt in a fixed order."""
-        ...
+        return True
 
     @property
     def compression(self) -> Compression:
-        """Compression of an update in a collective; none by default."""
-        ...
+        """Compression of an update in a collective."""
+        return NO_COMPRESSION
 
     @property
     def hook(self) -> TorchHook | None:
         """Torch's own hook that sends DDP's gradients; None where Plesio, or DDP by itself, does."""
-        ...
+        return None
 
     @property
     def shards(self) -> bool:
         """True if each worker alone holds its part of the parameters, so that none can be lost or come later."""
-        ...
+        return False
 
     @property
     def blocks(self) -> tuple[str, ...]:
         """Classes of the modules that are gathered one at a time where parameters are in parts; none named: a rule."""
-        ...
+        return ()
 
     @property
     def inner_rate(self) -> float:
         """Share of the learning rate that local steps take; what they come to counts 1/inner_rate times."""
-        ...
+        return 1.0
 
     @property
     def momentum(self) -> float:
         """Momentum of the outer steps, which are made of the results of local steps."""
-        ...
+        return 0.0
 
     @property
     def moments(self) -> MomentsKind:
         """Gradients that a normalising optimizer remembers, in local steps: a worker's own, or the mean of all."""
-        ...
+        return "own"
 
     @property
     def has_outer_step(self) -> bool:
         """True if the result of local steps is more than their plain mean."""
-        ...
+        return self.inner_rate != 1 or self.momentum != 0
 
     @property
     def undoes_writes(self) -> str | None:
         """Clause on how the policy undoes a script's writes into parameters after a step; None if it does not."""
-        ...
+        if self.exchange == "store":
+            return "the servers step and never see it" if self.update == "gradient" else None
+        if self.update == "gradient" and self.delay > 0:
+            return "gradients of steps before are applied after it"
+        if self.compression.keeps_residual:
+            return "what was left out of an exchange is added after it"
+        if self.has_outer_step:
+            return "it counts as a local step, and is taken several times"
+        return "it counts as a local step, and goes into the moments" if self.moments == "mean" else None
 
     @property
     def inner(self) -> "Policy | None":
         """The policy within a rack; None where racks have none of their own."""
-        ...
+        return None
 
     @property
     def racks_share_store(self) -> bool:
         """True if one worker exchanges with the store for its whole rack."""
-        ...
+        return self.inner is not None and self.exchange == "store"
 
     @property
     def goes_by_racks(self) -> bool:
         """True if the policy needs to know which workers are near to each other."""
-        ...
+        return self.inner is not None
 
     @property
     def has_collectives(self) -> bool:
         """True if workers meet in collectives, if only in their rack: no worker can join while they do."""
-        ...
+        return self.exchange == "collective" or self.inner is not None
 
     @property
     def needs_server_optimizer(self) -> bool:
         """True if the policy can only be run with servers that can run the optimizer."""
-        ...
+        return self.pushes == "gradient"
 
     @property
     def most_servers(self) -> int | None:
         """Number of servers beyond which more of them make it slower; None if one a host is right."""
-        ...
+        return None
 
     @property
     def can_be_stage(self) -> bool:
         """True if other policies may come before and after it in one run."""
-        ...
-
-    @property
-    def adapts(self) -> bool:
-        """True if the policy changes while it runs: workers report and are steered."""
-        ...
+        return False
 
     @property
     def first_review(self) -> tuple[int, int]:
         """Clocks of the first reports and of the answer to them, if workers ever report."""
-        ...
+        return NEVER, NEVER
 
     @property
     def review(self) -> "ReviewConfig | None":
         """The measurements that workers report; None where no report is read."""
-        ...
+        return None
 
     @property
     def guard(self) -> "GuardConfig | None":
         """Limits by which workers watch for divergence; None if they do not."""
-        ...
+        return None
 
     @property
     def remembers(self) -> bool:
         """True if decisions follow from all past events, and not from the clock alone."""
-        ...
+        return False
 
     @property
     def title(self) -> str:
         """The policy's name in results."""
-        ...
+        return self.spec
 
     @property
     def spec(self) -> str:
         """The shortest text that `plesio.policies.parse_policy` turns into an equal policy."""
-        ...
+        return write_spec(self, argument=self._argument)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
         """Start a fresh machine that has seen no event.
@@ -236,19 +265,20 @@ class Policy(Protocol):
         Args:
             clock: Clock at which the workers begin.
         """
-        ...
+        raise NotImplementedError
 
     def director(self, *, clock: int = 0) -> "Director":
         """Return a director of the policy as one stage of a changing run; workers begin at ``clock``."""
-        ...
+        return ConstantDirector(self)
 
     def exchanges_at(self, clock: int) -> bool:
         """Return True if a worker contributes its update when it has finished step ``clock``."""
-        ...
+        return clock > 0 and clock % self.period == 0
 
     def merges_at(self, clock: int) -> int | None:
         """Return the clock of the exchange whose result is merged after step ``clock``, or None."""
-        ...
+        started = clock - self.delay
+        return started if self.exchanges_at(started) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,3 +323,19 @@ class Director(Protocol):
     def next_review(self, since: int) -> tuple[int, int]:
         """Return the clocks of the next review and of its answer, if the workers go on at ``since``."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantDirector:
+    """Directs a run in which nothing changes."""
+
+    first: Policy
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+        return Course(policy=self.first)
+
+    def over(self, clock: int) -> Course | None:
+        return None
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        return NEVER, NEVER

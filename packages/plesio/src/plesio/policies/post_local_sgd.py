@@ -16,17 +16,14 @@ from typing import Annotated, ClassVar
 
 from plesio.core.within import AT_LEAST_0, Within
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.policy import Policy, PolicyMachine
 from plesio.policies.torch_hook import TorchHook
-from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["PostLocalSGD"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostLocalSGD(PeriodicSchedule):
+class PostLocalSGD(Policy):
     """Gradients are averaged for ``warmup`` steps; then parameters every ``period`` steps, the first time at once.
 
     Args:
@@ -42,33 +39,15 @@ class PostLocalSGD(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "post_local_sgd"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    update: ClassVar[UpdateKind] = "delta"
-    delay: ClassVar[int] = 0
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
+    _argument: ClassVar[str | None] = "period"
 
     period: Annotated[int, Within(2)] = 8
     warmup: Annotated[int, AT_LEAST_0] = 0
-
-    def __post_init__(self) -> None:
-        check_policy(self, "post_local_sgd: ")
-
-    @property
-    def bound(self) -> float:
-        """The largest lead: H - 1 steps."""
-        return self.period - 1
 
     @property
     def hook(self) -> TorchHook:
         """DDP's treatment of gradients."""
         return TorchHook(form="post_local_sgd", start=self.warmup)
-
-    @property
-    def spec(self) -> str:
-        """``post_local_sgd:PERIOD`` and the warm-up, if there is one."""
-        warmup = str(self.warmup) if self.warmup else None
-        return write_spec("post_local_sgd", argument=str(self.period), options={"warmup": warmup})
 
     def exchanges_at(self, clock: int) -> bool:
         """Return True if something is averaged in or after step ``clock``."""
@@ -77,5 +56,4 @@ class PostLocalSGD(PeriodicSchedule):
         return (clock - 1 - self.warmup) % self.period == 0  # as torch's averager counts, which begins at 0
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start with a barrier every ``period`` steps; workers begin at ``clock``."""
         return BarrierMachine(period=self.period, clock=clock)

@@ -27,16 +27,14 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind
 from plesio.policies.barrier import BarrierMachine
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import ExchangeKind, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
+from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
 __all__ = ["SSP"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SSP(PeriodicSchedule):
+class SSP(Policy):
     """No step begins at a lead above ``bound``; updates are applied as they arrive.
 
     Args:
@@ -54,8 +52,8 @@ class SSP(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "ssp"
+    _argument: ClassVar[str | None] = "bound"
     exchange: ClassVar[ExchangeKind] = "store"
-    delay: ClassVar[int] = 0
     can_be_stage: ClassVar[bool] = True
 
     bound: Annotated[
@@ -68,7 +66,7 @@ class SSP(PeriodicSchedule):
     rate: RateKind = "divided"
 
     def __post_init__(self) -> None:
-        check_policy(self, "ssp: ")
+        Policy.__post_init__(self)
         if self.period > self.bound + 1:
             raise PolicySpecError(
                 f"ssp: period {self.period} with bound {self.bound} lets every worker stop and wait for the others' "
@@ -82,19 +80,7 @@ class SSP(PeriodicSchedule):
         """True for a bound of 0: then every step waits for everyone."""
         return self.bound == 0
 
-    @property
-    def spec(self) -> str:
-        """``ssp:BOUND`` and what differs from the defaults."""
-        options = {
-            "period": None if self.period == 1 else str(self.period),
-            "update": None if self.update == "gradient" else self.update,
-            "weight": None if self.weighting == UNWEIGHTED else self.weighting.spec,
-            "rate": None if self.rate == "divided" else self.rate,
-        }
-        return write_spec("ssp", argument=str(self.bound), options=options)
-
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start with a barrier for a bound of 0, else with updates as they arrive; workers begin at ``clock``."""
         if self.bound == 0:
             return BarrierMachine(period=self.period, clock=clock)
         return AsynchronousMachine(

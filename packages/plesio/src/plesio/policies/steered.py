@@ -29,11 +29,10 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import ClassVar
 
-from plesio.policies.asynchronous import UNLIMITED
 from plesio.policies.events import (
+    UNLIMITED,
     Action,
     Admit,
     Arrived,
@@ -51,37 +50,27 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
-from plesio.policies.policy import Course, Director, Policy, PolicyMachine
+from plesio.policies.policy import NEVER, Course, Director, Policy, PolicyMachine
 
-__all__ = ["LEAD", "NEVER", "ConstantDirector", "SteeredMachine"]
+__all__ = ["LEAD", "SteeredMachine", "SteeredPolicy"]
 
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
-NEVER = UNLIMITED
-"""Clock that never comes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantDirector:
-    """Directs a run in which nothing changes.
+class SteeredPolicy(Policy):
+    """A policy that changes while it runs, as its `director` says."""
 
-    Args:
-        first: The policy of all of it.
-    """
+    __slots__ = ()
 
-    first: Policy
+    adapts: ClassVar[bool] = True
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """Keep the policy."""
-        return Course(policy=self.first)
+    @property
+    def first_review(self) -> tuple[int, int]:
+        return self.director().next_review(0)
 
-    def over(self, clock: int) -> Course | None:
-        """Return None: it never ends."""
-        return None
-
-    def next_review(self, since: int) -> tuple[int, int]:
-        """Return no clock: there is never a review."""
-        return NEVER, NEVER
+    def start(self, *, clock: int = 0) -> PolicyMachine:
+        return SteeredMachine(self.director(clock=clock), clock=clock)
 
 
 class SteeredMachine:

@@ -24,11 +24,8 @@ from plesio.core.within import Within
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
-from plesio.policies.fields import check_policy
-from plesio.policies.policy import Course, Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import LEAD, NEVER, SteeredMachine
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.policy import NEVER, Course, Director, Policy, UpdateKind
+from plesio.policies.steered import LEAD, SteeredPolicy
 
 __all__ = ["Switch"]
 
@@ -37,7 +34,7 @@ _FIRST_CHANGE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch(PeriodicSchedule):
+class Switch(SteeredPolicy):
     """Trains under ``policies[0]`` up to step ``clocks[0]``, under ``policies[1]`` up to ``clocks[1]``, and so on.
 
     Args:
@@ -52,19 +49,12 @@ class Switch(PeriodicSchedule):
     """
 
     name: ClassVar[str] = "switch"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    update: ClassVar[UpdateKind] = "delta"
-    period: ClassVar[int] = 1
-    delay: ClassVar[int] = 0
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
-    adapts: ClassVar[bool] = True
 
     policies: tuple[Policy, ...] = field(default=(BSP(), ASP()))
     clocks: tuple[Annotated[int, Within(_FIRST_CHANGE)], ...] = (200,)
 
     def __post_init__(self) -> None:
-        check_policy(self, "switch: ")
+        Policy.__post_init__(self)
         if len(self.policies) < 2 or len(self.clocks) != len(self.policies) - 1:
             raise PolicySpecError(
                 f"switch: {len(self.policies)} policies and {len(self.clocks)} clocks; "
@@ -94,11 +84,6 @@ class Switch(PeriodicSchedule):
         return any(policy.goes_by_racks for policy in self.policies)
 
     @property
-    def first_review(self) -> tuple[int, int]:
-        """Clocks of the first reports and of the answer to them."""
-        return self.director().next_review(0)
-
-    @property
     def bound(self) -> float:
         """The largest lead that any of the policies allows."""
         return max(policy.bound for policy in self.policies)
@@ -114,10 +99,6 @@ class Switch(PeriodicSchedule):
         """``switch:FIRST/SECOND@CLOCK...``, each policy's own spec."""
         rest = [f"{policy.spec}@{clock}" for policy, clock in zip(self.policies[1:], self.clocks, strict=True)]
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
-
-    def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start the schedule from ``clock`` on."""
-        return SteeredMachine(self.director(clock=clock), clock=clock)
 
     def director(self, *, clock: int = 0) -> Director:
         """Return a director in the stage that contains ``clock``."""

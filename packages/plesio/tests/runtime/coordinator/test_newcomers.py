@@ -6,7 +6,7 @@ import pytest
 
 from plesio.core.results import Environment
 from plesio.policies import parse_policy
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.message import Message
 from plesio.protocol.positions import Position

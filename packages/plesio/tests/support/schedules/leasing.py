@@ -3,7 +3,7 @@
 from collections import deque
 
 from plesio.policies import Arrived
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.plans import Block
 from plesio.protocol.to_server import (
     Finish,

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from plesio.policies import parse_policy
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.figures import Report
 from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from plesio.core.results import Environment
 from plesio.policies import Policy, Reviewed, parse_policy
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder

@@ -24,12 +24,8 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS
-from plesio.policies.fields import check_policy, write_spec
-from plesio.policies.policy import Director, ExchangeKind, Policy, PolicyMachine, UpdateKind
-from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW
-from plesio.policies.schedule import PeriodicSchedule
-from plesio.policies.steered import SteeredMachine
-from plesio.policies.weighting import UNWEIGHTED, Weighting
+from plesio.policies.policy import Director, Policy, UpdateKind
+from plesio.policies.steered import SteeredPolicy
 
 __all__ = ["Adaptive"]
 
@@ -38,7 +34,7 @@ ALWAYS_ON = ("review", "system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptive(Components, PeriodicSchedule):
+class Adaptive(Components, SteeredPolicy):
     """Switches between BSP, local SGD and SSP, of workers or of racks, and sets their parameters.
 
     Raises:
@@ -50,24 +46,12 @@ class Adaptive(Components, PeriodicSchedule):
     """
 
     name: ClassVar[str] = "adaptive"
-    exchange: ClassVar[ExchangeKind] = "collective"
-    update: ClassVar[UpdateKind] = "delta"
-    period: ClassVar[int] = 1
-    delay: ClassVar[int] = 0
     bound: ClassVar[float] = math.inf
-    weighting: ClassVar[Weighting] = UNWEIGHTED
-    synchronous: ClassVar[bool] = True
-    adapts: ClassVar[bool] = True
 
     @property
     def first(self) -> Policy:
         """BSP, until an exchange has been measured."""
         return SYNCHRONOUS.policy
-
-    @property
-    def first_review(self) -> tuple[int, int]:
-        """Clock of the first review and the one from which its answer holds."""
-        return FIRST_REVIEW, FIRST_CLOCK
 
     @property
     def pushes(self) -> UpdateKind | None:
@@ -77,7 +61,7 @@ class Adaptive(Components, PeriodicSchedule):
     @property
     def spec(self) -> str:
         """``adaptive`` and every option that differs from its default."""
-        return write_spec("adaptive", options=dict(_differences(self)))
+        return ",".join([self.name, *(f"{key}={value}" for key, value in _differences(self))])
 
     @property
     def needs_server_optimizer(self) -> bool:
@@ -99,15 +83,7 @@ class Adaptive(Components, PeriodicSchedule):
         """True unless ``topology`` is off."""
         return self.topology is not None
 
-    def __post_init__(self) -> None:
-        check_policy(self, "adaptive: ")
-
-    def start(self, *, clock: int = 0) -> PolicyMachine:
-        """Start a fresh controller; workers begin at ``clock``."""
-        return SteeredMachine(self.director(clock=clock), clock=clock)
-
     def director(self, *, clock: int = 0) -> Director:
-        """Return a fresh controller."""
         from plesio.policies.adaptive.controller import Controller  # imports numpy, which parsing does not need
 
         return Controller(self)

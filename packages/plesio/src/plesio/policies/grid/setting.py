@@ -13,7 +13,6 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.mixing import GRAPHS, Mixing
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
-from plesio.policies.fields import write_spec
 from plesio.policies.spec import parse_policy
 
 __all__ = [
@@ -195,7 +194,7 @@ class GridSetting:
             written["mixing"] = self.mixing.name if self.mixing.name in GRAPHS else _rows(self.mixing)
         if self.compress.spec != "none":
             written["compress"] = self.compress.spec
-        return write_spec("grid", argument=f"{self.groups}x{self.stages}", options=written)
+        return ",".join([f"grid:{self.groups}x{self.stages}", *(f"{key}={value}" for key, value in written.items())])
 
     @property
     def num_workers(self) -> int:

@@ -22,7 +22,7 @@ from itertools import chain
 
 from plesio.core.trace import TraceWriter
 from plesio.policies import Joined, Pause, Policy, Resumed
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.effects import Tell
 from plesio.protocol.positions import common_clock
 from plesio.protocol.to_server import Holding, PositionReport, Regrouped

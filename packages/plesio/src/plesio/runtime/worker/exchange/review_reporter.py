@@ -3,7 +3,7 @@
 from typing import Any
 
 from plesio.policies import Reviewed
-from plesio.policies.steered import NEVER
+from plesio.policies.policy import NEVER
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
 from plesio.runtime.worker.exchange.held_rate import HeldRate
