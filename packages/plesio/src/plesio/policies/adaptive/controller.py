@@ -42,11 +42,7 @@ class _Component(Protocol):
 
 
 class Controller:
-    """Decides the reviews of one run by its components.
-
-    Args:
-        components: The components that are on, with their parameters.
-    """
+    """Decides the reviews of one run by its components."""
 
     __slots__ = (
         "_components",
@@ -206,7 +202,6 @@ class Controller:
         return not loss < kept - GOT_ON * abs(kept)
 
     def _return_text(self, choice: SystemChoice, *, restore: bool) -> str:
-        """Describe the response to a failed trial."""
         return f"on with {choice.setting.spec}" + (" and from the last good state" if restore else "")
 
     def _tightens(self, setting: Setting) -> bool:
@@ -220,7 +215,6 @@ class Controller:
         return setting.slack < self.setting.slack or setting.on_store or self.setting.on_store
 
     def _fall_back_text(self, *, restore: bool) -> str:
-        """Describe the response to an alarm, from the setting in force."""
         if self.setting != SYNCHRONOUS:
             return "back to bsp" + (" and to the last good state" if restore else "")
         return "back to the last good state" if restore else "the run stays with bsp"

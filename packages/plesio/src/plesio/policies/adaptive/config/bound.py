@@ -24,9 +24,6 @@ class BoundTunerConfig:
         loss_rise: Share of its level by which the loss must have risen as well.
         metric_fall: Share of its level by which the metric must have fallen as well.
         norm_jump: Multiple of its level that the gradient's norm must reach.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     first_slack: Annotated[int, AT_LEAST_0] = 3

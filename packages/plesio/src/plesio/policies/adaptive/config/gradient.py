@@ -25,9 +25,6 @@ class GradientMonitorConfig:
         tight_slack: Slack in steps while a figure is out of the ordinary. Not 0: bursts of variance are common once the
             loss is small, and on a slow network every strict step costs several.
         largest_slack: Largest slack in steps before all objection ends.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     trigger: Annotated[float, ABOVE_1] = 2.5

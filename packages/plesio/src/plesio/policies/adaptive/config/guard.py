@@ -29,9 +29,6 @@ class GuardConfig:
         spike_shift: The same for medians of five.
         clipped_share: Share of a worker's steps in a review whose gradients were extraordinary.
         rate_jump: Multiple of the highest learning rate so far to which one step may raise it.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     window: Annotated[int, Within(4 * RECENT)] = 24

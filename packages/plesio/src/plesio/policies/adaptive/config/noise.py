@@ -26,9 +26,6 @@ class NoiseConfig:
         window: Readings with figures, of which the noisiest counts.
         largest_spread: Variance between many workers over that within them, above which their data differ.
         spread_slack: Slack in steps if the data differ.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     least_efficiency: Annotated[float, PROPER_SHARE] = 0.5

@@ -32,9 +32,6 @@ class PhaseConfig:
         start_steps: Steps after which a start in which nothing falls is over.
         setback: Share of its level by which the loss rises in a setback.
         setback_noise: Standard deviations by which it rises as well.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     direction: Direction = "last"

@@ -24,9 +24,6 @@ class ProgressConfig:
         back_off: Reviews for which a failed change is barred; every further failure of its kind doubles it.
         rest: Least number of reviews after a failure in which nothing looser than the former setting is taken; if the
             run has had more reviews so far, that many.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     warm_up: Annotated[int, AT_LEAST_0] = 3

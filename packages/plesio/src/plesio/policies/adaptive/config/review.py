@@ -23,9 +23,6 @@ class ReviewConfig:
         sample_every: Length of the stretches of steps, in each of which the first two gradients are sampled (32: 6 % of
             steps).
         sketch: Numbers in a sketch of a gradient.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     every: Annotated[int, Within(4)] = 16

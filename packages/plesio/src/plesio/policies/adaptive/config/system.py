@@ -25,9 +25,6 @@ class SystemConfig:
         compress: True if messages are compressed (`Sent`) when that saves more than slack does.
         store: True if stages under SSP are considered too; up to four servers then run from the beginning. This needs
             servers that can run the optimizer, and samples dealt by `Session.shard`.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     gain: Annotated[float, PROPER_SHARE] = 0.1
@@ -51,9 +48,6 @@ class TopologyConfig:
         tolerance: Share by which a setting by racks may be slower than the best setting and still count as equally
             good.
         largest_period: Longest period between racks to consider, in steps.
-
-    Raises:
-        PolicySpecError: A value is out of its range.
     """
 
     tolerance: Annotated[float, PROPER_SHARE] = 0.1

@@ -23,7 +23,6 @@ class GradientPairs:
         self._rows: dict[int, dict[int, GradientSample]] = {}
 
     def take(self, reviews: Mapping[int, Reviewed]) -> GradientFigures | None:
-        """Return the figures of the newest complete pair, if these reviews completed one."""
         for worker, review in reviews.items():
             rows = self._rows.setdefault(worker, {})
             for clock, norm_sq, *sketch in review.gradients:
@@ -73,7 +72,7 @@ class Movement:
         return math.dist(before, self._before) / summed_rate * math.pow(num_steps / _USUAL_STEPS, 0.25)
 
     def forget(self) -> None:
-        """Forget the last position: the parameters will leap, back or by a merge, which is no progress of training."""
+        """Forget the last position: the parameters will leap, which is no progress of training."""
         self._before = ()
 
 
@@ -84,7 +83,6 @@ def put_together(
     metric: float | None,
     speed: float = math.nan,
 ) -> Reading:
-    """Return one reading of the reports of all workers at one clock."""
     any_review = next(iter(reviews.values()))
     losses = [review.loss for review in reviews.values() if not math.isnan(review.loss)]
     return Reading(

@@ -85,12 +85,7 @@ SHARES_GAIN = 0.05
 
 
 class SystemMonitor:
-    """Remembers the workers' steps and chooses period, delay and shares.
-
-    Args:
-        config: Its parameters.
-        topology: Use of racks; None to ignore them.
-    """
+    """Remembers the workers' steps and chooses period, delay and shares; ``topology`` is None to ignore racks."""
 
     __slots__ = (
         "_before",
@@ -138,7 +133,6 @@ class SystemMonitor:
         """True if the optimizer divides by the gradients' size, as Adam does."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
-        """Take the workers' reviews of the steps under ``setting``."""
         memory = max(math.inf if it.writes else 1 / (1 - min(it.momentum, 0.999)) for it in reviews.values())
         moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
         longest, rounded = self._config.largest_period, self._config.compress
@@ -182,7 +176,6 @@ class SystemMonitor:
 
     @property
     def knows_transfer(self) -> bool:
-        """True if an exchange of all workers has been measured."""
         return bool(self._transfer_s)
 
     def transfer_s(self, setting: Setting) -> float:
@@ -311,7 +304,6 @@ class SystemMonitor:
         before: Setting,
         compute_s: NDArray[np.float64],
     ) -> dict[str, float]:
-        """Return the figures behind a choice, by name."""
         inputs = {
             "system.bsp_step_s": predicted[SYNCHRONOUS],
             "system.step_s": predicted[setting],
@@ -334,7 +326,6 @@ class SystemMonitor:
         return inputs
 
     def _predict(self, compute_s: NDArray[np.float64], settings: Sequence[Setting]) -> dict[Setting, float]:
-        """Return the seconds of a step under each of the settings on the collective."""
         flat = [setting for setting in settings if not setting.by_racks]
         predicted = predict_steps_s(compute_s, transfer_s=self.transfer_s, settings=flat)
         if self._racks is not None and len(flat) < len(settings):
@@ -352,11 +343,9 @@ class SystemMonitor:
 
     @property
     def has_racks(self) -> bool:
-        """True if settings by racks are considered."""
         return self._racks is not None
 
     def slack_by_racks(self, drift: float) -> float:
-        """Return the slack between racks that amounts to so much drift; there must be racks."""
         assert self._racks is not None, "no racks"
         return self._racks.slack(drift)
 

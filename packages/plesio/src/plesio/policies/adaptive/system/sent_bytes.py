@@ -55,11 +55,9 @@ class SentBytes:
 
     @property
     def saves_in_low_rank(self) -> bool:
-        """True if gradients in low rank are fewer bytes than rounded ones."""
         return self.dense * self.low_rank_share < self.dense * ROUNDED_SHARE
 
     def ratio(self, kind: Kind, sent: Sent, *, to: Kind, to_sent: Sent) -> float:
-        """Return the bytes of an exchange of ``kind`` over those of another."""
         return self._bytes(kind, sent) / self._bytes(to, to_sent)
 
     def _bytes(self, kind: Kind, sent: Sent) -> float:

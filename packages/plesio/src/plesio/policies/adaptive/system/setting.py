@@ -74,7 +74,6 @@ class Sent(enum.IntEnum):
 
     @property
     def compression(self) -> Compression:
-        """The compression."""
         return _COMPRESSIONS[self]
 
 
@@ -148,7 +147,6 @@ class Setting:
 
     @property
     def on_store(self) -> bool:
-        """True if updates go through the store."""
         return self.bound > 0
 
     @property
@@ -158,7 +156,6 @@ class Setting:
 
     @property
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
-        """The policy that runs the setting."""
         if self.on_store:
             ssp = SSP(bound=self.bound, period=self.period)
             return Hierarchical(outer=ssp) if self.by_racks else ssp
@@ -180,7 +177,6 @@ class Setting:
 
     @property
     def spec(self) -> str:
-        """The policy's text."""
         return self.policy.spec
 
 

@@ -24,13 +24,12 @@ SMALLEST_SHARE = 0.02
 def shares_by_pace(pace_s: NDArray[np.float64], before: Sequence[float], *, gain: float) -> tuple[float, ...]:
     """Return shares in proportion to pace: a worker's own pace if it differs significantly, else the median's.
 
+    They add up to 1, by worker; empty for equal shares.
+
     Args:
         pace_s: ``[num_workers, num_steps]`` seconds of computing at equal shares.
-        before: The shares in force, which stay while too few steps are known; empty for equal shares.
+        before: The shares in force, which stay while too few steps are known.
         gain: Share of the usual seconds by which a worker's must differ as well.
-
-    Returns:
-        By worker, adding up to 1; empty for equal shares.
     """
     num_workers, num_steps = pace_s.shape
     if num_steps < 3:
@@ -50,10 +49,6 @@ def to_equal_shares(samples: Sequence[int], means: Sequence[float]) -> list[floa
 
     In a short round, an epoch's last, one sample more or less tells nothing about a share, so the factor there is that
     of all steps.
-
-    Args:
-        samples: Samples of one worker, by step.
-        means: Mean samples of all workers, by step.
     """
     means = means[: len(samples)]
     num_samples = sum(samples)

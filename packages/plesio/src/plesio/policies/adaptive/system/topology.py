@@ -75,7 +75,6 @@ class WorkerRacks:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers in all racks."""
         return sum(map(len, self.members))
 
     def drift(self, setting: Setting) -> float:
@@ -83,16 +82,10 @@ class WorkerRacks:
         return max(1.0, setting.slack / self.slack(1)) if setting.by_racks else setting.slack
 
     def slack(self, drift: float) -> float:
-        """Return the slack between racks that amounts to so much drift."""
         return drift * self.num_workers / len(self.members)
 
     def steps_s(self, compute_s: NDArray[np.float64], *, inside_s: float) -> NDArray[np.float64]:
-        """Return ``[num_racks, num_steps]`` seconds of the racks' steps.
-
-        Args:
-            compute_s: ``[num_workers, num_steps]`` seconds of computing.
-            inside_s: Seconds of an exchange within a rack.
-        """
+        """Return ``[num_racks, num_steps]`` seconds of the racks' steps; ``inside_s`` is an exchange within a rack."""
         return np.stack([compute_s[list(places)].max(axis=0) for places in self.members]) + inside_s
 
 
@@ -130,7 +123,6 @@ class RackTransfers:
 
     @property
     def inputs(self) -> dict[str, float]:
-        """Known seconds, by name."""
         known = {
             "topology.inside_s": self.inside_s,
             "topology.between_s": self.between_s,
@@ -172,12 +164,7 @@ class RackTransfers:
     ) -> dict[Setting, float]:
         """Return the seconds that a step takes on average under each of these settings, all by racks.
 
-        Args:
-            compute_s: ``[num_workers, num_steps]`` seconds of computing.
-            racks: The workers' racks.
-            settings: Periods and delays, in full and rounded.
-            flat_s: Seconds of an exchange among all workers in full, the estimate of one between racks until that is
-                known.
+        ``flat_s`` of an exchange among all workers in full is the estimate of one between racks until that is known.
         """
         steps_s = self.steps_s(compute_s, racks=racks)
         found = predict_steps_s(steps_s, transfer_s=lambda it: self._merge_s(it, flat_s=flat_s), settings=settings)

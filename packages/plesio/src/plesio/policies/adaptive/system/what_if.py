@@ -29,15 +29,15 @@ def predict_steps_s(
 ) -> dict[Setting, float]:
     """Return the seconds that a step takes on average, if these steps were run under each setting, over and over.
 
-    Args:
-        compute_s: ``[num_workers, num_steps]`` seconds of computing.
-        transfer_s: Seconds of an exchange under a setting, once all workers have come.
-        settings: Periods and delays.
-
     >>> bsp = Setting.of(period=1, delay=0)
     >>> found = predict_steps_s(np.array([[0.02], [0.03]]), transfer_s=lambda _: 0.01, settings=[bsp])
     >>> [round(step_s, 9) for step_s in found.values()]
     [0.04]
+
+    Args:
+        compute_s: ``[num_workers, num_steps]`` seconds of computing.
+        transfer_s: Seconds of an exchange under a setting, once all workers have come.
+        settings: Periods and delays.
     """
     store = [setting for setting in settings if setting.on_store]
     collective = sorted((setting for setting in settings if not setting.on_store), key=lambda it: it.period)
@@ -52,7 +52,6 @@ def predict_steps_s(
 
 
 def predict_step_s(compute_s: NDArray[np.float64], *, transfer_s: float, setting: Setting) -> float:
-    """Return `predict_steps_s` of one setting."""
     return predict_steps_s(compute_s, transfer_s=lambda _: transfer_s, settings=[setting])[setting]
 
 

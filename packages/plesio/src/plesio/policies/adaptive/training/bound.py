@@ -60,7 +60,6 @@ def most_changes(config: BoundTunerConfig, *, num_reviews: int) -> int:
 
 
 def _rung(slack: int) -> int:
-    """Return the highest rung that allows no more than ``slack``."""
     return (slack + 1).bit_length() - 1
 
 
@@ -103,7 +102,6 @@ class BoundTuner:
         self._advice = ComponentAdvice(slack=slack, reason=f"the slack starts at {slack}")
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take a review's reading; return the slack that training is found to bear."""
         self._since_cut += 1
         self._since_ceiling += 1
         sign = self._signs.look(reading)

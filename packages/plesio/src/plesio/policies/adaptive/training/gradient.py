@@ -55,7 +55,6 @@ class GradientMonitor:
         """Reviews since the slack was last changed."""
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take the figures of a review, if it has any; return the slack that the gradient allows."""
         self._since += 1
         tripped: dict[str, float] = {}
         if reading.gradient is not None:

@@ -157,7 +157,6 @@ class Guard:
         return self._good
 
     def observe(self, reading: Reading) -> Alarm | None:
-        """Take a review's reading; return an alarm if training diverges."""
         self._num_reviews += 1
         self._look_for_restart(reading.learning_rate)
         found = [self._judge_refused(reading), self._judge_clipped(reading)]

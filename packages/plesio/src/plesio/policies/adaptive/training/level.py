@@ -84,14 +84,12 @@ class RecentLevel:
             self._levels.append(self.level)
 
     def clear(self) -> None:
-        """Forget all values."""
         self._values.clear()
         self._levels.clear()
         self._noises.clear()
 
     @property
     def is_known(self) -> bool:
-        """True if there are enough values."""
         return len(self._values) >= self._known_after
 
     @property

@@ -73,11 +73,7 @@ ROUNDING = 1e-6
 
 
 class NoiseMonitor:
-    """Objects to slack if an optimizer that normalises would learn noise; the module's head has the rule.
-
-    Args:
-        config: Its parameters.
-    """
+    """Objects to slack if an optimizer that normalises would learn noise; the module's head has the rule."""
 
     __slots__ = ("_config", "_highest_rate", "_ratios", "_spread")
 
@@ -91,7 +87,6 @@ class NoiseMonitor:
         """The largest variance between workers over that within them, of those that were too large; 0 if none was."""
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take the figures of a review, if it has any; return the slack that workers may have."""
         if reading.num_workers == 1:
             return NO_OBJECTION
         figures = reading.gradient
@@ -159,7 +154,6 @@ class NoiseMonitor:
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
 
     def _rises(self, rate: float) -> bool:
-        """Return True if the learning rate is above all before it."""
         rises = 0 < self._highest_rate < rate * (1 - ROUNDING)
         self._highest_rate = max(self._highest_rate, rate)
         return rises
@@ -176,14 +170,9 @@ class NoiseMonitor:
 
 
 def _efficiency(ratio: float, *, share: float, num_workers: float) -> float:
-    """Return the efficiency by the formula of the module's head.
+    """Return the efficiency by the formula of the module's head, ``ratio`` being ν and ``share`` that of replicas.
 
     With infinitely many workers it is the share of a replica's own step that is progress.
-
-    Args:
-        ratio: ν.
-        share: Number of replicas over that of workers.
-        num_workers: N.
     """
     return math.sqrt(
         1 / (share * num_workers) if ratio == math.inf else (1 + ratio / num_workers) / (1 + ratio * share)

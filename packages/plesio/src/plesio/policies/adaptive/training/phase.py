@@ -93,11 +93,9 @@ class PhaseDetector:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the steps to come."""
         return self._verdict.phase
 
     def observe(self, reading: Reading) -> ComponentAdvice:
-        """Take a review's reading; return the slack that the phase allows, with the reason for the phase."""
         self._rate.observe(reading, is_critical=self.phase == "critical")
         verdict = self._by_rate() or self._by_figures(reading)
         if verdict.phase != self.phase or verdict.phase == "critical":
@@ -118,7 +116,6 @@ class PhaseDetector:
         return self._ends or (self.phase == "critical" and "critical" in strict)
 
     def _by_rate(self) -> Verdict | None:
-        """Return the learning rate's verdict, or None."""
         verdict = self._rate.verdict()
         if verdict is None:
             return self._verdict if self.phase == "final" else None
@@ -127,7 +124,6 @@ class PhaseDetector:
         return verdict
 
     def _by_figures(self, reading: Reading) -> Verdict:
-        """Return the verdict by loss, gradient and metric."""
         if self._start is None:
             setback = self._usual_loss.observe(reading)
             if setback is None:

@@ -118,12 +118,10 @@ class ProgressJudge:
 
     @property
     def on_trial(self) -> bool:
-        """True if a change is on trial."""
         return self._trial is not None
 
     @property
     def advice(self) -> ComponentAdvice:
-        """The slack that it allows altogether, whatever the setting."""
         if self._reviews < self._config.warm_up:
             return ComponentAdvice(slack=0, reason="training shows first how it goes without slack")
         if self._resting_at is not None and self._reviews < self._rest_until:
@@ -143,7 +141,6 @@ class ProgressJudge:
         return failure
 
     def allows(self, setting: Setting) -> bool:
-        """Return True if no failure bars ``setting`` now."""
         kinds = _kinds(setting)
         if not kinds:
             return True
@@ -157,10 +154,7 @@ class ProgressJudge:
     def changed(self, before: Setting, after: Setting, *, cost: float = 0.0) -> None:
         """Take note that another setting is in force from now on.
 
-        Args:
-            before: The setting in force until now.
-            after: The setting in force from now on.
-            cost: Predicted time of a step under ``after`` over that under ``before``.
+        ``cost`` is the predicted time of a step under ``after`` over that under ``before``.
         """
         if _looser(after, before):
             known = tuple(self._points)

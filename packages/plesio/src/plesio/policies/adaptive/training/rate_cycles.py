@@ -125,7 +125,6 @@ class RateCycles:
         return max(0.0, left - self._last * reading.num_steps / 2) / (left + self._budget)
 
     def verdict(self) -> Verdict | None:
-        """Return the verdict on the phase, or None."""
         if self._rises:
             return Verdict(phase="critical", reason="the learning rate rises", inputs={"learning_rate": self._last})
         if self._budget < self._jump_budget:

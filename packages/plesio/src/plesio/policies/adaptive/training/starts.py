@@ -39,7 +39,6 @@ class TrainingStart:
         self.is_over = False
 
     def observe(self, reading: Reading) -> Verdict | None:
-        """Take a reading; return the verdict on the phase, or None if it is as before."""
         self._num_steps += reading.num_steps
         gradient = reading.gradient
         if abs(reading.loss) < LARGEST:
@@ -106,7 +105,6 @@ class _Fall:
         """The highest value, and the mean over the last third of the steps."""
 
     def add(self, value: float, *, at: int) -> None:
-        """Add the newest value."""
         self.values.append((at, value))
         if len(self.values) == _MOST_VALUES:
             pairs = zip(self.values[::2], self.values[1::2], strict=True)
@@ -123,7 +121,6 @@ class _Fall:
 
     @property
     def way(self) -> float:
-        """Sum of all ups and downs."""
         return math.fsum([abs(after - before) for (_, before), (_, after) in itertools.pairwise(self.values)])
 
     @property
@@ -151,7 +148,6 @@ class UsualLoss:
         """The newest readings, while their losses are above the usual."""
 
     def forget(self) -> None:
-        """Forget the usual level."""
         self._usual.clear()
         self.outliers = []
 
@@ -161,7 +157,6 @@ class UsualLoss:
             self._highest = max(self._highest, loss)
 
     def observe(self, reading: Reading) -> Verdict | None:
-        """Take a reading; return a verdict if it is a setback."""
         loss = reading.loss
         if not abs(loss) < LARGEST:
             return None
