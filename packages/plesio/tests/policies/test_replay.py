@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from plesio.core.errors import DataError
+from plesio.core.records import to_values
 from plesio.policies import (
     SSP,
     Action,
@@ -28,7 +29,7 @@ from plesio.policies import (
     verify,
     write_log,
 )
-from plesio.policies.replay import decode_action, decode_event, encode_action, encode_event
+from plesio.policies.replay import decode_action, decode_event, encode_event
 
 WHOLE = st.integers(0, 2**62)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
@@ -57,7 +58,7 @@ def test_events_survive_json(event: Event):
 
 @given(ACTIONS)
 def test_actions_survive_json(action: Action):
-    assert decode_action(json.loads(json.dumps(encode_action(action)))) == action
+    assert decode_action(json.loads(json.dumps(to_values(action)))) == action
 
 
 def recorded(spec: str = "ssp:4,period=1,weight=inverse") -> EventLog:

@@ -107,7 +107,6 @@ class AsynchronousMachine:
         self._version = 0
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take one event; return what the world must do, in this order."""
         match event:
             case Joined():
                 return self._join(event)

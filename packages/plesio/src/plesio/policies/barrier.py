@@ -126,13 +126,12 @@ class BarrierMachine(RoundMachine):
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the module's head does not hold."""
-        open_clock = self._completed + self._period
-        allowed = {open_clock} | ({open_clock + self._period} if self._delay == self._period else set())
+        allowed = set(range(self._completed + self._period, self._credit + 1, self._period))
         assert self._completed % self._period == 0
         assert set(self._contributed.values()) <= allowed, (self._contributed, allowed)
         assert self._finite.keys() <= allowed, (self._finite, allowed)
-        for workers in self._finite.values():
-            assert set(workers) <= self._contributed.keys()
+        for clock, workers in self._finite.items():
+            assert all(self._contributed[worker] >= clock for worker in workers), (clock, self._contributed)
             assert len(set(workers)) == len(workers), "a worker counts twice in one round"
         assert not self._contributed or self._live - self._contributed.keys(), "a round is open that waits for nobody"
         assert not self._live & set(self._returning)

@@ -95,14 +95,5 @@ class DelayedMachine(BarrierMachine):
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the barrier or of the class's head does not hold."""
-        open_clocks = range(self._completed + 1, self._credit + 1)
-        assert set(self._contributed.values()) <= set(open_clocks), (self._contributed, open_clocks)
-        assert self._finite.keys() <= set(open_clocks), (self._finite, open_clocks)
-        for clock, workers in self._finite.items():
-            assert all(self._contributed[worker] >= clock for worker in workers)
-            assert len(set(workers)) == len(workers), "a worker counts twice in one round"
-        assert not self._contributed or self._live - self._contributed.keys(), "a round is open that waits for nobody"
-        assert not self._live & set(self._returning)
-        assert set(self._returning) <= self._contributed.keys()
-        assert self._version <= self._completed
+        BarrierMachine.validate(self)
         assert sum(self._made) <= self._version

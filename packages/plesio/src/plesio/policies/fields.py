@@ -1,13 +1,14 @@
 """Fields of a policy: the checks when it is made, and their text in its spec."""
 
 import dataclasses
+import re
 from collections.abc import Collection
 from typing import Any
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["check_policy", "require_sent_in_full", "write_spec"]
+__all__ = ["check_policy", "require_sent_in_full", "whole", "write_spec"]
 
 _KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
@@ -24,6 +25,13 @@ def require_sent_in_full(owner: str, *, compress: str) -> None:
         raise PolicySpecError(
             f"{owner}: the store takes updates in full; leave compress={compress} out, or use exchange=collective"
         )
+
+
+def whole(value: str) -> int:
+    """Parse a whole number of plain digits; `int` takes underscores and spaces too."""
+    if not re.fullmatch(r"-?[0-9]+", value):
+        raise ValueError("not a whole number")
+    return int(value)
 
 
 def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = ()) -> str:

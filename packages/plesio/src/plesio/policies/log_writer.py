@@ -58,7 +58,6 @@ class LogWriter:
         self._thins = False
 
     def begin(self, clock: int) -> None:
-        """Begin the log of a machine that was started at this clock, and drop earlier entries."""
         self._pending.clear()
         self.close()
         self._compressor, self._thins = None, False
@@ -75,7 +74,6 @@ class LogWriter:
             self._fail(error)
 
     def add(self, entry: LogEntry) -> None:
-        """Add the next entry."""
         if self._file is None or (self._thins and _is_update(entry)):
             return
         self._pending.append(entry)
@@ -83,7 +81,6 @@ class LogWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending entries."""
         if self._file is None:
             return
         data = b"".join(map(_line, self._pending))

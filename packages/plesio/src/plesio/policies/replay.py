@@ -31,7 +31,6 @@ __all__ = [
     "Recorder",
     "decode_action",
     "decode_event",
-    "encode_action",
     "encode_entry",
     "encode_event",
     "header_of",
@@ -122,7 +121,7 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_events", "_last_steer", "_policy", "began", "machine")
+    __slots__ = ("_entries", "_events", "_policy", "began", "last_steer", "machine")
 
     def __init__(
         self,
@@ -139,7 +138,8 @@ class Recorder:
         self._entries: Entries = KeptEntries() if entries is None else entries
         self._entries.begin(clock)
         self._events: list[Event] | None = [] if keeps_events else None
-        self._last_steer: Steer | None = None
+        self.last_steer: Steer | None = None
+        """The last one to all workers."""
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Answer as the policy's machine does."""
@@ -154,23 +154,18 @@ class Recorder:
             self._events.append(event)
         for action in actions:
             if isinstance(action, Steer):
-                self._last_steer = action
+                self.last_steer = action
 
     def resume(self, events: Iterable[Event], *, clock: int) -> None:
         """Start the machine at ``clock``, and replay the events of a run that is resumed: it is then what it was."""
         self.began = clock
         self.machine = self._policy.start(clock=clock)
         self._entries.begin(clock)
-        self._last_steer = None
+        self.last_steer = None
         if self._events is not None:
             self._events.clear()
         for event in events:
             self.handle(event)
-
-    @property
-    def last_steer(self) -> Steer | None:
-        """The last `Steer` to all workers."""
-        return self._last_steer
 
     @property
     def events(self) -> list[Event]:
@@ -222,11 +217,6 @@ def encode_event(event: Event) -> dict[str, Any]:
     {'kind': 'joined', 'worker': 3}
     """
     return to_values(event)
-
-
-def encode_action(action: Action) -> dict[str, Any]:
-    """Encode the action as a dictionary of JSON values."""
-    return to_values(action)
 
 
 def decode_event(data: object) -> Event:
@@ -322,7 +312,7 @@ def _decode_header(path: Path, line: str) -> tuple[Policy, int]:
 
 def encode_entry(entry: LogEntry) -> dict[str, Any]:
     """Encode the entry as a dictionary of JSON values."""
-    return {"event": encode_event(entry.event), "actions": [encode_action(action) for action in entry.actions]}
+    return {"event": encode_event(entry.event), "actions": [to_values(action) for action in entry.actions]}
 
 
 def _decode_entry(data: object) -> LogEntry:

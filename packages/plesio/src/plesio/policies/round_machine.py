@@ -32,7 +32,6 @@ class RoundMachine:
         self._resting: set[int] = set()
 
     def _is_live(self, worker: int) -> bool:
-        """Return True if the worker takes part now."""
         raise NotImplementedError
 
     def _has_contributed(self, worker: int) -> bool:
@@ -40,7 +39,6 @@ class RoundMachine:
         raise NotImplementedError
 
     def _admit(self, worker: int) -> tuple[Action, ...]:
-        """Let the worker take part from now on."""
         raise NotImplementedError
 
     def _depart(self, worker: int) -> tuple[Action, ...]:
@@ -52,7 +50,6 @@ class RoundMachine:
         raise NotImplementedError
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take one event; return what the world must do, in this order."""
         match event:
             case Joined(worker=worker):
                 return self._join(worker)

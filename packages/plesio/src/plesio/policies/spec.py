@@ -9,7 +9,6 @@
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
+from plesio.policies.fields import whole
 from plesio.policies.fsdp import FSDP, parse_blocks
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
@@ -35,18 +35,8 @@ from plesio.policies.weighting import UNWEIGHTED, parse_weighting
 __all__ = ["ALIASES", "POLICY_HELP", "describe", "parse_policy"]
 
 
-def _whole(value: str) -> int:
-    if not re.fullmatch(r"-?[0-9]+", value):
-        raise ValueError("not a whole number")
-    return int(value)
-
-
-def _number(value: str) -> float:
-    return float(value)
-
-
 def _bound(value: str) -> float:
-    return math.inf if value == "inf" else _whole(value)
+    return math.inf if value == "inf" else whole(value)
 
 
 def _bsp(**options: Any) -> Policy:
@@ -66,7 +56,7 @@ class _Form:
 
 
 _OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "period": ("period", _whole),
+    "period": ("period", whole),
     "update": ("update", str),
     "weight": ("weighting", parse_weighting),
     "rate": ("rate", str),
@@ -81,7 +71,7 @@ _FORMS = {
             "exchange": ("exchange", str),
             "compress": ("compression", parse_compression),
             "hook": ("hook", parse_torch_hook),
-            "backup": ("backup", _whole),
+            "backup": ("backup", whole),
         },
     ),
     "fsdp": _Form(
@@ -94,7 +84,7 @@ _FORMS = {
         make=Delayed,
         help="like bsp, but gradients are applied DELAY steps late and exchanged behind the steps",
         example="delayed:1",
-        argument=("delay", _whole),
+        argument=("delay", whole),
         keys={"compress": ("compression", parse_compression)},
     ),
     "ssp": _Form(
@@ -114,12 +104,12 @@ _FORMS = {
         make=LocalSGD,
         help="workers train alone for PERIOD steps, then average their parameters",
         example="local_sgd:8,delay=4",
-        argument=("period", _whole),
+        argument=("period", whole),
         keys={
-            "delay": ("delay", _whole),
+            "delay": ("delay", whole),
             "exchange": ("exchange", str),
-            "inner_rate": ("inner_rate", _number),
-            "momentum": ("momentum", _number),
+            "inner_rate": ("inner_rate", float),
+            "momentum": ("momentum", float),
             "moments": ("moments", str),
             "compress": ("compression", parse_compression),
         },
@@ -128,8 +118,8 @@ _FORMS = {
         make=PostLocalSGD,
         help="torch's own: like bsp for WARMUP steps, then workers average their parameters every PERIOD steps",
         example="post_local_sgd:8,warmup=100",
-        argument=("period", _whole),
-        keys={"warmup": ("warmup", _whole)},
+        argument=("period", whole),
+        keys={"warmup": ("warmup", whole)},
     ),
     "hier": _Form(
         make=Hierarchical,
@@ -210,7 +200,7 @@ def _stages(text: str, *, example: str) -> Policy:
     parts = [stage.rpartition("@") for stage in later]
     return Switch(
         policies=tuple(parse_policy(spec) for spec in (first, *(spec for spec, _, _ in parts))),
-        clocks=tuple(_read("step", read=_whole, value=clock.strip()) for _, _, clock in parts),
+        clocks=tuple(_read("step", read=whole, value=clock.strip()) for _, _, clock in parts),
     )
 
 
@@ -257,7 +247,7 @@ def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
     try:
         return read(value)
     except ValueError:
-        kind = "a number" if read is _number else "a whole number"
+        kind = "a number" if read is float else "a whole number"
         raise PolicySpecError(f'{key} is "{value}"; write {kind}') from None
 
 

@@ -134,7 +134,6 @@ class SteeredMachine:
         self._metric: float | None = None
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take one event; return what the world must do, in this order."""
         match event:
             case Joined():
                 return self._join(event)

@@ -101,13 +101,10 @@ class Switch(SteeredPolicy):
         return f"{self.name}:{'/'.join([self.policies[0].spec, *rest])}"
 
     def director(self, *, clock: int = 0) -> Director:
-        """Return a director in the stage that contains ``clock``."""
         return _Schedule(self, stage=sum(change <= clock for change in self.clocks))
 
 
 class _Schedule:
-    """A run's place in the schedule."""
-
     def __init__(self, policy: Switch, *, stage: int) -> None:
         self._policy = policy
         self._stage = stage
@@ -119,7 +116,6 @@ class _Schedule:
 
     @property
     def first(self) -> Policy:
-        """Policy of the present stage."""
         return self._policy.policies[self._stage]
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:

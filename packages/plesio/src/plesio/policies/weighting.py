@@ -22,7 +22,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError, nearest
 from plesio.core.within import AT_LEAST_0
@@ -63,14 +63,10 @@ class Weighting(ABC):
 class Unweighted(Weighting):
     """Every update counts fully."""
 
-    def __call__(self, tau: int) -> float:
-        """Return 1, whatever ``tau``."""
-        return 1.0
+    spec: ClassVar[str] = "none"
 
-    @property
-    def spec(self) -> str:
-        """``none``."""
-        return "none"
+    def __call__(self, tau: int) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +77,10 @@ class Inverse(Weighting):
     [1.0, 0.5, 0.25]
     """
 
-    def __call__(self, tau: int) -> float:
-        """Return ``1 / (1 + tau)``."""
-        return 1.0 / (1 + tau)
+    spec: ClassVar[str] = "inverse"
 
-    @property
-    def spec(self) -> str:
-        """``inverse``."""
-        return "inverse"
+    def __call__(self, tau: int) -> float:
+        return 1.0 / (1 + tau)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +100,6 @@ class Exponential(Weighting):
         check_policy(self, "weighting exp: ")
 
     def __call__(self, tau: int) -> float:
-        """Return ``exp(-rate * tau)``."""
         return math.exp(-self.rate * tau)
 
     @property
@@ -132,7 +123,6 @@ class Cap(Weighting):
         check_policy(self, "weighting cap: ")
 
     def __call__(self, tau: int) -> float:
-        """Return 1 up to ``limit``, else 0."""
         return 1.0 if tau <= self.limit else 0.0
 
     @property
@@ -164,7 +154,6 @@ class Product(Weighting):
             )
 
     def __call__(self, tau: int) -> float:
-        """Return the product of the factors' weights."""
         return math.prod(factor(tau) for factor in self.factors)
 
     @property

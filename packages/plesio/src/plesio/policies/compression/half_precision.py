@@ -17,10 +17,6 @@ class HalfPrecision(Lossy):
     Args:
         form: ``fp16``, in which numbers above 65504 overflow and those below 3e-8 vanish, or ``bf16``.
         feedback: True if the part that was not sent is added to the next update; not by default.
-        guard: Limit of the residual, as in `Lossy`.
-
-    Raises:
-        PolicySpecError: A value it cannot have.
     """
 
     form: Literal["fp16", "bf16"] = "bf16"
@@ -29,11 +25,9 @@ class HalfPrecision(Lossy):
 
     @property
     def head(self) -> str:
-        """``fp16`` or ``bf16``."""
         return self.form
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """Return ``16 n``."""
         return 16 * num_elements(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
@@ -41,5 +35,4 @@ class HalfPrecision(Lossy):
         return float(1 - _ROUNDOFF[self.form] ** 2)
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """Return one all-reduce."""
         return (Collective("all_reduce", 2 * (num_elements(shapes) + self.feedback)),)

@@ -20,11 +20,6 @@ class PowerSgd(Lossy):
 
     Args:
         rank: R; less where a matrix has fewer rows or columns.
-        feedback: True if the part that was not sent is added to the next update.
-        guard: Limit of the residual, as in `Lossy`.
-
-    Raises:
-        PolicySpecError: A value it cannot have.
     """
 
     cuts: ClassVar[bool] = False
@@ -34,7 +29,6 @@ class PowerSgd(Lossy):
 
     @property
     def head(self) -> str:
-        """``powersgd:RANK``."""
         return f"powersgd:{self.rank}"
 
     def factors(self, shape: Sequence[int]) -> tuple[int, int, int] | None:

@@ -20,15 +20,10 @@ _BUCKETS = {4: 128, 8: 512}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qsgd(Lossy):
-    """Every number on one of ``2^(bits-1) - 1`` levels of its sign.
+    """Every number on one of ``2^(bits-1) - 1`` levels of its sign; without feedback by default.
 
     Args:
-        bits: Bits of a number, its sign included: 4 or 8.
-        feedback: True if the part that was not sent is added to the next update; not by default.
-        guard: Limit of the residual, as in `Lossy`.
-
-    Raises:
-        PolicySpecError: A value it cannot have.
+        bits: Bits of a number, its sign included.
 
     >>> [Qsgd(bits=bits).payload_bits(512_000) / 512_000 for bits in (4, 8)]
     [4.25, 8.0625]
@@ -40,7 +35,6 @@ class Qsgd(Lossy):
 
     @property
     def head(self) -> str:
-        """``qsgd:BITS``."""
         return f"qsgd:{self.bits}"
 
     @property

@@ -50,7 +50,6 @@ class _Sparse(Lossy, ABC):
 
     @property
     def head(self) -> str:
-        """``NAME:DENSITY``."""
         return f"{self.name}:{write_number(self.density)}"
 
     def num_kept(self, shapes: Shapes) -> int:
@@ -64,11 +63,6 @@ class TopK(_Sparse):
 
     Args:
         density: ρ, the share that is sent.
-        feedback: True if the part that was not sent is added to the next update.
-        guard: Limit of the residual, as in `Lossy`.
-
-    Raises:
-        PolicySpecError: A value it cannot have.
 
     >>> TopK(density=0.01).payload_bits(1_000_000) / 10_000
     40.5624
@@ -77,7 +71,6 @@ class TopK(_Sparse):
     name: ClassVar[str] = "topk"
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """Return ``32 k`` and `place_bits`."""
         kept = self.num_kept(shapes)
         return FLOAT_BITS * kept + place_bits(kept, among=num_elements(shapes))
 
@@ -102,17 +95,11 @@ class RandomK(_Sparse):
 
     Args:
         density: ρ, the share that is sent.
-        feedback: True if the part that was not sent is added to the next update.
-        guard: Limit of the residual, as in `Lossy`.
-
-    Raises:
-        PolicySpecError: A value it cannot have.
     """
 
     name: ClassVar[str] = "randk"
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """Return ``32 k``."""
         return FLOAT_BITS * self.num_kept(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
@@ -120,5 +107,4 @@ class RandomK(_Sparse):
         return 1 / -(-num_elements(shapes) // self.num_kept(shapes))
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """Return one all-reduce."""
         return (Collective("all_reduce", FLOAT_BYTES * (self.num_kept(shapes) + self.feedback)),)

@@ -4,7 +4,6 @@
 no comma, so it can be the value of a policy's option. Case and spaces around the parts do not matter.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,9 @@ from plesio.policies.compression.power_sgd import PowerSgd
 from plesio.policies.compression.qsgd import Qsgd
 from plesio.policies.compression.sparse import RandomK, TopK
 from plesio.policies.compression.stage import Compression, NoCompression
+from plesio.policies.fields import whole
 
 __all__ = ["parse_compression"]
-
-
-def _whole(value: str) -> int:
-    if not re.fullmatch(r"-?[0-9]+", value):
-        raise ValueError("not a whole number")
-    return int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +37,8 @@ _FORMS = {
     "randk": _Form(
         make=RandomK, example="randk:0.05", argument=("density", float, "the share of the numbers that is sent")
     ),
-    "qsgd": _Form(make=Qsgd, example="qsgd:8", argument=("bits", _whole, "4 or 8 bits")),
-    "powersgd": _Form(make=PowerSgd, example="powersgd:2", argument=("rank", _whole, "a whole number as its rank")),
+    "qsgd": _Form(make=Qsgd, example="qsgd:8", argument=("bits", whole, "4 or 8 bits")),
+    "powersgd": _Form(make=PowerSgd, example="powersgd:2", argument=("rank", whole, "a whole number as its rank")),
 }
 _OPTIONS = ("feedback", "no_feedback", "guard:MULTIPLE")
 

@@ -119,26 +119,16 @@ class Compression(ABC):
 class NoCompression(Compression):
     """Sends everything as it is."""
 
-    @property
-    def spec(self) -> str:
-        """``none``."""
-        return "none"
-
-    @property
-    def keeps_residual(self) -> bool:
-        """False: there is no rest to keep."""
-        return False
+    spec: ClassVar[str] = "none"
+    keeps_residual: ClassVar[bool] = False
 
     def payload_bits(self, shapes: Shapes) -> int:
-        """Return ``32 n``."""
         return FLOAT_BITS * num_elements(shapes)
 
     def contraction(self, shapes: Shapes) -> float:
-        """Return 1: everything is sent."""
         return 1.0
 
     def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """Return one all-reduce."""
         return (Collective("all_reduce", FLOAT_BYTES * num_elements(shapes)),)
 
 
@@ -147,7 +137,7 @@ NO_COMPRESSION = NoCompression()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lossy(Compression):
-    """A compression that loses something.
+    """A compression that loses something; `PolicySpecError` for a value that it cannot have.
 
     Args:
         feedback: True if the part that was not sent is added to the next update.
@@ -166,7 +156,6 @@ class Lossy(Compression):
 
     @property
     def spec(self) -> str:
-        """The name, its value, and the options that differ from the defaults."""
         parts = [self.head]
         if self.feedback != self.feedback_by_default:
             parts.append("feedback" if self.feedback else "no_feedback")
@@ -176,11 +165,9 @@ class Lossy(Compression):
 
     @property
     def keeps_residual(self) -> bool:
-        """True if there is feedback."""
         return self.feedback
 
     def residual_limit(self, shapes: Shapes) -> float:
-        """Return the guard, if there is one, and otherwise the limit that follows from the contraction."""
         return Compression.residual_limit(self, shapes) if self.guard is None else self.guard
 
     def __post_init__(self) -> None:

@@ -110,42 +110,29 @@ class StageMachine:
 
     def __init__(self, setting: GridSetting, *, stage: int, state: StageState | None = None) -> None:
         state = StageState() if state is None else state
-        under_way = [(number, version) for number, version in state.under_way]
         self._setting = setting
         self._stage = stage
         self._delay = setting.delays[stage]
-        self._given, self._returned = state.given, state.returned
-        self._version, self._gathered = state.version, state.gathered
+        self.given, self.returned = state.given, state.returned
+        """Micro-batches so far, and those among them that have gone backward."""
+        self.version = state.version
+        """Updates so far."""
+        self._gathered = state.gathered
         self._skipped = state.skipped
         """Micro-batches among those gathered that this machine was not given."""
-        self._under_way = dict(under_way)
+        self._under_way = dict(state.under_way)
         """Version of the weights that each micro-batch went forward with, of those that have not gone backward."""
         self._mixing = list(state.mixing)
-
-    @property
-    def version(self) -> int:
-        """Updates so far."""
-        return self._version
-
-    @property
-    def given(self) -> int:
-        """Micro-batches so far."""
-        return self._given
-
-    @property
-    def returned(self) -> int:
-        """Micro-batches that have gone backward."""
-        return self._returned
 
     @property
     def returned_behind(self) -> int:
         """Micro-batches that the stage behind has gone back with when it has been given as many as this one."""
         if self._stage == self._setting.stages - 1:
-            return self._returned
+            return self.returned
         if self._setting.flushes:
-            assert self._given % self._setting.micro_batches == 0, "asked between two windows"
-            return self._given
-        return max(0, self._given - self._setting.delays[self._stage + 1])
+            assert self.given % self._setting.micro_batches == 0, "asked between two windows"
+            return self.given
+        return max(0, self.given - self._setting.delays[self._stage + 1])
 
     @property
     def mixing(self) -> tuple[int, ...]:
@@ -161,11 +148,10 @@ class StageMachine:
         return StageMachine(setting, stage=self._stage, state=replace(self.state(), mixing=()))
 
     def state(self) -> StageState:
-        """Return the machine's whole state."""
         return StageState(
-            given=self._given,
-            returned=self._returned,
-            version=self._version,
+            given=self.given,
+            returned=self.returned,
+            version=self.version,
             gathered=self._gathered,
             under_way=tuple(self._under_way.items()),
             mixing=self.mixing,
@@ -174,14 +160,14 @@ class StageMachine:
 
     def give(self) -> list[Action]:
         """Take the next micro-batch and return the actions until the one after it."""
-        number = self._given
-        self._given += 1
+        number = self.given
+        self.given += 1
         version = self._version_for(number)
         self._under_way[number] = version
         actions: list[Action] = [Forward(number, version)]
         if number - self._delay >= self._window(number):
             actions += self._backward()
-        if self._setting.flushes and self._given % self._setting.micro_batches == 0:
+        if self._setting.flushes and self.given % self._setting.micro_batches == 0:
             actions += self._drain()
         return actions
 
@@ -202,31 +188,31 @@ class StageMachine:
     def _version_for(self, number: int) -> int:
         if self._setting.schedule == "2bw":
             return max(0, number // self._setting.micro_batches - 1)
-        return self._version
+        return self.version
 
     def _drain(self) -> list[Action]:
         actions: list[Action] = []
-        while self._returned < self._given:
+        while self.returned < self.given:
             actions += self._backward()
         return actions
 
     def _backward(self) -> list[Action]:
-        number = self._returned
-        self._returned += 1
+        number = self.returned
+        self.returned += 1
         self._gathered += 1
         version = self._under_way.pop(number, None)
         actions: list[Action] = []
         if version is None:
             self._skipped += 1
         else:
-            actions.append(Backward(number, version, self._version - version))
+            actions.append(Backward(number, version, self.version - version))
         if self._gathered == self._setting.micro_batches:
             actions += self._update()
         return actions
 
     def _update(self) -> list[Action]:
-        self._version += 1
-        actions: list[Action] = [Update(self._version, self._gathered - self._skipped, self._skipped)]
+        self.version += 1
+        actions: list[Action] = [Update(self.version, self._gathered - self._skipped, self._skipped)]
         self._gathered = self._skipped = 0
         if self._setting.groups > 1:
             actions += self._mix()
@@ -234,18 +220,18 @@ class StageMachine:
 
     def _mix(self) -> list[Action]:
         actions: list[Action] = []
-        if self._version % self._setting.every == 0:
-            self._mixing.append(self._version)
-            actions.append(BeginMixing(self._version))
-        while self._mixing and self._mixing[0] + self._setting.bound <= self._version:
+        if self.version % self._setting.every == 0:
+            self._mixing.append(self.version)
+            actions.append(BeginMixing(self.version))
+        while self._mixing and self._mixing[0] + self._setting.bound <= self.version:
             actions.append(EndMixing(self._mixing.pop(0)))
         return actions
 
     def validate(self) -> None:
         """Raise an AssertionError if an invariant of the module does not hold."""
-        first = next(iter(self._under_way), self._given)  # a newcomer skips what is before it
-        assert first >= self._returned, "none after its backward pass"
-        assert list(self._under_way) == list(range(first, self._given)), "in order, each once"
+        first = next(iter(self._under_way), self.given)  # a newcomer skips what is before it
+        assert first >= self.returned, "none after its backward pass"
+        assert list(self._under_way) == list(range(first, self.given)), "in order, each once"
         assert len(self._under_way) <= self._delay + 1, "more under way than the delay allows"
-        assert all(0 <= version <= self._version for version in self._under_way.values()), "no such version"
+        assert all(0 <= version <= self.version for version in self._under_way.values()), "no such version"
         assert self._gathered < max(2, self._setting.micro_batches + 1), "a gradient that was not applied"

@@ -153,11 +153,7 @@ class GridSetting:
 
     @classmethod
     def parse(cls, text: str) -> "GridSetting":
-        """Parse a setting.
-
-        Raises:
-            ConfigError: It describes none.
-        """
+        """Parse a setting, or raise `ConfigError`."""
         match = re.fullmatch(r"(?:grid:)?\s*(\d+)\s*x\s*(\d+)\s*(?:,(.*))?", text.strip().lower())
         if match is None:
             raise ConfigError(f'"{text}" is no grid; write groups x stages and options, as in grid:2x4,mixing=ring')
@@ -213,10 +209,6 @@ class GridSetting:
     def flushes(self) -> bool:
         """True if all micro-batches under way go back before an update."""
         return self.schedule in ("gpipe", "1f1b")
-
-    def with_shape(self, *, groups: int, stages: int) -> "GridSetting":
-        """Return the same setting for another number of workers."""
-        return replace(self, groups=groups, stages=stages)
 
     def regrouped(self, places: Sequence[int], *, num_joined: int) -> "GridSetting":
         """Return a grid of this one's groups at ``places``, and ``num_joined`` more after them.

@@ -18,7 +18,7 @@ def reason_of(
     priced: Mapping[Setting, float],
     affordable: Sequence[Setting],
 ) -> str:
-    """Return a clause with the reason for ``setting``, by a step's seconds and those by which settings were compared."""
+    """Return the reason for ``setting``, by a step's seconds and those by which settings were compared."""
 
     def took(one: Setting) -> str:
         step, price = f"{predicted[one] * 1e3:.3g} ms", f"{priced[one] * 1e3:.3g} ms"
