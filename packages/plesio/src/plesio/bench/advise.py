@@ -105,7 +105,6 @@ class TaskRehearsal:
 
     @property
     def workers(self) -> WorkersSection:
-        """How many, how fast, where."""
         return self._recipe.workers
 
     def _every(self, measure_s: float) -> int:
@@ -191,11 +190,9 @@ class _Watch:
         self.began_s = self.now_s()
 
     def look(self, progress: SimulationProgress) -> None:
-        """Remember how far it is."""
         self.latest = progress
 
     def stop(self, progress: SimulationProgress) -> bool:
-        """Return True if the run should stop."""
         self.latest = progress
         self.cut = (
             progress.samples >= self.until_samples
@@ -205,7 +202,6 @@ class _Watch:
         return self.cut
 
     def rehearsed(self, result: RunResult | None, *, problem: str | None, most_samples: float) -> Rehearsed:
-        """Sum up the run as far as it came."""
         real_s = self.now_s() - self.began_s
         if result is None:
             samples, virtual_s = (0, 0.0) if self.latest is None else (self.latest.samples, self.latest.virtual_s)

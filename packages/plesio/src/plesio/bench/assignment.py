@@ -43,7 +43,6 @@ def seed_streams(seed: int, rank: int) -> None:
 
 
 def info_of(task: Task, *, seed: int) -> RunInfo:
-    """Return the names for the results."""
     return RunInfo(
         task=task.name,
         seed=seed,

@@ -96,19 +96,13 @@ def calibrate(task: TaskSection, *, num_workers: int, on_measured: OnMeasured = 
 
 
 def _ask(processes: ProcessPool, name: str, **arguments: Any) -> list[dict[str, Any]]:
-    """Have all processes do a measurement; what each says."""
-    for pipe in processes.pipes:
-        pipe.send((name, arguments))
-    answers = []
-    for rank, pipe in enumerate(processes.pipes):
-        try:
-            kind, value = pipe.recv()
-        except EOFError:
-            kind, value = "failed", f"worker {rank} ended with {processes.status(rank)}"
+    """Have all processes do a measurement; return the findings of each."""
+    answers = {}
+    for rank, kind, value in processes.ask((name, arguments)):
         if kind != "done":
-            raise PlesioError(f"cannot calibrate: {value}")
-        answers.append(value)
-    return answers
+            raise PlesioError(f"cannot calibrate: {f'worker {rank} ended with ' if kind == 'ended' else ''}{value}")
+        answers[rank] = value
+    return [answers[rank] for rank in sorted(answers)]
 
 
 def _first(processes: ProcessPool, name: str, **arguments: Any) -> dict[str, Any]:

@@ -181,7 +181,6 @@ def plan_of(
 
 
 def _quick(recipe: CharacteriseRecipe, quick: QuickSection) -> tuple[dict[str, Any], tuple[PartSection, ...]]:
-    """Return the run's table and the parts that are left."""
     run = dict(recipe.run)
     if quick.epochs is not None:
         run.pop("samples", None)
@@ -247,7 +246,6 @@ def _base_count(workers: Mapping[str, Any], *, where: str) -> int:
 
 
 def _comparison(recipe: CharacteriseRecipe, combination: Combination, run: Mapping[str, Any], *, path: Path) -> Recipe:
-    """Make the recipe of `plesio compare` for one combination."""
     task = dict(recipe.models[combination.model])
     workers = dict(recipe.workers) | {"count": combination.workers}
     if "step_time" in task:

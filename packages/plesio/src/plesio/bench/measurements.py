@@ -177,7 +177,6 @@ def _scaled(task: Task, scale: float) -> tuple[nn.Module, torch.optim.Optimizer,
 
 
 def _server_processes() -> list[psutil.Process]:
-    """Return the servers that this worker's job has started."""
     return [child for child in psutil.Process().children() if "plesio.runtime.server.process" in child.cmdline()]
 
 

@@ -24,7 +24,6 @@ interface that leads to the job's meeting point, and measures the path that coll
 """
 
 import math
-import multiprocessing.connection
 import socket
 import statistics
 import time
@@ -100,25 +99,15 @@ def probe_locally(num_workers: int, *, on_step: OnStep = lambda what, done, tota
         raise ConfigError(f"--workers {num_workers}: write 2 or more; one alone has nobody to probe")
     with ProcessPool(num_workers, serve_probe) as processes:
         processes.await_ready()
-        for pipe in processes.pipes:
-            pipe.send("probe")
         probes: list[Probe] = []
-        waiting = list(processes.pipes)
-        while waiting:
-            ready = multiprocessing.connection.wait(waiting)
-            for pipe in [one for one in waiting if one in ready]:
-                try:
-                    kind, value = pipe.recv()
-                except EOFError:
-                    rank = processes.pipes.index(pipe)
-                    kind, value = "failed", f"worker {rank} ended with {processes.status(rank)}"
-                if kind == "failed":
-                    raise PlesioError(value)
-                if kind == "step":
+        for rank, kind, value in processes.ask("probe"):
+            match kind:
+                case "step":
                     on_step(*value)
-                else:
+                case "done":
                     probes.append(value)
-                    waiting.remove(pipe)
+                case _:
+                    raise PlesioError(f"worker {rank} ended with {value}" if kind == "ended" else value)
         return probes[0]
 
 
@@ -158,7 +147,6 @@ class _Prober:
         self._total = (1 + len(SHARED_SEEDS)) * len(tournament(self._count))
 
     def run(self) -> Probe:
-        """Do all steps, on all hosts."""
         self._link.meet()
         begun_s = time.monotonic()
         names = self._names()

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -120,12 +120,34 @@ class ProcessPool:
             values.append(value)
         return values
 
+    def ask(
+        self, command: Any, *, meanwhile: Callable[[], None] = lambda: None, every_s: float | None = None
+    ) -> Iterator[tuple[int, str, Any]]:
+        """Give all processes a command, and yield (rank, kind, value) as they answer; "done" and "failed" are final.
+
+        Of a process that ends, the kind is "ended" and the value is how. ``meanwhile`` is called about every so often.
+        """
+        for pipe in self.pipes:
+            pipe.send(command)
+        asked = {pipe: rank for rank, pipe in enumerate(self.pipes)}
+        while asked:
+            for ready in wait(list(asked), timeout=every_s):
+                assert isinstance(ready, Connection)
+                rank = asked[ready]
+                try:
+                    kind, value = ready.recv()
+                except EOFError:
+                    kind, value = "ended", self.status(rank)
+                if kind in ("done", "failed", "ended"):
+                    del asked[ready]
+                yield rank, kind, value
+            if asked:
+                meanwhile()
+
     def kill(self, rank: int) -> None:
-        """Kill the worker as a crash would."""
         self._processes[rank].kill()
 
     def status(self, rank: int) -> str:
-        """Return how a process has ended."""
         process = self._processes[rank]
         process.join(STOP_S)
         code = process.exitcode

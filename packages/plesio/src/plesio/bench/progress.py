@@ -84,23 +84,18 @@ class PartOfAll:
         self._total = total
 
     def run_kept(self, label: RunLabel) -> None:
-        """Tell it on."""
         self._progress.run_kept(self._label(label))
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Tell it on."""
         self._progress.run_started(self._label(label), num_samples=num_samples)
 
     def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Tell it on."""
         self._progress.run_advanced(snapshot)
 
     def run_finished(self, result: RunResult) -> None:
-        """Tell it on."""
         self._progress.run_finished(replace(result, policy=self._name(result.policy)))
 
     def run_failed(self, result: RunResult) -> None:
-        """Tell it on."""
         self._progress.run_failed(replace(result, policy=self._name(result.policy)))
 
     def _label(self, label: RunLabel) -> RunLabel:

@@ -1,18 +1,13 @@
 """``[checkpoint]`` of a recipe: where the checkpoints of its runs go, and how often they are taken."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 
-from plesio.bench.recipe_section import RecipeSection, as_finding, recipe_folder
+from plesio.bench.recipe_section import RecipePath, RecipeSection, as_finding
 from plesio.runtime.checkpoints.setting import parse_every
 
 __all__ = ["CheckpointSection"]
-
-
-def _resolve(value: object, info: ValidationInfo) -> object:
-    return recipe_folder(info) / value if isinstance(value, str) else value
 
 
 def _readable(every: str) -> str:
@@ -31,7 +26,7 @@ class CheckpointSection(RecipeSection):
         resume: Whether a run goes on from its latest checkpoint ("auto") or begins anew ("no").
     """
 
-    folder: Annotated[Path, BeforeValidator(_resolve)]
+    folder: RecipePath
     every: Annotated[str, AfterValidator(_readable)] = "10 min"
     keep: int = Field(default=3, ge=1)
     resume: Literal["auto", "no"] = "auto"

@@ -64,7 +64,6 @@ def _key(loc: tuple[int | str, ...]) -> str:
 
 
 def _message(finding: Mapping[str, Any]) -> str:
-    """Return the message after the key."""
     context = finding.get("ctx", {})
     kind = finding["type"]
     if kind == "value_error":

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.units import parse_seconds
 
-__all__ = ["Rank", "RecipeSection", "Seconds", "as_finding", "recipe_folder"]
+__all__ = ["Rank", "RecipePath", "RecipeSection", "Seconds", "as_finding", "recipe_folder"]
 
 
 class RecipeSection(BaseModel):
@@ -52,5 +52,11 @@ def _seconds(value: object) -> object:
         return parse_seconds(value)
 
 
+def _resolve(value: object, info: ValidationInfo) -> object:
+    return recipe_folder(info) / value if isinstance(value, str) else value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+RecipePath = Annotated[Path, BeforeValidator(_resolve)]
+"""A path relative to the recipe's folder."""
 Rank = Annotated[int, Field(ge=0)]

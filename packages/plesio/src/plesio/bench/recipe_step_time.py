@@ -1,12 +1,11 @@
 """How long steps take, as a recipe says it."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
-from plesio.bench.recipe_section import Rank, RecipeSection, Seconds, as_finding, recipe_folder
+from plesio.bench.recipe_section import Rank, RecipePath, RecipeSection, Seconds, as_finding
 from plesio.cost.step_time import (
     Constant,
     EmpiricalTrace,
@@ -19,10 +18,6 @@ from plesio.cost.step_time import (
 )
 
 __all__ = ["SlowdownsSection", "StallsSection", "StepTimeSection"]
-
-
-def _resolve(value: object, info: ValidationInfo) -> object:
-    return recipe_folder(info) / value if isinstance(value, str) else value
 
 
 class _Distribution(RecipeSection, ABC):
@@ -46,7 +41,6 @@ class ConstantSection(_Distribution):
     mean: Seconds
 
     def distribution(self) -> StepTime:
-        """Return steps that all take the mean."""
         return Constant(mean_s=self.mean)
 
 
@@ -58,7 +52,6 @@ class LogNormalSection(_Distribution):
     cv: float
 
     def distribution(self) -> StepTime:
-        """Return the distribution of steps that vary around the mean."""
         return LogNormal(mean_s=self.mean, cv=self.cv)
 
 
@@ -70,7 +63,6 @@ class GammaSection(_Distribution):
     cv: float
 
     def distribution(self) -> StepTime:
-        """Return the distribution of steps that vary around the mean."""
         return Gamma(mean_s=self.mean, cv=self.cv)
 
 
@@ -82,7 +74,6 @@ class ParetoSection(_Distribution):
     shape: float
 
     def distribution(self) -> StepTime:
-        """Return steps of which a few take much longer than the others."""
         return Pareto(min_s=self.min, shape=self.shape)
 
 
@@ -90,10 +81,9 @@ class TraceSection(_Distribution):
     """``{ kind = "trace", path = "steps.txt" }``; see `EmpiricalTrace.read` for the file."""
 
     kind: Literal["trace"]
-    path: Annotated[Path, BeforeValidator(_resolve)]
+    path: RecipePath
 
     def distribution(self) -> StepTime:
-        """Return the durations that were measured somewhere."""
         return EmpiricalTrace.read(self.path)
 
 
@@ -115,7 +105,6 @@ class StallsSection(RecipeSection):
         return self
 
     def on(self, steps: StepTime) -> StepTime:
-        """Return steps of which some stall."""
         return Stalls(steps=steps, probability=self.probability, factor=self.factor)
 
 
@@ -151,5 +140,4 @@ class SlowdownsSection(RecipeSection):
         return self
 
     def slowdowns(self) -> Slowdowns:
-        """Return how slow, how often and for how long a rack is."""
         return Slowdowns(factor=self.factor, every_s=self.every, lasting_s=self.lasting)

@@ -100,7 +100,6 @@ class FailuresSection(RecipeSection):
         return self
 
     def failures(self) -> Failures:
-        """Return how workers fail."""
         return Failures(mtbf_s=self.mtbf, shape=self.shape, rejoin_after_s=self.rejoin_after)
 
 
@@ -236,7 +235,6 @@ class WorkersSection(RecipeSection):
             )
 
     def step_time_of(self, worker: int) -> "StepTimeSection | None":
-        """Return the step times of a worker, its own or the common ones."""
         own = self._own(worker)
         return own.step_time if own is not None and own.step_time is not None else self.step_time
 

@@ -143,7 +143,6 @@ def _interrupted(run: RunResult) -> RunResult:
 
 @contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the script's own arguments and import path."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent.resolve()))

@@ -64,11 +64,9 @@ class TestbedPool:
 
     @property
     def usable(self) -> bool:
-        """False when a worker was lost or failed; a new pool is needed then."""
         return self._workers.usable
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
-        """Do one run with all workers; ``on_figures`` is called a few times a second."""
         with self._plan() as plan:
 
             def on_looked(figures: RunFigures) -> None:
@@ -120,7 +118,6 @@ class TestbedPool:
                 network.set_rate(wire, wire.link.bytes_per_s if back else change.bytes_per_s)
 
     def close(self) -> None:
-        """Stop the workers, and remove the hosts."""
         try:
             self._workers.close()
         finally:

@@ -36,7 +36,6 @@ def recipe_task(recipe: Recipe) -> Task:
 
 
 def section_task(section: TaskSection) -> Task:
-    """Return the task that a recipe's ``[task]`` names."""
     task = load_task(section.name, **section.options)
     return task if section.batch_size is None else replace(task, batch_size=section.batch_size)
 

@@ -63,7 +63,6 @@ class ValidationSetting:
 
     @property
     def name(self) -> str:
-        """That of its folders."""
         cluster = self.recipe.workers.cluster
         where = "" if cluster is None else f"-{cluster.name}"
         return f"{self.recipe.task.name}-{self.step_time.replace(' ', '')}{where}".replace(" ", "").replace("/", "p")
@@ -307,7 +306,6 @@ def _median(values: Sequence[float | None]) -> float:
 
 
 def _paces_s(setting: ValidationSetting) -> list[float]:
-    """Return the seconds of each worker's step."""
     step_s = parse_seconds(setting.step_time)
     if not setting.recipe.workers.unequal:
         return [step_s] * NUM_WORKERS

@@ -5,7 +5,6 @@ The comparison looks at the runs through an `Observer`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from plesio.bench.assignment import Assignment
@@ -56,40 +55,27 @@ class WorkerPool:
             raise
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
-        """Do one run with all workers; ``on_figures`` is called a few times a second."""
-        for pipe in self._processes.pipes:
-            pipe.send(assignment)
-        open_pipes = dict(enumerate(self._processes.pipes))
         result: dict[str, Any] | None = None
         problems: dict[int, str] = {}
-        while open_pipes:
-            by_pipe = {pipe: rank for rank, pipe in open_pipes.items()}
-            for ready in wait(list(by_pipe), timeout=LOOK_S):
-                assert isinstance(ready, Connection)
-                rank = by_pipe[ready]
-                del open_pipes[rank]
-                try:
-                    kind, value = ready.recv()
-                except EOFError:
-                    kind, value = "failed", f"the process ended with {self._processes.status(rank)}"
-                if kind == "failed":
-                    problems[rank] = value
-                elif value is not None:
-                    result = value
-            if open_pipes:
-                with self._site.here():  # it connects when there is a server
-                    figures = self._observer.figures(timeout_s=LOOK_S)
-                if figures is not None:
-                    on_figures(figures)
+
+        def look() -> None:
+            with self._site.here():  # it connects when there is a server
+                figures = self._observer.figures(timeout_s=LOOK_S)
+            if figures is not None:
+                on_figures(figures)
+
+        for rank, kind, value in self._processes.ask(assignment, meanwhile=look, every_s=LOOK_S):
+            if kind != "done":
+                problems[rank] = f"the process ended with {value}" if kind == "ended" else value
+            elif value is not None:
+                result = value
         self._observer.next_run()
         self.usable = not problems
         return PoolRun(result, problems)
 
     def kill(self, rank: int) -> None:
-        """Have a worker crash."""
         self._processes.kill(rank)
 
     def close(self) -> None:
-        """Stop the workers."""
         self._observer.close()
         self._processes.close()

@@ -89,7 +89,6 @@ def advise() -> Any:
 
 
 def _inputs() -> "tuple[Input, ...]":
-    """Return the options that are keys of a recipe."""
     from plesio.bench.recipe import RunSection, TaskSection
     from plesio.bench.recipe_workers import WorkersSection
     from plesio.cli.recipe_options import key_option
@@ -215,7 +214,6 @@ class _Case:
         self._epochs: float | None = None
 
     def task(self, options: Table) -> "tuple[TaskRehearsal, Probed]":
-        """Make a rehearsal of a task."""
         from plesio.bench.advise import TaskRehearsal
         from plesio.bench.advise_probe import probe_task
         from plesio.bench.recipe import make_recipe
@@ -238,7 +236,6 @@ class _Case:
         )
 
     def script(self) -> "tuple[ScriptRehearsal, Probed]":
-        """Make a rehearsal of a script."""
         from plesio.bench.advise import ScriptRehearsal
         from plesio.bench.advise_probe import probe_script
         from plesio.bench.recipe import make_workers
@@ -272,7 +269,6 @@ class _Case:
         price_per_hour: float | None,
         is_script: bool,
     ) -> "Question":
-        """Make the question to the advisor."""
         from plesio.advisor import FailureModel, Question
         from plesio.bench.advise import situation_of
 
@@ -330,7 +326,6 @@ class _Case:
 
 
 def _absolute(name: str) -> str:
-    """Make a file's name absolute; leave all else."""
     path, colon, attribute = name.partition(":")
     return f"{Path(path).resolve()}{colon}{attribute}" if path.endswith((".py", ".toml")) else name
 

@@ -62,7 +62,6 @@ class DerivedCommand(typer.core.TyperCommand):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of the command that the function makes."""
         assert self.callback is not None
         return self.callback().make_context(info_name, args, parent, **extra)
 
@@ -108,5 +107,4 @@ def _examples(words: str, name: str, inputs: "tuple[Input, ...]") -> str:
 
 
 def _one_word(text: str) -> str:
-    """Return ``text`` as a shell's word."""
     return f'"{text}"' if " " in text else text

@@ -12,7 +12,6 @@ _AGAIN_S = 0.05
 
 
 def main() -> None:
-    """Run the command that the arguments name, and end with its exit status."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
         from plesio.cli.commands import invoke

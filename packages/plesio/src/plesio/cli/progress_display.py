@@ -25,7 +25,6 @@ LEFT_AFTER_RUNS = 3
 
 @contextmanager
 def progress_display() -> Iterator[ProgressSink]:
-    """Show the display that suits stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainDisplay(sys.stderr, clock=MonotonicClock())
@@ -70,26 +69,21 @@ class LiveDisplay:
         self._run: TaskID | None = None
 
     def run_kept(self, label: RunLabel) -> None:
-        """Count the run as done."""
         self._say(f"{_name(label)}: kept", style="dim")
         self._count(label.number, num_runs=label.num_runs)
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Show a bar for the run."""
         self._count(label.number - 1, num_runs=label.num_runs)
         self._run = self.progress.add_task(_name(label), total=num_samples, figures="")
 
     def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Move the run's bar and show its figures."""
         assert self._run is not None, "a run advances after it has started"
         self.progress.update(self._run, completed=snapshot.samples, figures=_figures(snapshot))
 
     def run_finished(self, result: RunResult) -> None:
-        """Replace the run's bar by a line."""
         self._end(result, style="green")
 
     def run_failed(self, result: RunResult) -> None:
-        """Replace the run's bar by a line that says why."""
         self._end(result, style="red")
 
     def _end(self, result: RunResult, *, style: str) -> None:
@@ -122,12 +116,10 @@ class PlainDisplay:
         self._num_before = 0
 
     def run_kept(self, label: RunLabel) -> None:
-        """Say so."""
         self._label = label
         self._say("kept")
 
     def run_started(self, label: RunLabel, *, num_samples: int | None) -> None:
-        """Say so."""
         self._label = label
         self._num_samples = num_samples
         self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S
@@ -135,7 +127,6 @@ class PlainDisplay:
         self._say(f"started{samples}{self._left(label)}")
 
     def run_advanced(self, snapshot: RunSnapshot) -> None:
-        """Give the figures, if the last line is long ago."""
         if self._clock.now_s() >= self._next_line_s:
             self._next_line_s = self._clock.now_s() + PLAIN_EVERY_S
             total = self._num_samples
@@ -143,11 +134,9 @@ class PlainDisplay:
             self._say(f"{done} · {_figures(snapshot)}")
 
     def run_finished(self, result: RunResult) -> None:
-        """Give the time it took and the final metric."""
         self._say(_ending(result))
 
     def run_failed(self, result: RunResult) -> None:
-        """Say why."""
         self._say(_ending(result))
 
     def _left(self, label: RunLabel) -> str:

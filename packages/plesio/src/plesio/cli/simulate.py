@@ -110,7 +110,6 @@ def simulate() -> Any:
 
 
 def _inputs() -> "tuple[Input, ...]":
-    """Return the options that are keys of a recipe."""
     from plesio.bench.recipe import RunSection, TaskSection
     from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection
@@ -209,7 +208,6 @@ def _simulate(
 
 
 def _count(spec: str, told: int | None) -> int:
-    """Return how many workers there are."""
     from plesio.policies.grid import GridSetting, is_grid
 
     if is_grid(spec):

@@ -27,7 +27,6 @@ def console(*, plain: bool = False) -> "Console":
 
 
 def show(what: "RenderableType") -> None:
-    """Print a table or a group of texts."""
     console().print(what)
 
 

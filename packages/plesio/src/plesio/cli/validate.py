@@ -113,7 +113,6 @@ def validate(
 
 
 def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[ValidationSetting]":
-    """Return the settings to run."""
     if world is MeasuredWorld.TESTBED:
         prepare_for_hosts()
     from plesio.bench.validate import matrix, matrix_on_hosts
@@ -124,7 +123,6 @@ def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "lis
 
 
 def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
-    """Do the runs, and write their page."""
     from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display
     from plesio.report.validation import render_validation_page
@@ -142,7 +140,6 @@ def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, 
 
 
 def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
-    """Print rows and summary, and write them if asked."""
     from plesio.report.validation import render_validation
 
     write_json(predictions, json_file)
@@ -150,7 +147,6 @@ def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
 
 
 def write_json(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
-    """Write rows and summary if asked."""
     from plesio.core.predictions import predictions_to_json
 
     if json_file is not None:

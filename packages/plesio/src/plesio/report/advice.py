@@ -38,7 +38,6 @@ _LEGEND = (
 
 
 def render_advice(advice: Advice) -> RenderableType:
-    """Render the sentences, the ranking and the code."""
     parts: list[RenderableType] = [Text(line) for line in sentences_of(advice)]
     parts += [Text(), terminal_table(_ranking(advice, most=SHOWN)), Text()]
     parts += [Text(line) for line in _code(advice).splitlines()]

@@ -27,7 +27,6 @@ Looks = Mapping[str, Look]
 
 
 def comparison_charts(comparison: Comparison, *, windows: Sequence[Window] = ()) -> list[Chart]:
-    """Draw the charts that this comparison has data for, in the order of the page."""
     looks = policy_looks(comparison)
     made: tuple[Chart | None, ...] = (
         _times_chart(comparison, looks),
@@ -44,7 +43,6 @@ def comparison_charts(comparison: Comparison, *, windows: Sequence[Window] = ())
 
 
 def policy_looks(comparison: Comparison) -> dict[str, Look]:
-    """Choose a look for each policy; the baseline is grey."""
     return looks_of((summary.policy for summary in comparison.policies), quiet=comparison.baseline)
 
 
@@ -244,7 +242,6 @@ def timeline_chart(windows: Sequence[Window]) -> Panels | None:
 
 
 def _timeline(window: Window, axis: Axis) -> Timeline:
-    """Draw the spans of a window, cut to it."""
     workers = sorted({span.worker for span in window.spans})
     bars = []
     for activity in _ACTIVITY_COLOURS:

@@ -160,5 +160,4 @@ def pictures(
 
 
 def tables(found: Iterable[Table]) -> list[PageSection | None]:
-    """Make a section of each table, with its title."""
     return [section(table.title.removesuffix(":"), table, slug=f"table-{place}") for place, table in enumerate(found)]

@@ -23,7 +23,6 @@ __all__ = [
 
 
 def time_finding(comparison: Comparison) -> str:
-    """Tell which policy trained fastest."""
     ratios = {
         summary.policy: summary.contrast.speed.value
         for summary in comparison.policies
@@ -38,7 +37,6 @@ def time_finding(comparison: Comparison) -> str:
 
 
 def metric_finding(comparison: Comparison) -> str:
-    """Tell which policies' final metric the seeds show to differ from the baseline's."""
     name = comparison.metric.name
     differences = {
         summary.policy: summary.contrast.metric
@@ -60,7 +58,6 @@ def metric_finding(comparison: Comparison) -> str:
 
 
 def target_finding(comparison: Comparison) -> str:
-    """Tell which policy reached the target first."""
     assert comparison.target is not None, "only a comparison with a target has this figure"
     goal = comparison.metric.text(comparison.target)
     medians = {
@@ -107,7 +104,6 @@ def loss_finding(comparison: Comparison) -> str:
 
 
 def bytes_finding(comparison: Comparison) -> str:
-    """Tell which policy sent least."""
     sent = {
         summary.policy: summary.bytes_sent.mean for summary in comparison.policies if summary.bytes_sent is not None
     }
@@ -121,13 +117,11 @@ def bytes_finding(comparison: Comparison) -> str:
 
 
 def wait_finding(comparison: Comparison) -> str:
-    """Describe how much of their time workers waited, at the two extremes."""
     shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
     return _at_extremes("Workers waited {} of their time", shares, share_text) or "Where each worker's time went"
 
 
 def memory_finding(comparison: Comparison) -> str:
-    """Tell how much memory workers needed, at the two extremes."""
     peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
     return _at_extremes("A worker had {} at its peak", peaks, format_bytes) or "Memory of a worker"
 
@@ -145,7 +139,6 @@ def memory_of_run_finding(comparison: Comparison) -> str:
 
 
 def cpu_finding(comparison: Comparison) -> str:
-    """Describe how busy the workers' processes were, at the two extremes."""
     used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
     return _at_extremes("A worker used {} of a core", used, share_text) or "Processor time over time"
 
@@ -163,7 +156,6 @@ def _at_extremes(sentence: str, values: Mapping[str, float], text: Callable[[flo
 
 
 def staleness_finding(comparison: Comparison) -> str:
-    """Tell which policy's updates were the stalest."""
     stale: list[PolicySummary] = [summary for summary in comparison.policies if summary.staleness.counts]
     if not stale:
         return "Staleness of the applied updates"

@@ -37,7 +37,6 @@ class StageFigures:
 
     @property
     def bubble_share(self) -> float:
-        """Share of its time in which the stage waits."""
         total_s = self.compute_s + self.wait_s
         return self.wait_s / total_s if total_s else 0.0
 
@@ -57,7 +56,6 @@ class RunStages:
 
 
 def stages_of(run: RunTraces) -> RunStages | None:
-    """Return the stages of a run; None if it was no grid's."""
     if not is_grid(run.policy) or not run.by_worker:
         return None
     setting = GridSetting.parse(run.policy)
@@ -91,7 +89,6 @@ def _figures(trace: Trace, rank: int, setting: GridSetting) -> StageFigures:
 
 
 def grid_charts(runs: Sequence[RunStages]) -> list[Chart]:
-    """Draw bubble, staleness and consensus of each run."""
     charts: list[Chart] = []
     for number, run in enumerate(runs):
         charts += [_bubble_chart(run, number), _staleness_chart(run, number)]
@@ -151,7 +148,6 @@ def _consensus_chart(run: RunStages, number: int) -> LineChart:
 
 
 def grid_tables(runs: Sequence[RunStages]) -> list[Table]:
-    """Make a table for each run: what its stages kept, and how stale their gradients were beside theory."""
     return [
         Table(
             title=run.policy,

@@ -27,7 +27,6 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Factor that a value is multiplied by to be shown."""
         return 100.0 if self.is_percent else 1.0
 
     @property
@@ -36,7 +35,6 @@ class Metric:
         return f"{self.name} (%)" if self.is_percent else self.name
 
     def improves(self, difference: float) -> bool:
-        """Tell whether a change by ``difference`` is for the better."""
         return difference > 0 if self.goal == "max" else difference < 0
 
     def text(self, value: float) -> str:

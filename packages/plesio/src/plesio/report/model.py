@@ -55,12 +55,10 @@ class TargetTimes:
 
     @property
     def num_reached(self) -> int:
-        """How many seeds reached the target."""
         return 0 if self.reached is None else self.reached.num_seeds
 
     @property
     def share_reached(self) -> float:
-        """The part of the finished runs that reached the target."""
         return self.num_reached / self.num_runs
 
 
@@ -158,7 +156,6 @@ class Comparison:
 
     @property
     def baseline_summary(self) -> PolicySummary:
-        """The baseline's own figures."""
         return next(summary for summary in self.policies if summary.policy == self.baseline)
 
     def unfinished(self, where: str = "") -> list[str]:
@@ -170,5 +167,4 @@ class Comparison:
         ]
 
     def find(self, policy: str) -> PolicySummary | None:
-        """Return the policy's figures; None if it was not run."""
         return next((summary for summary in self.policies if summary.policy == policy), None)

@@ -40,12 +40,10 @@ class ComputeTimes:
 
     @property
     def ratio(self) -> float:
-        """p99 over p50."""
         return self.p99_s / self.p50_s
 
     @property
     def slowest(self) -> int:
-        """The worker with the longest median."""
         return max(self.medians_s, key=self.medians_s.__getitem__)
 
     @property
@@ -97,7 +95,6 @@ class Operation:
 
     @property
     def wait_share(self) -> float:
-        """Share of the workers' time in which they waited for each other."""
         return max(0.0, 1 - self.compute_share - self.communicate_share)
 
     @property

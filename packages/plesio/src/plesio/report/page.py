@@ -219,7 +219,6 @@ def _target_cell(summary: PolicySummary) -> str:
 
 
 def _runs(comparison: Comparison) -> Folded:
-    """Make the table of every run, also those that failed."""
     headers = (
         "run", "status", "time", "steps", "samples", comparison.metric.name, "bytes", "across racks", "peak memory",
         "cores", "max lead", "lost workers", "refused", "parameters",
@@ -250,7 +249,6 @@ def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:
 
 
 def _decisions(comparison: Comparison) -> Folded | None:
-    """Tell the decisions that changed how runs went on; None where there were none."""
     blocks: list[PageBlock] = []
     for run in comparison.runs:
         if run.decisions:
@@ -267,7 +265,6 @@ def _decisions_of(run: RunResult) -> PageBlock:
 
 
 def _timelines(traces: Sequence[TraceLink]) -> Folded | None:
-    """Link the runs' timelines; None where no run was traced."""
     if not traces:
         return None
     items = [
@@ -281,7 +278,6 @@ def _timelines(traces: Sequence[TraceLink]) -> Folded | None:
 
 
 def _environments(comparison: Comparison) -> Folded | None:
-    """List where the runs took place."""
     found = [
         Facts(
             [

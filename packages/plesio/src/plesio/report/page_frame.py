@@ -35,7 +35,6 @@ class _Figure:
 
 
 def render_document(document: Document) -> str:
-    """Render the page."""
     blocks = [block for section in document.sections if section is not None for block in section.blocks]
     has_charts = any(isinstance(block, Pictures) for block in blocks)
     return _environment().get_template("page.html.j2").render(page=document, has_charts=has_charts) + "\n"

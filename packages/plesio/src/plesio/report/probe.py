@@ -29,7 +29,6 @@ _WAYS = {
 
 
 def render_probe(probe: Probe, plan: Plan) -> RenderableType:
-    """Render the pairs, the racks, the predicted times, and each rank's host."""
     hosts = probe.topology.matrix.hosts
     parts: list[RenderableType] = []
     if len(hosts) <= MOST_COLUMNS:
@@ -39,7 +38,6 @@ def render_probe(probe: Probe, plan: Plan) -> RenderableType:
 
 
 def render_probe_page(probe: Probe, plan: Plan) -> str:
-    """Render the page as one HTML document."""
     matrix = probe.topology.matrix
     shown = [("alone", "Bandwidth of each pair alone", matrix.bytes_per_s, 1e6, "MB/s")]
     shown += [("together", "While all hosts sent both ways at once", probe.contended_bytes_per_s, 1e6, "MB/s")]
@@ -64,7 +62,6 @@ def render_probe_page(probe: Probe, plan: Plan) -> str:
 
 
 def probe_sentences(probe: Probe, plan: Plan) -> list[str]:
-    """Tell which racks there are, what lies between them, and what the plan saves."""
     topology = probe.topology
     alone = f", {probe.num_alone} pairs alone" if probe.num_alone else ""
     sentences = [

@@ -44,7 +44,6 @@ class RunUtilisation:
     samples: dict[int, tuple[tuple[float, TraceRecord], ...]]
 
     def has(self, field: str) -> bool:
-        """Tell whether a sample has such a field."""
         return any(field in record.fields for samples in self.samples.values() for _, record in samples)
 
     def values(self, worker: int, *fields: str) -> list[float]:
@@ -55,7 +54,6 @@ class RunUtilisation:
 
 
 def utilisation_of(run: RunTraces) -> RunUtilisation | None:
-    """Return the samples of a run; None if there are none."""
     taken = {
         worker: [
             (run.offsets_s[worker] + record.at_s, record) for record in trace.records if record.kind == UTILISATION
@@ -74,7 +72,6 @@ def utilisation_of(run: RunTraces) -> RunUtilisation | None:
 
 
 def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisation]) -> list[Chart]:
-    """Draw the charts that there is data for, in the order of the page."""
     made: tuple[Chart | None, ...] = (
         _memory_chart(
             comparison,

@@ -86,7 +86,6 @@ def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:
 
 
 def _stages(summary: PolicySummary) -> list[str]:
-    """Describe how late gradients were in a grid."""
     if summary.staleness.max == 0 or len(summary.stage_staleness) < 2:
         return []
     means = [f"{staleness.mean:.1f}" for staleness in summary.stage_staleness]
@@ -221,7 +220,6 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
 
 
 def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:
-    """Tell whether it reached the target on a smaller share of its seeds than the baseline."""
     ours, theirs = summary.to_target, comparison.baseline_summary.to_target
     return ours is not None and theirs is not None and ours.share_reached < theirs.share_reached
 

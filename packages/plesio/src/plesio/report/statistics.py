@@ -58,12 +58,10 @@ class Spread:
 
     @property
     def num_seeds(self) -> int:
-        """How many seeds have a value."""
         return len(self.by_seed)
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The values, in the order of the seeds."""
         return tuple(value for _, value in self.by_seed)
 
 

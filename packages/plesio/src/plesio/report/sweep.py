@@ -46,7 +46,6 @@ class Sweep:
 
     @property
     def goal(self) -> str:
-        """The target in words."""
         metric, target = self.first.metric, self.first.target
         return metric.name if target is None else f"{metric.name} {metric.text(target)}"
 
@@ -134,7 +133,6 @@ def _how_far_seeds_are_apart(sweep: Sweep) -> str | None:
 
 
 def _highest_throughput(sweep: Sweep) -> str | None:
-    """Tell which policies are within 10 % of the most samples per second, and where."""
     leaders: dict[str, list[str]] = {}
     for bandwidth, comparison in sweep.comparisons.items():
         points = {summary.policy: charts.THROUGHPUT.point_of(summary) for summary in comparison.policies}
@@ -193,7 +191,6 @@ def _troubles(sweep: Sweep) -> list[str]:
 
 
 def render_sweep(sweep: Sweep) -> RenderableType:
-    """Render the tables, the findings, and which runs are missing from them."""
     parts: list[RenderableType] = []
     for one in _tables(sweep).values():
         parts += [Text(f"{one.title}:"), plain_table(one), Text()]
@@ -219,7 +216,6 @@ def sweep_charts_of(sweep: Sweep) -> list[LineChart]:
 
 
 def render_sweep_page(sweep: Sweep) -> str:
-    """Render the page as one HTML document."""
     first = sweep.first
     facts = f"{first.num_workers} workers in the {first.world} world · {seeds_text(len(first.seeds))} · {sweep.network}"
     document = Document(

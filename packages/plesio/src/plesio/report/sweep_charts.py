@@ -58,7 +58,6 @@ class SweepPoint:
 
     @property
     def complete(self) -> bool:
-        """True if every seed has a value."""
         return len(self.by_seed) == self.num_runs
 
 
@@ -112,7 +111,6 @@ THROUGHPUT = Quantity(
 
 
 def point_at(comparison: Comparison, policy: str, quantity: Quantity) -> SweepPoint | None:
-    """Return the policy's point in this comparison; None if it was not run there."""
     found = comparison.find(policy)
     return None if found is None else quantity.point_of(found)
 
@@ -126,13 +124,11 @@ def bound_policies(comparisons: Mapping[str, Comparison]) -> list[str]:
 
 
 def _bounded(specs: Iterable[str]) -> dict[str, SSP]:
-    """Return the policies that have a bound; grids are none."""
     policies = {spec: parse_policy(spec) for spec in specs if not is_grid(spec)}
     return {spec: policy for spec, policy in policies.items() if isinstance(policy, SSP)}
 
 
 def bound_chart(comparisons: Mapping[str, Comparison], quantity: Quantity, *, slug: str, title: str) -> LineChart:
-    """Draw a line per bandwidth, over the bounds."""
     labels = _bound_labels(bound_policies(comparisons))
     colours = dict(zip(comparisons, _from_warm_to_cold(len(comparisons)), strict=True))
     lines = []
@@ -222,7 +218,6 @@ class _Line:
 
     @property
     def found(self) -> dict[float, SweepPoint]:
-        """The points that there are."""
         return {x: point for x, point in self.points.items() if point is not None}
 
     def series(self, unit: str) -> Iterator[Series]:

@@ -22,7 +22,6 @@ _NONE = "–"
 
 
 def render_comparison(comparison: Comparison, *, operations: Sequence[Operation] = ()) -> RenderableType:
-    """Render the table, then what each policy cost and won, and advice on how the runs went, if any."""
     texts = [policy_sentence(summary, comparison=comparison) for summary in comparison.policies]
     texts += [f"{policy}: {text}" for policy, found in operations_advice(operations).items() for text in found]
     return Group(comparison_table(comparison), *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))

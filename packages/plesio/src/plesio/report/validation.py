@@ -35,7 +35,6 @@ def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
 
 
 def render_validation_page(predictions: Sequence[Prediction]) -> str:
-    """Render the page as one HTML document."""
     summary, rows = summary_table(predictions), predictions_table(predictions)
     document = Document(
         title="Plesio: predicted and measured",
@@ -55,7 +54,6 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
 
 
 def predictions_table(predictions: Sequence[Prediction]) -> Table:
-    """Make a row for each prediction: its setting, then the numbers."""
     settings = (name.replace("_", " ") for name in predictions[0].setting)
     rows = [
         [
@@ -74,7 +72,6 @@ def predictions_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def summary_table(predictions: Sequence[Prediction]) -> Table:
-    """Make a row for each quantity, with its errors and the baseline's."""
     rows = []
     for one in summarise_predictions(predictions):
         ours = (one.median_error, one.mean_error, one.worst_error)

@@ -42,7 +42,6 @@ _STOPPED = 6
 
 
 def characterisation_sentences(found: Characterisation) -> list[str]:
-    """Tell what was run, what it shows, and what it does not show."""
     fewest, most = found.num_seeds
     lines = [_power(fewest, most)]
     tested = found.tested("speed")
@@ -108,7 +107,6 @@ def _difference(found: Characterisation, claim: Claim, one: Judgement) -> str:
 
 
 def _largest(found: Characterisation, tested: _Tested) -> str:
-    """Tell the largest difference of means, which is not shown."""
     claim, one = max(tested, key=lambda each: abs(each[1].value))
     assert one.p_value is not None, "it was tested"
     assert one.p_adjusted is not None, "it was tested"
@@ -167,7 +165,6 @@ def _of_machine(found: Characterisation) -> Iterator[str]:
 
 
 def render_characterisation(found: Characterisation) -> RenderableType:
-    """Render what was crossed, the speed-up, and the sentences."""
     parts: list[RenderableType] = []
     for one in (design_table(found), scaling_table(found)):
         parts += [terminal_table(one), Text()]
@@ -176,7 +173,6 @@ def render_characterisation(found: Characterisation) -> RenderableType:
 
 
 def render_characterisation_page(found: Characterisation, *, used: Sequence[Used] = ()) -> str:
-    """Render the page as one HTML document."""
     charts = paper_charts(found, used)
     num_runs = sum(len(comparison.runs) for comparison in found.settings.values())
     design, scaling = design_table(found), scaling_table(found)

@@ -98,11 +98,9 @@ class Characterisation:
         return [(claim, one) for claim, one in judged if one is not None and one.p_value is not None]
 
     def models(self) -> list[str]:
-        """Name the models, in the order of the runs."""
         return list(dict.fromkeys(combination.model for combination in self.settings))
 
     def unfinished(self) -> Iterator[str]:
-        """Yield a line for each run that did not finish."""
         for combination, comparison in self.settings.items():
             yield from comparison.unfinished(f", {combination.text}")
 

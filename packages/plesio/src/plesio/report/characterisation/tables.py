@@ -124,7 +124,6 @@ def _regained(found: Characterisation, layout: PaperLayout) -> Table:
 
 
 def _decisions(found: Characterisation, layout: PaperLayout) -> Table:
-    """Make the table of the paper's words, and below them our means over models with the most workers that were run."""
     rows = []
     for feature, words in PAPER.decisions.items():
         rows.append([f"{feature}: theirs", *words])
@@ -213,8 +212,6 @@ def scaling_table(found: Characterisation) -> Table:
 
 
 def claims_tables(found: Characterisation) -> dict[str, Table]:
-    """Tabulate speed, metric and spread: each policy against its setting's baseline, with the verdict."""
-
     def rows(name: str, better: str, worse: str) -> Iterator[list[str]]:
         for claim in found.claims:
             one: Judgement | None = getattr(claim, name)
@@ -262,7 +259,6 @@ def _said(one: Judgement, shown: str) -> str:
 
 
 def design_table(found: Characterisation) -> Table:
-    """Make a row for each part: what it crossed, and with what."""
     rows = []
     for part in found.parts:
         crossed = [f"{name}: {', '.join(str(level) for level in levels)}" for name, levels in part.levels.items()]

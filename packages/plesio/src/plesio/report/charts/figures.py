@@ -207,7 +207,6 @@ def _add_band(sheet: _Sheet, series: Series, look: Look, *, signs: bool) -> None
 
 
 def _scatter(chart: LineChart, series: Series, look: Look, is_marked: bool) -> dict[str, Any]:
-    """Draw a line, or points."""
     is_points, is_thin = series.style in ("points", "strokes"), series.weight == "thin"
     shape = "line-ns" if series.style == "strokes" else _SHAPES[look.shape]
     lines = "lines+markers" if is_marked else "lines"
@@ -334,7 +333,6 @@ def _(chart: Timeline, sheet: _Sheet) -> None:
 
 
 def _finish_rows(sheet: _Sheet, rows: Sequence[str], axis: Axis) -> None:
-    """Set the axes of a chart whose rows are bars."""
     places = list(range(len(rows)))
     sheet.figure.update_xaxes(_axis(axis), **sheet.cell)
     sheet.figure.update_yaxes(

@@ -53,7 +53,6 @@ _TICK_TEXT = FuncFormatter(lambda value, _: tick_text(value))
 
 
 def draw_picture(chart: Chart) -> bytes:
-    """Draw the chart as a PNG file."""
     charts, columns = (chart.charts, chart.columns) if isinstance(chart, Panels) else ([chart], 1)
     num_rows = math.ceil(len(charts) / columns)
     height_in = num_rows * max(_height_in(one, in_panels=isinstance(chart, Panels)) for one in charts)

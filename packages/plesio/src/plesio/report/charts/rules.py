@@ -133,7 +133,6 @@ def extent(values: Sequence[float]) -> tuple[float, float]:
 
 
 def values_along(chart: LineChart, axis: str) -> list[float]:
-    """Collect all values that are drawn along ``x`` or ``y``."""
     if axis == "x":
         return [*chain.from_iterable(series.x for series in chart.series), *chart.marks.values(), *chart.moments]
     return [*chain.from_iterable((*series.y, *series.low, *series.high) for series in chart.series), *chart.levels]

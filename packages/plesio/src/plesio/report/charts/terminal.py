@@ -9,7 +9,6 @@ __all__ = ["plain_table", "terminal_table"]
 
 
 def terminal_table(table: Table) -> RichTable:
-    """Draw the table below its title."""
     drawn = plain_table(table)
     drawn.title, drawn.title_justify, drawn.title_style = table.title, "left", ""
     return drawn

@@ -37,7 +37,6 @@ _DOTS = "A dot is a change: point at it to read why."
 
 
 def explanation_charts(explanation: Explanation) -> list[Chart]:
-    """Draw the charts that this run has data for, in the order of the page."""
     made = (
         _slack_chart(explanation),
         _step_chart(explanation),
@@ -290,7 +289,6 @@ def _step_finding(explanation: Explanation) -> str:
 
 
 def _steps_by_policy(explanation: Explanation) -> Iterator[str]:
-    """Tell what a step took under each policy, in the order in which they came."""
     for policy in dict.fromkeys(chapter.policy for chapter in explanation.chapters):
         chapters = [chapter for chapter in explanation.chapters if chapter.policy == policy]
         step_s = sum(one.num_steps * one.step_s for one in chapters) / sum(one.num_steps for one in chapters)

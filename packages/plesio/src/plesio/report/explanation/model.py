@@ -124,7 +124,6 @@ class Chapter:
 
     @property
     def num_steps(self) -> int:
-        """Steps of each worker."""
         return self.end - self.begin
 
 
@@ -158,7 +157,6 @@ class PolicySpan:
 
     @property
     def num_steps(self) -> int:
-        """Steps of each worker."""
         return self.end - self.begin
 
     @property
@@ -269,15 +267,12 @@ class Explanation:
 
     @property
     def predicts(self) -> bool:
-        """True if the policy predicts what the steps would have taken under bsp."""
         return any(chapter.bsp_step_s is not None for chapter in self.chapters)
 
     @property
     def changes(self) -> tuple[Chapter, ...]:
-        """The chapters that a change began."""
         return self.chapters[1:]
 
     @property
     def predicted_bsp_s(self) -> float:
-        """Seconds that its steps would have taken under bsp, by prediction."""
         return self.outcome.wall_s + self.saved_s

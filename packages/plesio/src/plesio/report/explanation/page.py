@@ -20,7 +20,6 @@ __all__ = ["render_explanation", "render_explanation_page"]
 
 
 def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) -> RenderableType:
-    """Render the verdict against bsp with its table, then the sentences as paragraphs, and the advice."""
     figures = measured_table(explanation)
     parts: list[RenderableType] = [
         *map(Text, (heading_text(explanation), *verdict_sentences(explanation))),

@@ -31,7 +31,6 @@ _NO_FURTHER = re.compile(r": back to bsp( and to the last good state)?$")
 
 
 def heading_text(explanation: Explanation) -> str:
-    """Name the run, and the number of its changes."""
     num_changes = counted(len(explanation.changes), "change")
     where = "" if explanation.world == "process" else f" in the {explanation.world} world"
     workers = counted(explanation.num_workers, "worker")
@@ -164,7 +163,6 @@ def _grounds(change: Change) -> Iterator[str]:
 
 
 def _pace_text(pace_s: Sequence[float], *, shares: Sequence[float]) -> str:
-    """Tell which workers are slower than the others, or faster."""
     if not shares:
         return "they take about as long as each other"
     usual = statistics.median_low(shares)

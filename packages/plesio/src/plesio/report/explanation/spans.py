@@ -95,7 +95,6 @@ def components_of(policy: Adaptive) -> tuple[str, ...]:
 
 
 def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
-    """Return the reviews and their answers, in order."""
     answers: list[ReviewRound] = []
     open_reviews: dict[int, Reviewed] = {}
     for entry in log.entries:

@@ -46,7 +46,6 @@ _Row = tuple[str, str, str, str]
 
 
 def metric_of(explanation: Explanation) -> Metric:
-    """Return the metric that the run was evaluated by."""
     return Metric(name=explanation.metric_name, goal=explanation.metric_goal)
 
 
@@ -116,7 +115,6 @@ def measured_table(explanation: Explanation) -> Table | None:
 
 
 def _unknown(explanation: Explanation) -> list[str]:
-    """State that there is no bsp to hold it against."""
     where = "no finished run of bsp with the same task, workers and seed is here"
     sentences = [f"Whether this run did better or worse than bsp is not known: {where}."]
     if explanation.predicts:
@@ -173,7 +171,6 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
 
 
 def _quality(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str]:
-    """Tell which run was better in the end."""
     side: _Side
     here, metric = explanation.outcome, metric_of(explanation)
     ours, theirs = here.end_metric, bsp.end_metric
