@@ -175,7 +175,6 @@ def of_files(*, num_layers: int, repeats: int) -> dict[str, Spread]:
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoints", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=15, metavar="N")

@@ -103,7 +103,6 @@ def measure(*, policies: list[str], repeat: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="bsp,fsdp,bsp,hook=fp16,bsp,hook=bf16,bsp,hook=powersgd:2+start:2")
     parser.add_argument("--workers", type=int, default=4, metavar="N")

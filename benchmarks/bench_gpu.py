@@ -60,7 +60,6 @@ def _finish(device: torch.device) -> None:
 
 
 def main() -> None:
-    """Run the pairs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

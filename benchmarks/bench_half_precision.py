@@ -65,7 +65,6 @@ def held_out_loss(policy: str, dtype: torch.dtype, *, seed: int, num_epochs: int
 
 
 def main() -> None:
-    """Train, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--epochs", type=int, default=8, metavar="N")

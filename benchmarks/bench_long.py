@@ -49,7 +49,6 @@ def train(policy: str, num_steps: int, folder: Path) -> None:
 
 
 def part_of(process: psutil.Process, *, launcher: int) -> str | None:
-    """Which part of a run a process is."""
     if process.pid == launcher:
         return "launcher"
     line = " ".join(process.cmdline())
@@ -99,7 +98,6 @@ def figures_of(seen: list[tuple[int, dict[str, float]]], *, num_steps: int, part
 
 
 def main() -> None:
-    """Do what the command line names."""
     if sys.argv[1:2] == ["--train"]:
         train(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
         return

@@ -117,7 +117,6 @@ def stream(latency_s: float, bytes_per_s: float, *, seconds: float) -> float:
 
 
 def main() -> None:
-    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20, metavar="N")
     parser.add_argument("--quick", action="store_true", help="one size, two latencies, one rate")

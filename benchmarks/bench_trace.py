@@ -49,7 +49,6 @@ def record_step(timeline: WorkerTimeline, *, clock: int) -> None:
 
 
 def block_s(timeline: WorkerTimeline, *, num_steps: int, filler: np.ndarray) -> float:
-    """Mean seconds per step spent on records."""
     total_s = 0.0
     for clock in range(1, num_steps + 1):
         filler.sum()

@@ -93,7 +93,6 @@ def time_s(exchange: Callable[[], None]) -> float:
 
 
 def request(client: ClientEndpoint, kind: int, payload: np.ndarray) -> Bulk:
-    """Push a payload, and wait for the answer."""
     client.push(Header(kind=kind, generation=0), payload=payload)
     while True:
         for incoming in client.poll(PATIENCE_S):

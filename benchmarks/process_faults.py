@@ -221,7 +221,6 @@ def random_case(number: int, *, seed: int, policies: Sequence[str], kinds: Seque
 
 
 def try_case(case: Case, folder: Path, *, links: Links | None, keep: bool = False) -> Verdict:
-    """Do it, and look at everything."""
     folder.mkdir()
     before = _belongings()
     try:

@@ -274,7 +274,6 @@ def steps_per_s(ended_s: list[float], windows: list[tuple[float, float]]) -> flo
 
 
 def measure(*, num_connections: int, num_messages: int, rate: float, window_s: float) -> dict[str, Any]:
-    """One campaign."""
     with tempfile.TemporaryDirectory() as folder, training(folder) as (local, job, server):
         time.sleep(window_s)
         windows, grown_bytes = attack(

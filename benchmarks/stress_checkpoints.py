@@ -96,7 +96,6 @@ def one_run(folder: Path, *, die_after: int | None, workers: int, policy: str, s
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--crashes", type=at_least(1), default=200)
     parser.add_argument("--workers", type=at_least(1), default=1)

@@ -177,7 +177,6 @@ def campaign(arguments: argparse.Namespace) -> int:
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=at_least(1), default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -120,7 +120,6 @@ def report(arguments: argparse.Namespace, found: list[tuple[int, Case, Verdict]]
 
 
 def main(name: str, kinds: Sequence[str], description: str | None) -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=at_least(1), default=500)
     parser.add_argument("--first", type=at_least(0), default=0, help="number of the first: go on from here")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plesio.cli.simulate import options_table
 from plesio.tasks import Task, check_task, load_task
 from plesio.tasks.task import take_batch
 
@@ -59,7 +60,7 @@ def train(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", help="a name, module:attribute or file.py:attribute")
-    parser.add_argument("options", nargs="*", metavar="name=value", help="options of the task (values as in JSON)")
+    parser.add_argument("options", nargs="*", metavar="name=value", help="options of the task (values as in a recipe)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, help="of one step (default: the task's)")
     parser.add_argument("--staleness", type=int, default=0, help="delay of every gradient, in steps")
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures of every epoch here")
     arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    task = load_task(arguments.task, **dict(_option(text) for text in arguments.options))
+    task = load_task(arguments.task, **options_table(arguments.options))
     check_task(task)
     batch_size = arguments.batch_size or task.batch_size
     runs = []
@@ -92,14 +93,6 @@ def main() -> None:
             "momentum": arguments.momentum,
         }
         arguments.json.write_text(json.dumps({**setting, "runs": runs}, indent=1) + "\n", encoding="utf-8")
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _first_epoch_at_target(task: Task, metrics: list[float]) -> str:

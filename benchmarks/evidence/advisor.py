@@ -32,7 +32,6 @@ from scenario import Scenario
 from trial import cluster_of
 
 from plesio.advisor import Question, advise
-from plesio.advisor.advice import Advice
 from plesio.advisor.price import price
 from plesio.advisor.runs import Run
 from plesio.bench.advise import TaskRehearsal, situation_of
@@ -146,13 +145,6 @@ class Case:
         return seconds
 
 
-def answer(case: Case, *, now_s: Any) -> tuple[Advice, dict[str, float]]:
-    """Ask for advice, and measure the time that it takes."""
-    begun_s, begun_process_s = time.monotonic(), time.process_time()
-    advice = advise(case.question, case.rehearsal, now_s=now_s)
-    return advice, {"wall_s": time.monotonic() - begun_s, "process_s": time.process_time() - begun_process_s}
-
-
 def run(seeds: Iterator[int], *, folder: Path, clock: str, again: bool) -> None:
     """Ask and measure; a configuration that is there is not done again."""
     now_s = time.process_time if clock == "processor" else time.monotonic
@@ -163,15 +155,18 @@ def run(seeds: Iterator[int], *, folder: Path, clock: str, again: bool) -> None:
             continue
         case = Case.of(seed, now_s=now_s)
         try:
-            advice, took = answer(case, now_s=now_s)
+            begun_s, begun_process_s = time.monotonic(), time.process_time()
+            advice = advise(case.question, case.rehearsal, now_s=now_s)
+            took = {"wall_s": time.monotonic() - begun_s, "process_s": time.process_time() - begun_process_s}
         except Exception as error:  # a defect of the advisor is a result, too
             print(f"{seed} {case.scenario.name}: {type(error).__name__}: {error}", flush=True)
             continue
         level = advice.raced.goal.level
-        known = {spec: [_number(one) for one in times] for spec, times in kept.get("measured", {}).items()}
+        known = {spec: list(map(float, times)) for spec, times in kept.get("measured", {}).items()}
         if kept and abs(kept["level"] - level) > 1e-9 * abs(level):
             print(f"{seed}: the level has changed, {kept['level']} to {level}", flush=True)
             known = {}
+        known = case.completed(level, known=case.measured(level, known=known), chosen=advice.chosen.spec)
         kept = {
             "seed": seed,
             "name": case.scenario.name,
@@ -183,8 +178,6 @@ def run(seeds: Iterator[int], *, folder: Path, clock: str, again: bool) -> None:
             **took,
             "measured": {spec: list(map(str, times)) for spec, times in known.items()},
         }
-        known = case.completed(level, known=case.measured(level, known=known), chosen=advice.chosen.spec)
-        kept["measured"] = {spec: list(map(str, times)) for spec, times in known.items()}
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(kept, indent=1) + "\n")
         print(_line(kept), flush=True)
@@ -194,7 +187,7 @@ def complete(folder: Path) -> None:
     """Measure the chosen one, and bsp, on all seeds, in the configurations that are there."""
     for path in sorted(folder.glob("*.json")):
         kept = json.loads(path.read_text())
-        known = {spec: [_number(one) for one in times] for spec, times in kept["measured"].items()}
+        known = {spec: list(map(float, times)) for spec, times in kept["measured"].items()}
         times = known.get(kept["chosen"], [])
         if len(times) == len(SEEDS) and all(map(math.isfinite, times)):
             continue
@@ -204,17 +197,9 @@ def complete(folder: Path) -> None:
         write_whole(path, json.dumps(kept, indent=1) + "\n")
 
 
-def _number(text: str) -> float:
-    return float(text)
-
-
 def _means(kept: dict[str, Any]) -> dict[str, float]:
     """Mean seconds of each candidate that was measured on all seeds, or on fewer where it was far from the best."""
-    means = {}
-    for spec, texts in kept["measured"].items():
-        times = [_number(one) for one in texts]
-        means[spec] = statistics.fmean(times)
-    return means
+    return {spec: statistics.fmean(map(float, texts)) for spec, texts in kept["measured"].items()}
 
 
 def _verdict(kept: dict[str, Any]) -> tuple[str, float, bool, bool]:
@@ -239,7 +224,6 @@ def _line(kept: dict[str, Any]) -> str:
 
 
 def show(folder: Path) -> None:
-    """Print a line a configuration, and the score."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     for kept in found:
         print(_line(kept))
@@ -250,7 +234,6 @@ def show(folder: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "again", "complete", "show"])
     parser.add_argument("--set", choices=list(SETS), default="dev", dest="set_name")

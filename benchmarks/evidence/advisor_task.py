@@ -48,7 +48,6 @@ def tuned_of(seed: int) -> Tuned:
 
 
 def make(*, seed: int) -> Task:
-    """Make the task of a seed."""
     it, found = scenario_of(seed), tuned_of(seed)
     problem = FAMILIES[it.family].make(it.seed, it.difficulty)
 

@@ -131,11 +131,8 @@ def _begin() -> None:
 
 def _await(futures: dict[Future[object], str]) -> None:
     for number, future in enumerate(as_completed(futures), start=1):
-        print(f"[{number}/{len(futures)}] {futures[future]}: {_said(future.result())}", flush=True)
-
-
-def _said(result: object) -> str:
-    return result if isinstance(result, str) else "done"
+        found = future.result()
+        print(f"[{number}/{len(futures)}] {futures[future]}: {found if isinstance(found, str) else 'done'}", flush=True)
 
 
 def _run(campaign: Campaign, scenario: Scenario, policy: str, seed: int) -> str:

@@ -199,7 +199,6 @@ def _of(runs: Runs, specs: list[str]) -> tuple[str, list[dict[str, Any]]] | None
 
 
 def main() -> None:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "show", "one"])
     parser.add_argument("--task", choices=sorted(TASKS), required=True)

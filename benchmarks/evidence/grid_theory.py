@@ -50,7 +50,6 @@ NUM_GROUPS = 8
 
 
 def bound_of(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float) -> Bound:
-    """Return the theory's bound for a run here."""
     return grid(
         num_stages=setting.stages,
         num_groups=setting.groups,
@@ -64,12 +63,10 @@ def bound_of(chain: QuadraticChain, setting: GridSetting, *, learning_rate: floa
 
 
 def largest_rate(chain: QuadraticChain, setting: GridSetting) -> float:
-    """Return the largest learning rate that suffices."""
     return bound_of(chain, setting, learning_rate=1e-9).also["largest learning rate"]
 
 
 def trained(chain: QuadraticChain, setting: GridSetting, *, learning_rate: float, seed: int) -> ChainRun:
-    """Train with noise."""
     return train_chain(
         chain,
         setting,
@@ -246,13 +243,11 @@ def consensus_series(name: str, distances: np.ndarray, predicted: float) -> list
 
 
 def save(name: str, chart: LineChart) -> None:
-    """Write a picture of the docs."""
     (PICTURES / name).write_bytes(draw_picture(chart))
     print(f"\nwritten: {PICTURES / name}\n")
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=("bound", "rates", "limits", "consensus"), help="all without")
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N - 1 of the table of bounds")

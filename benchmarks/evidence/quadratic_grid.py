@@ -9,7 +9,7 @@ Every update notes the weights before it and its gradient; what `plesio_planning
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -177,18 +177,13 @@ def delays_of(chain: QuadraticChain, setting: GridSetting) -> list[int]:
     return [setting.delays[place // each] for place in range(len(chain.hessian))]
 
 
-@dataclass(slots=True)
-class _Notes:
-    """The records of each stage of each group, by rank."""
-
-    of: dict[int, _NotedSgd] = field(default_factory=dict)
-
-    def table(self, setting: GridSetting, name: Literal["weights", "gradients"]) -> Array:
-        rows = []
-        for group in range(setting.groups):
-            ranks = range(group * setting.stages, (group + 1) * setting.stages)
-            rows.append(np.concatenate([np.stack(getattr(self.of[rank], name)) for rank in ranks], axis=1))
-        return np.stack(rows)
+def _table(notes: dict[int, _NotedSgd], setting: GridSetting, name: Literal["weights", "gradients"]) -> Array:
+    """Put what the stages of each group have noted side by side, by rank."""
+    rows = []
+    for group in range(setting.groups):
+        ranks = range(group * setting.stages, (group + 1) * setting.stages)
+        rows.append(np.concatenate([np.stack(getattr(notes[rank], name)) for rank in ranks], axis=1))
+    return np.stack(rows)
 
 
 def train_chain(
@@ -215,7 +210,7 @@ def train_chain(
         seed: Seed of noise and disturbance.
     """
     size, each = len(chain.hessian), len(chain.hessian) // setting.stages
-    notes = _Notes()
+    notes: dict[int, _NotedSgd] = {}
 
     def work(job: object) -> None:
         parts = [_Part(chain, begin, begin + each) for begin in range(0, size, each)]
@@ -235,14 +230,14 @@ def train_chain(
                 if tick == 0:
                     _disturb(session, disturbed_by, seed=seed)
             session.finish()
-            notes.of[session.rank] = made[0]
+            notes[session.rank] = made[0]
 
     simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()
     return ChainRun(
         chain=chain,
         setting=setting,
-        weights=notes.table(setting, "weights"),
-        gradients=notes.table(setting, "gradients"),
+        weights=_table(notes, setting, "weights"),
+        gradients=_table(notes, setting, "gradients"),
     )
 
 

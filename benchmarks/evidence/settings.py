@@ -68,7 +68,6 @@ STATICS = (
 
 
 def flat_cluster(num_hosts: int, *, mbit_per_s: float) -> Cluster:
-    """Make hosts with one worker each on one switch."""
     return Cluster(
         name=f"{num_hosts} hosts, {mbit_per_s:g} Mbit/s",
         hosts=num_hosts,
@@ -88,7 +87,6 @@ def make(
     num_workers: int = NUM_WORKERS,
     short: bool = False,
 ) -> Recipe:
-    """Make the recipe of one scenario."""
     return recipe_of(
         TASKS[task]["task"],
         SHORT[task] if short else TASKS[task]["run"],

@@ -33,7 +33,6 @@ PARTS: dict[str, tuple[Part, int]] = {
 
 
 def main() -> None:
-    """Do the part that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1, at least 2 (as in docs/evidence.md)")

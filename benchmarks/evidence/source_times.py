@@ -152,5 +152,4 @@ def _timed(
 
 
 def _step_and_computing_s(run: RunResult) -> tuple[float, float]:
-    """Return the seconds of a worker's step, and its computing."""
     return run.wall_s * run.num_workers / run.steps, sum(worker.compute_s for worker in run.workers) / run.steps

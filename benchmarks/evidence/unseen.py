@@ -11,7 +11,6 @@ runs/evidence/unseen (`campaign`): what is there is not done again, also after C
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from scenario import SETS, Scenario, draw
 from settings import STATICS
 from verdicts import rows_of, show, show_alone
 
+from plesio.cli.compare import split_policies
 from plesio.policies import parse_policy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,19 +28,7 @@ from record import print_table
 OUT = Path(__file__).parents[2] / "runs" / "evidence" / "unseen"
 
 
-def split_policies(text: str) -> list[str]:
-    """Specs of a list; an option (``key=value``) belongs to the policy before it.
-
-    >>> split_policies("bsp,local_sgd:8,delay=4,adaptive")
-    ['bsp', 'local_sgd:8,delay=4', 'adaptive']
-    """
-    found = re.split(r",(?![\w.]+=)", text)
-    names = [name for one in found for name in (STATICS if one == "statics" else [one])]
-    return list(dict.fromkeys(parse_policy(name).spec for name in names))
-
-
 def show_list(scenarios: list[Scenario]) -> None:
-    """Print a line a scenario."""
     rows = [
         [
             f"{it.name} ({it.difficulty:.2f})",
@@ -60,7 +48,6 @@ def show_list(scenarios: list[Scenario]) -> None:
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["list", "run", "show"])
     parser.add_argument("--set", choices=list(SETS), default="dev", dest="set_name")
@@ -80,13 +67,15 @@ def main() -> None:
     if arguments.command == "list":
         show_list(scenarios)
         return
+    texts = arguments.policies.replace("statics", ",".join(STATICS))
+    policies = list(dict.fromkeys(parse_policy(text).spec for text in split_policies(texts)))
     for label in (arguments.labels or arguments.label).split(","):
         campaign = Campaign(
             folder=OUT,
             label=label,
             set_name=arguments.set_name,
             scenarios=scenarios,
-            policies=split_policies(arguments.policies),
+            policies=policies,
             seeds=[int(seed) for seed in arguments.seeds.split(",")],
         )
         if arguments.command == "run":

@@ -105,7 +105,6 @@ def _against(own: Mapping[int, Outcome], other: Mapping[int, Outcome]) -> tuple[
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print a Markdown table, the worst first, and the summary."""
     columns = ["scenario", "optimizer, schedule, rate", "workers", "stragglers", "exchange / step", "time / bsp"]
     cells = []
     for row in rows:

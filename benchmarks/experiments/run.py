@@ -91,7 +91,6 @@ def do_runs(folder: str, name: str, *, num_seeds: int | None) -> list[RunResult]
 
 
 def main() -> None:
-    """Do the experiment that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1 instead of the recipes' five")

@@ -55,7 +55,6 @@ class Curve:
 
 
 def network(seed: int) -> list[nn.Module]:
-    """Four stages of digits."""
     torch.manual_seed(seed)
     return [
         nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()),

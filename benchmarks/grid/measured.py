@@ -78,7 +78,6 @@ def measure_in_turns(
 
 @contextlib.contextmanager
 def hosts_of(cluster: Cluster) -> Iterator[Ranks]:
-    """Start a rank on each of a cluster's hosts."""
     with Testbed.of(cluster) as testbed, Ranks(testbed.record.num_slots, site=testbed.site) as ranks:
         yield ranks
 

@@ -38,7 +38,6 @@ class SlowPacer(Pacer):
 
 
 def between_hosts(stages: int, link: Link) -> Cluster:
-    """Make a host for each stage."""
     return Cluster(name="stages", hosts=stages, workers_per_host=1, cores_per_host=1, nic=link)
 
 
@@ -56,8 +55,6 @@ def pacer_of(shape: Shape, stage: int, job: Any) -> SlowPacer:
 
 
 def grid_timing(case: Case, shape: Shape, *, link: Link, warm: int, counted: int) -> Timing:
-    """Time a grid in the virtual world."""
-
     def work(job: Any) -> list[float]:
         x, y = shape.batches(warm + counted)
         marks = []
@@ -93,7 +90,6 @@ def torch_timing(case: Case, shape: Shape, *, link: Link) -> Timing:
 
 
 def virtual_timing(case: Case, shape: Shape, *, link: Link = NO_LINK) -> Timing:
-    """Time a case."""
     if case.runner == "torch":
         return torch_timing(case, shape, link=link)
     warm, counted = spans(case, shape, least=48)

@@ -187,12 +187,10 @@ class Shape:
 
 
 def optimizer(weights: Any) -> torch.optim.Optimizer:
-    """Make the optimizer of all stages."""
     return torch.optim.SGD(weights, lr=0.01, momentum=0.9)
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """Return the loss of the last stage."""
     return F.cross_entropy(output, target)
 
 

@@ -51,7 +51,6 @@ def _starting(rows: Sequence[Row], name: str, **where: object) -> Row:
 
 
 def throughput_table(found: Row, stages: int) -> Table:
-    """Make a row a case, of paced stages."""
     rows = [row for row in found["rows"] if row["stages"] == stages]
     base, stage_s = _starting(rows, "sequential"), found["stage_s"]
     return Table(
@@ -103,7 +102,6 @@ def throughput_chart(found: Row) -> LineChart:
 
 
 def links_tables(found: Row) -> Iterator[Table]:
-    """One for each link."""
     for setting in found["settings"]:
         best = min(_virtual(row) for row in setting["rows"] if row["synchronous"])
         best_real = min((real_s(row) for row in setting["rows"] if row["synchronous"]), default=math.nan)
@@ -126,7 +124,6 @@ def links_tables(found: Row) -> Iterator[Table]:
 
 
 def links_chart(found: Row) -> BarChart:
-    """Draw the cases on the last link."""
     setting = found["settings"][-1]
     rows = [row for row in setting["rows"] if not row["case"].startswith("sequential")]
     values = [real_s(row) if row["real_s"] else _virtual(row) for row in rows]
@@ -155,7 +152,6 @@ def losses(found: Row, *, real: bool) -> list[tuple[int, str, str, dict[str, flo
 
 
 def straggler_table(found: Row, *, real: bool) -> Table:
-    """Losses."""
     return Table(
         title=f"Throughput lost where one pass in {found['of']} takes {found['factor']:g} times as long, "
         + ("measured" if real else "virtual"),
@@ -168,7 +164,6 @@ def straggler_table(found: Row, *, real: bool) -> Table:
 
 
 def computing_table(found: Row) -> Table:
-    """Two stages that compute."""
     base = _starting(found["rows"], "sequential")
     load = found["load"]
     return Table(
@@ -181,7 +176,6 @@ def computing_table(found: Row) -> Table:
 
 
 def memory_table(found: Row) -> Table:
-    """Each stage's."""
     count = len(found["rows"][0]["bytes"])
     return Table(
         title=f"Memory of each process beside the network's weights (a stage has "
@@ -192,7 +186,6 @@ def memory_table(found: Row) -> Table:
 
 
 def memory_chart(found: Row) -> BarChart:
-    """Draw the largest memory of each case."""
     return BarChart(
         slug="memory",
         title="Copies of weights are the price of stages that nobody waits for",
@@ -221,7 +214,6 @@ def _on_the_time_of(found: Row, row: Row) -> list[tuple[str, float]]:
 
 
 def learning_table(found: Row) -> Table:
-    """List the final accuracy of each schedule."""
     rows = []
     for row in found["rows"]:
         finals = [100 * curve["accuracies"][-1] for curve in row["curves"]]
@@ -247,7 +239,6 @@ def learning_table(found: Row) -> Table:
 
 
 def learning_chart(found: Row) -> LineChart:
-    """Accuracy over time."""
     series = []
     for row in found["rows"]:
         curves = row["curves"]
@@ -275,7 +266,6 @@ def learning_chart(found: Row) -> LineChart:
 
 
 def criteria(found: Mapping[str, Row]) -> Table:
-    """List the criteria, and the findings."""
     rows: list[tuple[str, str, str]] = []
     if "throughput" in found:
         rows += _throughput_criteria(found["throughput"])
@@ -334,7 +324,6 @@ def _straggler_criteria(found: Row) -> Iterator[tuple[str, str, str]]:
 
 
 def tables(found: Mapping[str, Row]) -> list[Table]:
-    """All of them."""
     made = [criteria(found)]
     if "throughput" in found:
         each = dict.fromkeys(row["stages"] for row in found["throughput"]["rows"])
@@ -350,7 +339,6 @@ def tables(found: Mapping[str, Row]) -> list[Table]:
 
 
 def charts(found: Mapping[str, Row]) -> list[Chart]:
-    """All of them."""
     drawers = {
         "throughput": throughput_chart,
         "links": links_chart,

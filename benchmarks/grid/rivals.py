@@ -23,7 +23,6 @@ MULTI: Mapping[str, Any] = {"interleaved": ScheduleInterleaved1F1B, "zbv": Sched
 
 
 def devices_of(schedule: str, stages: int) -> list[int]:
-    """Return the device of each part."""
     if schedule in SINGLE:
         return list(range(stages))
     return [*range(stages), *(reversed(range(stages)) if schedule == "zbv" else range(stages))]

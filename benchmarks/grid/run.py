@@ -37,7 +37,6 @@ PAGE = RESULTS.with_suffix(".html")
 
 
 def results_so_far() -> dict[str, Any]:
-    """By part."""
     if not RESULTS.exists():
         return {}
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
@@ -53,7 +52,6 @@ def measure(part: str, work: Callable[[Plan], Mapping[str, Any]], plan: Plan) ->
 
 
 def main() -> None:
-    """Do what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} or page; all if none is named")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of what is measured")

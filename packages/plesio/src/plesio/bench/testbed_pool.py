@@ -1,11 +1,14 @@
 """The workers of a comparison on hosts of their own: real processes, in the network namespaces of a testbed."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
+from typing import Self
 
 from plesio.bench.assignment import Assignment
-from plesio.bench.happenings import Happening, Happenings
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import FaultSection
 from plesio.bench.worker_pool import PoolRun, WorkerPool
@@ -35,6 +38,61 @@ def check_for_testbed(recipe: Recipe) -> Cluster:
             "latency; use --world virtual"
         )
     return cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Happening:
+    """Something that is done to a run.
+
+    Attributes:
+        at_s: When, in seconds since the run began.
+        at_step: Or once its workers have done so many steps together.
+        after_s: So much later.
+    """
+
+    at_s: float | None = None
+    at_step: int | None = None
+    after_s: float = 0.0
+    happen: Callable[[], None]
+
+
+class _Happenings:
+    """Has all that is planned for a run happen; what has not happened when the context ends never does.
+
+    Args:
+        planned: Happenings, and their moments.
+    """
+
+    def __init__(self, planned: Sequence[_Happening]) -> None:
+        self._by_time = [one for one in planned if one.at_s is not None]
+        self._by_step = [one for one in planned if one.at_s is None]
+        self._timers: list[threading.Timer] = []
+
+    def look(self, figures: RunFigures) -> None:
+        """Act on the figures of the run; called a few times a second."""
+        by_time, self._by_time = self._by_time, []
+        for one in by_time:
+            assert one.at_s is not None, "sorted so"
+            self._after(one.at_s + one.after_s - figures.elapsed_s, one)
+        due = [one for one in self._by_step if one.at_step is not None and figures.steps >= one.at_step]
+        for one in due:
+            self._by_step.remove(one)
+            self._after(one.after_s, one)
+
+    def _after(self, wait_s: float, one: _Happening) -> None:
+        timer = threading.Timer(max(0.0, wait_s), one.happen)
+        self._timers.append(timer)
+        timer.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
 
 
 class TestbedPool:
@@ -76,14 +134,14 @@ class TestbedPool:
             return self._workers.run(assignment, on_figures=on_looked)
 
     @contextmanager
-    def _plan(self) -> Iterator[Happenings]:
+    def _plan(self) -> Iterator[_Happenings]:
         """Carry out each planned happening at its moment; afterwards restore all links."""
         changes = [change for change in self._cluster.changes if change.at_s > 0]
         faults = self._recipe.workers.faults
-        planned = [Happening(at_s=change.at_s, happen=partial(self._change, change)) for change in changes]
+        planned = [_Happening(at_s=change.at_s, happen=partial(self._change, change)) for change in changes]
         planned += [one for fault in faults for one in self._happenings(fault)]
         try:
-            with Happenings(planned) as plan:
+            with _Happenings(planned) as plan:
                 yield plan
         finally:
             for change in changes:
@@ -92,17 +150,17 @@ class TestbedPool:
                 if fault.kind == "cut":
                     self.testbed.network.cut(self._host_of(fault), heal=True)
 
-    def _happenings(self, fault: FaultSection) -> Iterator[Happening]:
+    def _happenings(self, fault: FaultSection) -> Iterator[_Happening]:
         if fault.kind == "lose":
             assert fault.worker is not None, "checked"
-            yield Happening(at_s=fault.at, at_step=fault.at_step, happen=partial(self._workers.kill, fault.worker))
+            yield _Happening(at_s=fault.at, at_step=fault.at_step, happen=partial(self._workers.kill, fault.worker))
             return
         host = self._host_of(fault)
         cut = partial(self.testbed.network.cut, host)
-        yield Happening(at_s=fault.at, at_step=fault.at_step, happen=cut)
+        yield _Happening(at_s=fault.at, at_step=fault.at_step, happen=cut)
         if fault.lasting is not None:
             heal = partial(self.testbed.network.cut, host, heal=True)
-            yield Happening(at_s=fault.at, at_step=fault.at_step, after_s=fault.lasting, happen=heal)
+            yield _Happening(at_s=fault.at, at_step=fault.at_step, after_s=fault.lasting, happen=heal)
 
     def _host_of(self, fault: FaultSection) -> int:
         assert fault.worker is not None, "checked"

@@ -23,14 +23,6 @@ _AXES = {
     "model size": ("bytes of the parameters (MB), at equal time of a step", 1e-6),
     "failures": ("mean time until a worker fails (h)", 1 / 3600),
 }
-_NAMES = {
-    "bandwidth": "bandwidth",
-    "imbalance": "imbalance",
-    "model size": "model size",
-    "failures": "failure rate",
-}
-
-
 _LEGEND = (
     "What is priced has not been run, because by the cost models it could not win or there was no time for it: ≥ is "
     "what it takes if a sample is worth as much as under bsp. Samples are those to the goal, over bsp's."
@@ -149,17 +141,12 @@ def _flip_chart(flip: Flip) -> LineChart:
     log = flip.axis != "imbalance"
     x = [value * scale for value in flip.values]
     series = [Series(name=_short(line.spec), x=x, y=line.times_s) for line in flip.lines]
-    turns = flip.turns
     winners = dict.fromkeys(_short(name) for name in flip.winners if name)
-    finding = (
-        f"{_NAMES[flip.axis].capitalize()}: {' → '.join(winners)}"
-        if turns
-        else f"{_NAMES[flip.axis].capitalize()}: {next(iter(winners), 'nothing')} throughout"
-    )
+    won = " → ".join(winners) if flip.turns else f"{next(iter(winners), 'nothing')} throughout"
     marks = {} if math.isnan(flip.here) else {"here": flip.here * scale}
     return LineChart(
         slug=f"flip-{flip.axis.replace(' ', '-')}",
-        title=finding,
+        title=f"{'Failure rate' if flip.axis == 'failures' else flip.axis.capitalize()}: {won}",
         caption="Time to the goal by the cost models, with the samples that the runs have shown; a gap: does not fit."
         if flip.axis == "model size"
         else "Time to the goal by the cost models, with the samples that the runs have shown.",
