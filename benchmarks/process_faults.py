@@ -102,9 +102,6 @@ class Case:
     """One fault.
 
     Attributes:
-        kind: Which of `KINDS`.
-        policy: Under which the workers train.
-        num_workers: How many.
         victim: Which of them, or whose host.
         at_s: When, after all have made a step (or begun, for what comes while they join; or the victim's loops are
             over, or a checkpoint is begun).

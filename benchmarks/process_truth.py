@@ -21,10 +21,6 @@ class Run:
     """The facts about a run.
 
     Attributes:
-        policy: Its text.
-        folder: With the workers' notes.
-        trace: With the run's records.
-        epochs: Loops over the data.
         num_workers: That it began with.
         endings: Of the workers that ended.
         ended_s: When the last one of them did, after the fault.

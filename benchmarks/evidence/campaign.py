@@ -53,12 +53,8 @@ class Campaign:
     """Which runs.
 
     Attributes:
-        folder: Where all is kept.
         label: Of the version of Plesio that runs.
-        set_name: A name in `scenario.SETS`.
         scenarios: In the order of their seeds.
-        policies: Specs.
-        seeds: Of the runs.
     """
 
     folder: Path

@@ -25,16 +25,12 @@ class Case:
     """A run as a rule sees it.
 
     Attributes:
-        name: Task, policy and seed.
-        task: What was trained.
         clocks: Of the evaluations, by steps of each worker.
         metrics: In points, more is better.
         reviews: Clock, mean loss and its error.
         change: The step after which the policy is another.
         last: The step at which the run ends.
         lost: Points below BSP's end.
-        harmed: Whether that is much.
-        healthy: Whether it is little.
     """
 
     name: str

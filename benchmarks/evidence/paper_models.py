@@ -139,10 +139,8 @@ class Model:
 
     Attributes:
         seed: What it is drawn from; the seed of its data, too.
-        kind: A name in KINDS.
         width: Of its layers, where the kind has a choice.
         difficulty: Of its data, from 0 to 1, where the kind has a choice.
-        spread: A name in SPREADS.
         step_cv: Coefficient of variation of the log-normal steps of every worker.
         exchange_share: Of a step: what it takes that all workers push and pull at the same time.
     """

@@ -136,15 +136,7 @@ def _cluster(model: Model, *, num_bytes: int) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """Which runs.
-
-    Attributes:
-        set_name: A name in SETS.
-        models: Of the set.
-        policies: Specs.
-        seeds: Of the runs.
-        num_steps: Of a worker.
-    """
+    """Which runs."""
 
     set_name: str
     models: Sequence[Model]

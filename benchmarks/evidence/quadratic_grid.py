@@ -85,7 +85,6 @@ class _Part(nn.Module):
     """One stage: its input and output are noise, r and the sum of ``ξ x`` so far, side by side.
 
     Args:
-        chain: The problem.
         begin: First of its parameters.
         end: The one after its last.
     """
@@ -131,14 +130,7 @@ class _NotedSgd(torch.optim.SGD):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRun:
-    """The records of a run, in figures that are over groups, updates and parameters.
-
-    Attributes:
-        chain: The problem.
-        setting: The grid.
-        weights: Before each update.
-        gradients: Gradient of each update.
-    """
+    """The records of a run, in figures that are over groups, updates and parameters."""
 
     chain: QuadraticChain
     setting: GridSetting

@@ -24,14 +24,7 @@ LABEL_SEED = 7
 def regularised_digits(
     *, learning_rate: float, dropout: float = 0.0, weight_decay: float = 0.0, batch_norm: bool = False
 ) -> Task:
-    """Make the task; held-out labels are right.
-
-    Args:
-        learning_rate: Of plain SGD.
-        dropout: Share of the hidden layer's outputs that are dropped.
-        weight_decay: Of all parameters.
-        batch_norm: Whether BatchNorm follows each convolution.
-    """
+    """Make the task; held-out labels are right."""
     build = functools.partial(
         _build, learning_rate=learning_rate, dropout=dropout, weight_decay=weight_decay, batch_norm=batch_norm
     )

@@ -42,10 +42,7 @@ class Curves:
 
     Attributes:
         task: As in a recipe, with the batch of one worker.
-        num_workers: Who trains it.
-        rounds: Steps of each.
         change: The step after which the policy is another.
-        loose: The policies that it changes to.
         harm: Points below BSP's end above which a run is harmed.
         healthy: Points below it up to which it is healthy.
     """

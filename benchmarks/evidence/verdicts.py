@@ -26,8 +26,6 @@ class Row:
     """One policy in one scenario, over the seeds that it and what it is compared with have.
 
     Attributes:
-        scenario: Which.
-        policy: Which.
         num_seeds: That both it and BSP have.
         against_bsp: Mean time to target over BSP's mean; inf if any seed does not get there, NaN if BSP does not.
         noise: Standard error of that ratio, from the seeds' spread; NaN with one seed.

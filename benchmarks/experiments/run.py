@@ -38,8 +38,6 @@ class Experiment:
 
     Attributes:
         recipes: Names of its recipes, without the suffix.
-        draw: Its figure, from the runs by recipe.
-        tables: Its tables as Markdown.
         picture: Name of the picture in docs/pictures.
         width_px: Width of the picture; its height is the figure's.
     """

@@ -13,7 +13,6 @@ class Case:
     """One schedule on K stages.
 
     Attributes:
-        name: On tables and charts.
         runner: `plesio.grid`, or torch.distributed.pipelining.
         setting: Of a grid, behind its shape; of torch the schedule's name.
         rounds: Micro-batches of an update over K; 0 for one micro-batch an update.

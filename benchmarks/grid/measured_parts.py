@@ -46,12 +46,7 @@ SEEDS, EPOCHS = (0, 1, 2), 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How thoroughly it is measured.
-
-    Attributes:
-        repeats: Runs of each case.
-        quick: Only to show that it works.
-    """
+    """How thoroughly it is measured."""
 
     repeats: int
     quick: bool

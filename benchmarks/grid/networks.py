@@ -32,7 +32,6 @@ class Pace:
 
     Attributes:
         pass_s: Forward, gradient of the input, and gradient of the weights, of each.
-        slow: Micro-batches whose passes take longer, modulo ``period``.
         factor: So much longer.
         period: After so many micro-batches it is the same again.
     """
@@ -79,8 +78,6 @@ class PacedPart(nn.Module):
     """Two linear layers whose passes take as long as ``pace`` says.
 
     Args:
-        pace: Theirs.
-        width: Of the numbers that it computes with.
         repeat: What is handed on is repeated so often, which makes messages larger and computes nothing.
         outputs: Width of what is handed on, before it is repeated.
     """
@@ -111,12 +108,9 @@ class Shape:
     """The network that is cut, and its number of stages.
 
     Attributes:
-        stages: K.
         stage_s: Forward and backward pass of a stage; 0 for stages that compute.
         message_bytes: Between two stages, of a paced network.
-        width: Of the network.
         depth: Layers of each part of a computing network.
-        batch: Samples of a micro-batch.
         slow: By stage, micro-batches whose passes take ``factor`` times as long, modulo ``period``.
     """
 

@@ -71,10 +71,7 @@ class TaskRehearsal:
 
     Args:
         table: A recipe of it; its policies and seeds do not matter.
-        probed: Probe of the task.
         measure_s: Seconds of this machine that all runs may take together, roughly.
-        calibration: Measurements of the machine; None is a typical one.
-        now_s: The clock of this machine's seconds.
 
     Raises:
         ConfigError: The recipe cannot be used.
@@ -139,9 +136,6 @@ class ScriptRehearsal:
     """Runs a script under one policy after another; its length is not known before one has come to its end.
 
     What counts is its training loss.
-
-    Args:
-        script: The script, with its workers.
     """
 
     by_loss = True

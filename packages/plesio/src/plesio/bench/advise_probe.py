@@ -37,11 +37,8 @@ class Probed:
     """Findings of a short probe on this machine.
 
     Attributes:
-        name: Name of the task or script.
-        sizes: Sizes of the model, of its optimizer's state and of what a step keeps.
         has_store: Whether the store's servers can run the optimizer.
         shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
-        batch_size: Samples in a worker's step.
         gradient_s: Seconds of a step here.
         metric_s: Seconds of an evaluation; 0 is not known.
         sample_s: Seconds of this machine for a sample of a run.

@@ -55,7 +55,6 @@ class ComparisonPlan:
     """A plan of comparisons.
 
     Attributes:
-        parts: Parts, with the factors that each crosses.
         comparisons: The comparison of each combination, whichever parts it is in.
     """
 

@@ -45,7 +45,6 @@ class ProcessPool:
             is sent None.
         arguments: Arguments of ``main``; pickled.
         preload: Modules that all will need beside that of ``main``.
-        site: Site of the processes.
 
     Attributes:
         pipes: Pipes to the processes, by rank.

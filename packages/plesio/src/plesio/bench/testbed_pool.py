@@ -57,11 +57,7 @@ class _Happening:
 
 
 class _Happenings:
-    """Has all that is planned for a run happen; what has not happened when the context ends never does.
-
-    Args:
-        planned: Happenings, and their moments.
-    """
+    """Has all that is planned for a run happen; what has not happened when the context ends never does."""
 
     def __init__(self, planned: Sequence[_Happening]) -> None:
         self._by_time = [one for one in planned if one.at_s is not None]
@@ -100,9 +96,6 @@ class TestbedPool:
 
     Whatever the recipe plans for a moment of the run happens then: a worker that is lost is killed, one that is cut off
     has its host's interface carry nothing, and a link that changes is changed until the run is over.
-
-    Args:
-        recipe: Task and settings of their training.
 
     Raises:
         ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.

@@ -115,13 +115,6 @@ def matrix_on_hosts(
 ) -> list[ValidationSetting]:
     """Return the settings for testbeds and the virtual world: one workload, four hosts behind links of every kind.
 
-    Args:
-        policies: Specs.
-        seeds: A row of the result is a median over them.
-        bandwidths: Bandwidths of the hosts' interfaces, with units.
-        latencies: Latencies of the way between two hosts, with units.
-        num_rounds: Steps of each worker.
-
     Raises:
         ConfigError: A policy or a seed cannot be used.
     """

@@ -52,8 +52,6 @@ class VirtualPool:
     Args:
         recipe: Task of the training, and its cluster; without a cluster it is the calibrated machine, or one host with
             a core for each worker. It sets how long steps take.
-        calibration: Measurements; None is a typical machine.
-        on_testbed: Whether the cluster is a testbed on the calibrated machine.
 
     Raises:
         ConfigError: The task cannot be trained, the duration of steps is not given, the cluster is too small, or a

@@ -32,10 +32,6 @@ class PoolRun:
 class WorkerPool:
     """Starts the recipe's workers and waits until they are ready.
 
-    Args:
-        recipe: Task and settings of their training.
-        site: Site of the processes.
-
     Raises:
         ConfigError: The recipe's task cannot be trained.
     """

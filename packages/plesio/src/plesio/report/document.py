@@ -132,7 +132,6 @@ class Document:
     """A page.
 
     Attributes:
-        title: Title of the browser's window.
         facts: Lines below the heading.
         alerts: (What failed, why) above everything else.
         sections: Sections in their order; None stands for one that there is no data for.

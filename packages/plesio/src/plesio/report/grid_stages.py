@@ -46,7 +46,6 @@ class RunStages:
     """The workers of one run of a grid, by rank.
 
     Attributes:
-        stages: By rank.
         consensus: (Seconds, mean squared distance of the groups' networks from their mean), where it was measured.
     """
 

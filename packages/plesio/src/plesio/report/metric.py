@@ -11,11 +11,7 @@ __all__ = ["Metric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """The metric that the runs were evaluated by.
-
-    Attributes:
-        goal: ``max`` when more is better, ``min`` when less is.
-    """
+    """The metric that the runs were evaluated by."""
 
     name: str
     goal: Literal["max", "min"]

@@ -137,10 +137,8 @@ class Comparison:
     """Policies that trained one task with the same number of workers.
 
     Attributes:
-        baseline: The policy the others are held against.
         seeds: Every seed that any policy was run with.
         environments: Where the runs took place, without repetition.
-        runs: The runs themselves, as they were read.
     """
 
     task: str

@@ -66,11 +66,8 @@ class Quantity:
     """A quantity that a sweep draws.
 
     Attributes:
-        title: Title of the axis.
-        unit: Unit of a value.
         seeds: Those that have one.
         caption: What it is, where the title leaves that open.
-        point_of: Finds a policy's point.
     """
 
     title: str
@@ -206,7 +203,6 @@ class _Line:
     """Points of a policy or of a bandwidth.
 
     Attributes:
-        name: Its name in the legend.
         points: What was found, by places on the axis; None where nothing was.
         dots_at: Where the dots of a point's seeds are: beside it, and beside those of other lines.
     """

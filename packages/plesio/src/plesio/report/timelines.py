@@ -21,7 +21,6 @@ class Window:
     """Spans of one run that overlap a stretch of its time.
 
     Attributes:
-        spans: Those that overlap the window, of the workers that are shown.
         begins_s: Where the window begins, in seconds since the traces do.
         num_workers: Workers in the run; of more than `MOST_WORKERS` the first are shown, and the slowest.
     """

@@ -45,8 +45,6 @@ class Used:
 
     Attributes:
         strategy: The paper's name of what was run.
-        title: Which run it is.
-        samples: What they used, over time.
     """
 
     strategy: str

@@ -61,13 +61,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Characterisation:
-    """A characterisation: its runs and their results.
-
-    Attributes:
-        parts: What was crossed with what.
-        settings: The comparison of each combination.
-        claims: In the order of the settings.
-    """
+    """A characterisation: its runs and their results."""
 
     parts: Sequence[Part]
     settings: Mapping[Combination, Comparison]

@@ -20,15 +20,9 @@ class Change:
 
     Attributes:
         clock: Clock of the last step before it.
-        at_s: Training time then.
-        before: Spec of the policy that was in force.
-        policy: Spec of the policy that came into force.
         shares: Share of each round by rank; empty is equal shares.
-        reshared: Whether they changed.
         restored: Whether the workers went back to a state that they had kept.
         restored_to: Its clock; None where it is not known.
-        reason: Why, in the policy's words.
-        inputs: The figures that it was decided from, by name.
         pace_s: Seconds that a step with an equal share took just before, by rank; empty where not known.
     """
 
@@ -51,10 +45,6 @@ class ExplainedReview:
 
     Attributes:
         clock: Clock of the last step before the answer held.
-        at_s: Training time then.
-        policy: Spec of the policy under which the workers went on.
-        reason: Why, in the policy's words.
-        inputs: The figures that it was decided from, by name.
     """
 
     clock: int
@@ -85,14 +75,10 @@ class Chapter:
     Attributes:
         begin: Clock after whose step it begins.
         end: Clock of its last step.
-        begin_s: Training time at its beginning.
-        end_s: Training time at its end.
-        policy: Spec of what was in force.
         slack: Steps that a worker goes on without hearing of the others'.
         shares: Shares by rank; empty is equal shares.
         change: What began it; None of the first.
         latest: The latest review that left it in force; None where there was none.
-        step_s: Mean seconds of a step, measured.
         bsp_step_s: The same under bsp with equal shares, predicted; None under a policy that predicts nothing.
         saved_s: Seconds that its steps took less than that; below 0 where they took more.
         saved_so_far_s: The same from the beginning of the run.
@@ -134,12 +120,10 @@ class PolicySpan:
     Attributes:
         begin: Clock after whose step it begins.
         end: Clock of its last step.
-        policy: Spec of what was in force.
         slack: Steps that a worker goes on without hearing of the others', H + d - 1.
         shares: Shares by rank; empty is equal shares.
         allowed: Slack that each component allowed, between racks where these are what steps; None is any.
         limited_by: The component that held the slack back; None if no more was wanted.
-        step_s: Measured.
         bsp_step_s: Predicted, under bsp with equal shares; None under a policy that predicts nothing.
         free_step_s: Predicted, with any slack; None before the first answer.
     """
@@ -186,7 +170,6 @@ class MeasuredOutcome:
     """One run, measured; times in seconds of training.
 
     Attributes:
-        samples: That it trained on.
         num_evaluations: Also those that had no finite metric.
         final_metric: Metric of the last evaluation; None where it is not known or not finite.
         last_metrics: Metrics of the last three evaluations; empty where there are too few to smooth, or one is not
@@ -221,8 +204,6 @@ class Explanation:
     """One run from its beginning to its end; times in seconds of training.
 
     Attributes:
-        target: Metric to reach; None for none.
-        num_steps: Steps of each worker.
         outcome: What it came to, measured.
         bsp: What the same training came to under bsp; None where that was not run.
         num_seeds: Seeds that both were run with, where that is known.
@@ -230,12 +211,10 @@ class Explanation:
         how_to_know: What to type to have bsp beside it; empty where that is there.
         server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
         saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
-        bytes_saved: Against bsp.
         first_reason: Why the policy first answered as it did; empty if it was never asked.
         components: Names of those that may object to slack.
         chapters: Empty where no step was finished.
         reviews: All answers of the policy, in order.
-        losses: (clock, loss).
     """
 
     policy: str

@@ -29,7 +29,6 @@ class ChangingRuns:
     """The runs of a folder whose policy adapts or switches.
 
     Attributes:
-        runs: Runs in the order of the results.
         folders: Where each one's events are; None where none were recorded.
         known: All runs that stand beside them, they themselves included.
         comparison: Folder of the comparison that they are of; None where they are of none.
