@@ -4,7 +4,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio_planning.studies import checkpointing
-from plesio_planning.studies.published_failures import most_checkpoint_s, published_failures
+from plesio_planning.studies.models.checkpointing import most_checkpoint_s, published_failures
 
 MINUTE = 60.0
 

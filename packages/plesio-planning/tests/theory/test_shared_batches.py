@@ -9,7 +9,7 @@ from plesio_planning.theory.convergence import synchronous_sgd
 from plesio_planning.theory.generalisation import generalisation_gap
 from plesio_planning.theory.gradient_noise import batch_variance
 from plesio_planning.theory.local_steps import local_staleness
-from plesio_planning.theory.sharpness import sharpness_of_training
+from plesio_planning.theory.statements.asynchrony import sharpness_of_training
 from plesio_planning.theory.unbiased_compression import unbiased_compression
 
 

@@ -1,26 +1,26 @@
 """An estimate from the words that a person has: a model's name, a machine's, and what is known of the layout."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Chart, Table
-from plesio.core.errors import ArgumentError
-from plesio.core.inputs import FieldsOf, Written, checked
+from plesio.core.errors import ArgumentError, ConfigError
+from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of
 from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.exploration import ClusterLinks, Exploration
 from plesio_planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio_planning.estimate.frontier import Frontier, find_frontier
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
+from plesio_planning.estimate.memory import estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import find_model
-from plesio_planning.estimate.no_effect import check_effects
-from plesio_planning.estimate.options import FIELDS, of_class
 from plesio_planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio_planning.estimate.sensitivity import Sensitivity, tornado
+from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
-from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
+from plesio_planning.estimate.training_charts import format_layout, training_charts, training_finding, training_tables
 
 __all__ = ["Estimate", "estimate"]
 
@@ -31,6 +31,59 @@ _TOP = 10
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
+_INPUTS = {"gradient_bytes": "gradients"}
+"""Names of the inputs that set a program, where they differ."""
+
+
+def _written(owner: type, names: str = "", **others: Written) -> dict[str, Written]:
+    """Return how some fields of a class are written, or all: as usual but for ``others``, in the order of the help."""
+    return {name: others.get(name, Written()) for name in names.split() or [field.name for field in fields(owner)]}
+
+
+_EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
+_LAYOUT = _written(
+    Layout,
+    "tp pp vpp dp ep cp zero sequence_parallel micro_batch recomputation precision",
+    dp=Written(instead="what remains"),
+    zero=Written(instead="1"),
+    sequence_parallel=Written(instead="with tensor parallelism"),
+    precision=Written(metavar="NAME"),
+)
+_MODEL = _written(
+    Transformer,
+    "sequence_length num_layers hidden_size num_heads num_kv_heads head_size ffn_size vocabulary_size gated biases "
+    "dropout tied_embeddings parallel_blocks query_key_norms window num_window_layers num_experts experts_per_token "
+    "shared_ffn_size num_dense_layers dense_ffn_size kv_rank query_rank rope_size",
+    hidden_size=Written(option="hidden"),
+    ffn_size=Written(option="ffn"),
+    vocabulary_size=Written(option="vocabulary"),
+    tied_embeddings=Written(option="tied"),
+    shared_ffn_size=Written(option="shared-ffn"),
+    dense_ffn_size=Written(option="dense-ffn"),
+)
+_SOFTWARE = {name: how for name, how in _written(Software).items() if name != "gradient_bytes"}
+_CONDITIONS = _written(
+    Conditions,
+    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h pue carbon_kg_per_kwh step_error "
+    "confidence",
+    storage_bytes_per_s=Written(instead="BLOOM's a device"),
+    checkpoint_interval_s=Written(instead="the best"),
+    price_per_h=Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
+    carbon_kg_per_kwh=Written(option="carbon", metavar="KG"),
+    step_error=Written(metavar="SHARE", instead="that of published steps"),
+    confidence=Written(metavar="SHARE"),
+)
+
+_FIELDS: tuple[Input, ...] = (
+    *fields_of(ClusterLinks, _written(ClusterLinks)),
+    # a switch of these is off where it is left out, and has no third value
+    *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
+    *fields_of(Layout, _LAYOUT),
+    *fields_of(Transformer, _MODEL, instead="the model's"),
+    *fields_of(Software, _SOFTWARE, instead="the software's"),
+    *fields_of(Conditions, _CONDITIONS),
+)
+"""In the order of the help; no two classes have a field of the same name here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +136,7 @@ def estimate(
     global_batch: Annotated[int | None, Written(option="batch")] = None,
     software: Annotated[SoftwareName, Written(metavar="NAME")] = "current",
     gradients: Literal["fp32", "bf16"] | None = None,
-    **fields: Annotated[Any, FieldsOf(FIELDS)],
+    **options: Annotated[Any, FieldsOf(_FIELDS)],
 ) -> Estimate:
     """Estimate time, memory, cost and energy of a training run.
 
@@ -102,28 +155,27 @@ def estimate(
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
         software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
-        fields: Fields of `ClusterLinks`, `Exploration`, `Layout`, `Transformer`, `Software` and `Conditions`, as
-            `plesio_planning.estimate.options` lists.
+        options: Fields of `ClusterLinks`, `Exploration`, `Layout`, `Transformer`, `Software` and `Conditions`.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
     """
-    exploration = Exploration(**of_class(Exploration, fields))
-    machine = ClusterLinks(**of_class(ClusterLinks, fields)).machine(cluster)
+    exploration = Exploration(**_of_class(Exploration, options))
+    machine = ClusterLinks(**_of_class(ClusterLinks, options)).machine(cluster)
     machines = exploration.machines(machine)
-    conditions = Conditions(**of_class(Conditions, fields))
+    conditions = Conditions(**_of_class(Conditions, options))
     _check_price(conditions.price_per_h, machines)
     # fields of several records share one namespace of options
-    program = of_class(Software, fields)
+    program = _of_class(Software, options)
     if gradients is not None:
         program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
-    sizes = of_class(Transformer, fields)
+    sizes = _of_class(Transformer, options)
     run = _Run(
         model=find_model(model, **sizes),
         tokens=tokens,
         global_batch=global_batch,
         conditions=conditions,
-        given={**of_class(Layout, fields), "software": replace(SOFTWARE[software], **program)},
+        given={**_of_class(Layout, options), "software": replace(SOFTWARE[software], **program)},
         # only a program whose settings were left open may be replaced by the lean one
         may_be_lean=program.get("gradient_bytes", 2) == 2 and bool(program.get("master_weight_remainders", True)),
     )
@@ -132,7 +184,7 @@ def estimate(
     else:
         found = run.laid_out(machine, any_memory=exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
-        check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
+        _check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
     return replace(found, failures=run_on_failing_devices(found.training)) if exploration.failures else found
 
 
@@ -209,3 +261,77 @@ class _Run:
 def _check_price(price_per_h: float | None, machines: Sequence[Machine]) -> None:
     if price_per_h is not None and len({machine.accelerator.name for machine in machines}) > 1:
         raise ArgumentError("`price_per_h` is one accelerator's; leave it out to compare several")
+
+
+def _of_class(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given fields that are of this class; None is not given."""
+    names = {field.name for field in fields(owner)}
+    return {name: value for name, value in given.items() if name in names and value is not None}
+
+
+def _check_effects(
+    training: Training,
+    *,
+    usual: Software,
+    settings: Mapping[str, Any],
+    model: str | None,
+    sizes: Mapping[str, Any],
+) -> None:
+    """Make sure that every setting and size which was given changes the step or the memory of the run.
+
+    Whether one does depends on all the others, so that it is not looked up but tried: the step and the memory are
+    estimated again as they would be without it. In a search it is not asked, because other layouts may be changed.
+
+    Args:
+        training: The run.
+        usual: The program without the settings.
+        settings: Given settings, by the names of `Software`.
+        model: The model's name that was given.
+        sizes: Its sizes that were given, by the names of `Transformer`.
+
+    Raises:
+        ConfigError: Something changes nothing.
+    """
+    for name, without in [*_other_layouts(training, usual, settings), *_other_models(training, model, sizes)]:
+        try:
+            same = _estimated(training, *without) == _estimated(training, training.model, training.layout)
+        except ConfigError:
+            continue  # without it there is no run
+        if same:
+            raise ArgumentError(
+                f"`{_INPUTS.get(name, name)}` has no effect on {training.model.name} on {training.machine.name} with "
+                f"{format_layout(training.layout)}; leave it out"
+            )
+
+
+def _other_layouts(
+    training: Training, usual: Software, settings: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[Model, Layout]]]:
+    """Yield the layout without each setting that is not the program's own, and without a recomputation."""
+    layout = training.layout
+    for name, value in settings.items():
+        own = getattr(usual, name)
+        if value != own:
+            yield name, (training.model, replace(layout, software=replace(layout.software, **{name: own})))
+    if layout.recomputation != "none":
+        yield "recomputation", (training.model, replace(layout, recomputation="none"))
+
+
+def _other_models(
+    training: Training, model: str | None, sizes: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[Model, Layout]]]:
+    """Yield the model without each size that is not its own."""
+    for name in sizes:
+        try:
+            without = find_model(model, **{other: value for other, value in sizes.items() if other != name})
+        except ConfigError:
+            continue  # it needs that size
+        if getattr(without, name) != sizes[name]:
+            yield name, (without, training.layout)
+
+
+def _estimated(training: Training, model: Model, layout: Layout) -> tuple[Any, ...]:
+    global_batch = training.step.num_samples
+    step = estimate_step(model, layout, training.machine, global_batch=global_batch, constants=training.constants)
+    memory = estimate_memory(model, layout, training.machine, global_batch=global_batch)
+    return step.parts, step.model_flops, memory
