@@ -103,7 +103,6 @@ def list_chapter(
 
 
 def _command(theorem: "Theorem") -> Any:
-    """Make the command of a theorem: its inputs as options, and where the page goes."""
     inputs = theorem.inputs()
 
     def evaluate(given: dict[str, Any], out: Path | None) -> None:

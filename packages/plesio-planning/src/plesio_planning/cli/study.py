@@ -103,7 +103,6 @@ def ask_all(
 
 
 def _command(study: "Study") -> Any:
-    """Make the command of a study: its inputs as options, and where the answer goes."""
     from plesio_planning.measured import has_measurement
 
     def ask(inputs: dict[str, Any], out: Path | None, quiz: bool, measure: bool = False) -> None:

@@ -161,6 +161,5 @@ def _modelled(eigenvalues: Array, run: RunResult, *, step: float, num_updates: i
 
 
 def _descended(eigenvalues: Array, *, step: float, delays: NDArray[np.int64]) -> dict[int, float]:
-    """Return the loss by updates, as the study descends."""
     going = descend_in_loss(eigenvalues, LateUpdates.of(delays, steps=step))
     return dict(enumerate(going.loss.tolist()))

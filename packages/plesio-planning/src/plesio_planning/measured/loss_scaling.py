@@ -146,20 +146,14 @@ def _dynamic_run(num_steps: int, *, scale: LossScale) -> tuple[float, float]:
 
 def _chart(gradient: Tensor, *, model: Sequence[Range], baseline: Sequence[Range]) -> LineChart:
     powers = list(range(-16, 31))
-    at = powers[::2]
     series = []
     for what in ("zero", "infinite"):
         modelled, plain = ([100 * _modelled(one, power, what) for power in powers] for one in (model, baseline))
+        measured = [100 * _measured(gradient, power, what) for power in powers[::2]]
         series += [
             Series(name=f"{what}, lognormal", group=what, x=powers, y=modelled),
             Series(name=f"{what}, normal", group=what, x=powers, y=plain, style="dashed"),
-            Series(
-                name=f"{what}, measured",
-                group=what,
-                x=at,
-                y=[100 * _measured(gradient, power, what) for power in at],
-                style="points",
-            ),
+            Series(name=f"{what}, measured", group=what, x=powers[::2], y=measured, style="points"),
         ]
     lost = [max(_measured(gradient, power, "zero"), _measured(gradient, power, "infinite")) for power in powers]
     best = powers[min(range(len(powers)), key=lambda place: lost[place])]

@@ -328,7 +328,6 @@ class _Device:
         return given
 
     def _after(self, operation: DeviceOperation) -> DeviceOperation | None:
-        """Return the operation that needs the result of this one."""
         kind, stage, j = operation
         if kind == "forward":
             return (

@@ -154,7 +154,6 @@ def compression(
 
 
 def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
-    """Return the latencies of an exchange without a byte."""
     return sum(
         _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
         for one in stage.collectives(number, num_ranks=num_ranks)

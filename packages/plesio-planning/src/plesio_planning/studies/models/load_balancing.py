@@ -26,7 +26,7 @@ from plesio.core.errors import ArgumentError
 from plesio.core.only_with import OnlyWith
 from plesio.core.units import format_percent, format_seconds
 from plesio.core.within import AT_LEAST_0, DURATION, Within
-from plesio_planning.studies.declared import table_of
+from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, DriftingRun, asynchronous_descent
 from plesio_planning.studies.work_shares import divide, unweighted_variance
@@ -199,16 +199,8 @@ class LoadBalancing(Answer):
         series = []
         for count in _COUNTS:
             of_it = [one for one in self.gains if one.num_workers == count and one.distribution.startswith("logn")]
-            ratios, errors = [one.ratio for one in of_it], [one.ratio_error for one in of_it]
-            series.append(
-                Series(
-                    name=f"{count} workers",
-                    x=list(_CVS),
-                    y=ratios,
-                    low=[ratio - error for ratio, error in zip(ratios, errors, strict=True)],
-                    high=[ratio + error for ratio, error in zip(ratios, errors, strict=True)],
-                )
-            )
+            low, high = ([one.ratio + sign * one.ratio_error for one in of_it] for sign in (-1, 1))
+            series += lines_of(_CVS, {f"{count} workers": [one.ratio for one in of_it]}, low=low, high=high)
         return LineChart(
             slug="gain",
             title="The more workers, and the more they differ, the more balancing saves",

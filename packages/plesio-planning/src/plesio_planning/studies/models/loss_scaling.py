@@ -31,6 +31,7 @@ import numpy as np
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.units import counted, format_percent, format_seconds
 from plesio.core.within import DURATION_OR_0, SHARE, Within
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.half_precision_descent import (
     HANDLINGS,
     LARGEST,
@@ -265,22 +266,11 @@ class LossScaling(Answer):
         for name in dict.fromkeys(one.distribution for one in self.shares):
             of_it = [one for one in self.shares if one.distribution == name]
             powers = [one.power for one in of_it]
-            series += [
-                Series(name=f"{name}: infinite", x=powers, y=[100 * one.overflow for one in of_it]),
-                Series(
-                    name=f"{name}: cast",
-                    x=powers,
-                    y=[100 * one.cast_overflow for one in of_it],
-                    style="points",
-                    group=f"{name}: infinite",
-                ),
-                Series(
-                    name=f"{name}: subnormal or zero",
-                    x=powers,
-                    y=[100 * (one.vanished + one.subnormal) for one in of_it],
-                    style="dashed",
-                ),
-            ]
+            line = f"{name}: infinite"
+            series += lines_of(powers, {line: [100 * one.overflow for one in of_it]})
+            series += lines_of(powers, points={f"{name}: cast": [100 * one.cast_overflow for one in of_it]}, group=line)
+            lost = [100 * (one.vanished + one.subnormal) for one in of_it]
+            series += lines_of(powers, dashed={f"{name}: subnormal or zero": lost})
         known = f"Usable from 2^{self.usable[0]} to 2^{self.usable[-1]}" if self.usable else "No scale is usable"
         return LineChart(
             slug="shares",

@@ -27,6 +27,7 @@ from plesio.core.units import format_bandwidth, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION_OR_0, Within
 from plesio.cost.collectives import all_to_all_s
 from plesio.cost.link import Link
+from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.expert_routing import (
     FEW_EXPERTS,
     ExpertLayer,
@@ -157,11 +158,10 @@ class MixtureOfExperts(Answer):
         return [self._times(), self._drops(), self._volumes(), self._descent(), self._against()]
 
     def _times(self) -> LineChart:
-        skews = [one.skew for one in self.by_skew]
         ways = {
-            "no capacity, experts in order": [one.all_to_all_s for one in self.by_skew],
-            "no capacity, popular experts spread": [one.spread_s for one in self.by_skew],
-            f"capacity {self.capacity_factor:g}": [one.capped_s for one in self.by_skew],
+            "no capacity, experts in order": [one.all_to_all_s / self.balanced_s for one in self.by_skew],
+            "no capacity, popular experts spread": [one.spread_s / self.balanced_s for one in self.by_skew],
+            f"capacity {self.capacity_factor:g}": [one.capped_s / self.balanced_s for one in self.by_skew],
         }
         slower = self.at.all_to_all_s / self.balanced_s
         return LineChart(
@@ -170,10 +170,7 @@ class MixtureOfExperts(Answer):
             caption="One way of the all-to-all by the skew of the routing, against a balanced one.",
             x=Axis(title="skew (exponent of Zipf's law)"),
             y=Axis(title="times a balanced all-to-all"),
-            series=[
-                Series(name=name, x=skews, y=[time_s / self.balanced_s for time_s in times_s])
-                for name, times_s in ways.items()
-            ],
+            series=lines_of([one.skew for one in self.by_skew], ways),
         )
 
     def _drops(self) -> LineChart:
@@ -183,10 +180,10 @@ class MixtureOfExperts(Answer):
             caption="Share of tokens that are dropped by the experts' capacity, with very many tokens.",
             x=Axis(title="capacity (by the mean)", log=True),
             y=Axis(title="dropped (%)"),
-            series=[
-                Series(name=f"skew {skew:g}", x=_CAPACITIES, y=[100 * share for share in shares])
-                for skew, shares in self.drops.items()
-            ],
+            series=lines_of(
+                _CAPACITIES,
+                {f"skew {skew:g}": [100 * share for share in shares] for skew, shares in self.drops.items()},
+            ),
             marks={"asked for": self.capacity_factor},
         )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table, Timeline, TimelineBar
+from plesio.core.charts import Axis, Chart, LineChart, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
 from plesio.cost.collectives import ALL_REDUCES
@@ -194,11 +194,10 @@ class Overlap(Answer):
 
     def _curve(self) -> LineChart:
         caps_mb = [cap / 1e6 for cap in self.by_cap]
-        ends = (caps_mb[0], caps_mb[-1])
         bounds = {
-            "nothing hidden: one bucket": self.whole.end_s,
-            "all hidden": self.hidden_entirely_s,
-            "the best of different sizes": self.optimum.end_s,
+            "nothing hidden: one bucket": [1e3 * self.whole.end_s] * 2,
+            "all hidden": [1e3 * self.hidden_entirely_s] * 2,
+            "the best of different sizes": [1e3 * self.optimum.end_s] * 2,
         }
         return LineChart(
             slug="bucket-size",
@@ -208,17 +207,14 @@ class Overlap(Answer):
             x=Axis(title="limit of a bucket (MB)", log=True),
             y=Axis(title="time (ms)"),
             series=[
-                Series(name="buckets", x=caps_mb, y=[1e3 * each.end_s for each in self.by_cap.values()]),
-                *(
-                    Series(name=name, x=ends, y=(1e3 * end_s, 1e3 * end_s), style="dashed")
-                    for name, end_s in bounds.items()
-                ),
+                *lines_of(caps_mb, {"buckets": [1e3 * each.end_s for each in self.by_cap.values()]}),
+                *lines_of((caps_mb[0], caps_mb[-1]), dashed=bounds),
             ],
             marks={"best": self.best_cap_bytes / 1e6, "PyTorch's default": DDP_CAP_BYTES / 1e6},
         )
 
     def _hidden(self) -> LineChart:
-        caps_mb = [cap / 1e6 for cap in self.by_cap]
+        all_reduces = [100 * each.all_reduces_s / self.layers.backward_s for each in self.by_cap.values()]
         return LineChart(
             slug="hidden",
             title=f"{100 * self.best.hidden_share:.0f} % of the communication can be hidden",
@@ -226,15 +222,11 @@ class Overlap(Answer):
             "the time that the all-reduces take, as a share of the backward pass.",
             x=Axis(title="limit of a bucket (MB)", log=True),
             y=Axis(title="share (%)"),
-            series=[
-                Series(name="hidden", x=caps_mb, y=[100 * each.hidden_share for each in self.by_cap.values()]),
-                Series(
-                    name="all-reduces, of the backward pass",
-                    x=caps_mb,
-                    y=[100 * each.all_reduces_s / self.layers.backward_s for each in self.by_cap.values()],
-                    style="dashed",
-                ),
-            ],
+            series=lines_of(
+                (cap / 1e6 for cap in self.by_cap),
+                {"hidden": [100 * each.hidden_share for each in self.by_cap.values()]},
+                dashed={"all-reduces, of the backward pass": all_reduces},
+            ),
         )
 
     def _timeline(self) -> Timeline:

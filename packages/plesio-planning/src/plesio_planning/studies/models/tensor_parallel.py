@@ -182,7 +182,6 @@ class TensorParallel(Answer):
         )
 
     def _by_cut(self) -> LineChart:
-        several = {devices: by for devices, by in self.cuts.items() if devices > 1}
         at = self.cuts[self.at.num_devices]
         less = at["columns"].both / at["Megatron"].both if at["Megatron"].both else 1.0
         return LineChart(
@@ -192,12 +191,9 @@ class TensorParallel(Answer):
             x=Axis(title="devices", log=True),
             y=Axis(title="sent a layer (MB)"),
             series=[
-                Series(
-                    name=name,
-                    x=[devices for devices, by in several.items() if name in by],
-                    y=[by[name].both / 1e6 for by in several.values() if name in by],
-                )
+                Series(name=name, x=list(sent), y=[cut.both / 1e6 for cut in sent.values()])
                 for name in self.cuts[self.square]
+                for sent in [{devices: by[name] for devices, by in self.cuts.items() if devices > 1 and name in by}]
             ],
             marks={"a host": self.devices_per_host},
         )

@@ -277,7 +277,6 @@ def time_to_train(
 
 
 def _answer(work: TrainingWork, *, pace: Pace, num_runs: int, seed: int) -> TimeToTrain:
-    """Answer for the work with its failures: by formula, simulated, and on other numbers of devices."""
     conditions, here = work.conditions, work.here()
     _check_work(here.goodput, num_runs=num_runs)
     simulated = _simulated(here.goodput, num_runs=num_runs, seed=seed)

@@ -21,7 +21,6 @@ __all__ = ["EXERCISES", "STATEMENTS", "Statement", "Verdict", "Witness", "statem
 
 
 def _check(name: str) -> Callable[[], Witness]:
-    """Find a check by its module here and its name there."""
     module, _, function = name.partition(".")
     check: Callable[[], Witness] = getattr(import_module(f"{__name__}.{module}"), f"_{function}")
     return check
