@@ -21,7 +21,6 @@ class DeviceGroup:
     """Devices that exchange with each other.
 
     Attributes:
-        local_latency_s: Seconds of a message inside.
         link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
     """
 

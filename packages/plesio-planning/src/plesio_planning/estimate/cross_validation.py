@@ -82,10 +82,7 @@ def cross_validate(
 ) -> tuple[HeldOut, ...]:
     """Predict every step with constants fitted on the groups to which it does not belong.
 
-    Args:
-        steps: Steps of two groups or more.
-        by: The group of a step.
-        begin: The constants that are not fitted.
+    ``by`` says the group of a step; of ``begin`` are the constants that are not fitted.
     """
     found = []
     for group in dict.fromkeys(map(by, steps)):

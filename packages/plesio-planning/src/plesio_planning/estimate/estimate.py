@@ -195,7 +195,6 @@ class _Run:
     Attributes:
         tokens: Tokens (images) to train with.
         global_batch: Sequences (images) of a step; None for the default.
-        conditions: Failures, prices and errors.
         given: The layout's attributes that are given, its software always, by name.
         may_be_lean: Whether the program may keep less where nothing else fits.
     """
@@ -281,13 +280,7 @@ def _check_effects(
 
     Whether one does depends on all the others, so that it is not looked up but tried: the step and the memory are
     estimated again as they would be without it. In a search it is not asked, because other layouts may be changed.
-
-    Args:
-        training: The run.
-        usual: The program without the settings.
-        settings: Given settings, by the names of `Software`.
-        model: The model's name that was given.
-        sizes: Its sizes that were given, by the names of `Transformer`.
+    ``usual`` is the program without the settings.
 
     Raises:
         ConfigError: Something changes nothing.

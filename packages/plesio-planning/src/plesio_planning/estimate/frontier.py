@@ -60,15 +60,9 @@ def find_frontier(
 ) -> Frontier:
     """Find the fastest layout of each machine, and the time and cost of the run with it.
 
-    Args:
-        model: Model to train.
-        machines: Machines to run on; the first is the one that must do.
-        global_batch: Sequences (or images) of a step, the same everywhere.
-        tokens: Tokens of all steps (or images).
-        may_be_lean: Whether a layout that does not fit may keep less of a parameter instead.
-        fixed: Attributes of `plesio_planning.estimate.layout.Layout` that are not searched, with their values.
-        conditions: Failures, storage, prices; None is the defaults.
-        on_progress: Called now and then with a machine's name, the layouts tried on it, and all of them.
+    The first machine is the one that must do. ``fixed`` are attributes of `plesio_planning.estimate.layout.Layout` that
+    are not searched; ``may_be_lean`` says whether a layout that does not fit may keep less of a parameter instead.
+    ``on_progress`` is told a machine's name, the layouts tried on it, and all of them.
 
     Raises:
         ConfigError: The model cannot be trained on the first.

@@ -40,7 +40,6 @@ class Kernels:
     Attributes:
         flops_per_s: Speed of a layer's matrix products.
         half_flops_per_s: Speed of the products that are not in FP8 where the layers' are.
-        attention_flops_per_s: Speed of fused attention.
         bytes_per_s: Bandwidth of its memory.
         elements_bytes_per_s: The same, of operations on elements, whose traffic is counted as if they were fused.
         exposed_traffic: Share of a product's traffic that its arithmetic does not hide.

@@ -78,7 +78,6 @@ class PublishedStep:
 
     Attributes:
         source: A key of `SOURCES`.
-        global_batch: Sequences of a step.
         step_s: Seconds, reported or from the reported FLOP/s.
     """
 

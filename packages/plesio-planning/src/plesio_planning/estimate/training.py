@@ -125,7 +125,6 @@ class Training:
         constants: How close devices come to their data sheets.
         tokens: Tokens to be trained with; images of a convolutional network.
         memory: Memory of the device that needs the most.
-        goodput: The run with its failures.
     """
 
     model: Model

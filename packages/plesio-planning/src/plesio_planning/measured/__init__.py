@@ -44,11 +44,7 @@ def measure_study(study: str, *, inputs: Mapping[str, Any] | None = None, on_ste
     """Do what the study ``study`` models.
 
     Inputs that are no part of the measurement, or that this machine cannot do, are left out; the answer says so.
-
-    Args:
-        study: Its name.
-        inputs: Inputs of the study; what is not there is as the measurement has it.
-        on_step: Is told what is being measured.
+    What is not in ``inputs`` is as the measurement has it; ``on_step`` is told what is being measured.
 
     Raises:
         ConfigError: There is no such study, it has no such input, or nothing to measure.

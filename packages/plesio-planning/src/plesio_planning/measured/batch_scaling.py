@@ -51,7 +51,6 @@ class BatchTraining:
     """One training.
 
     Attributes:
-        batch: Samples of a step.
         steps: Steps until the loss was at the target; infinite if it never was.
         own_squares: Mean of the squared lengths of the ranks' own gradients, by step.
         mean_squares: Squared length of their mean, by step.

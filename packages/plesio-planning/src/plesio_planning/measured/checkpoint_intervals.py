@@ -38,7 +38,6 @@ class IntervalRuns:
 
     Attributes:
         work_s: Seconds of the work without failures and states.
-        mtbf_s: Mean time between failures.
         runs: A run for each interval, from the shortest on.
     """
 

@@ -46,9 +46,6 @@ class FailingRun:
     """The times of a run.
 
     Attributes:
-        total_s: From its beginning to its end.
-        num_failures: How often it was killed.
-        writes_s: Writing each state.
         restarts_s: From each failure until the state was back.
     """
 

@@ -158,10 +158,7 @@ def fitted_links(sizes_bytes: Sequence[int], times_s: Callable[[int], Sequence[f
     Where other work on this machine disturbs the few repeats so much that a larger message seems no slower than a
     smaller one, all sizes are measured again and the repeats go together (of two in the middle the lower counts).
 
-    Args:
-        sizes_bytes: Three sizes or more.
-        times_s: Measures: the seconds of each repeat of an all-reduce of so many bytes.
-        num_ranks: That take part, two or more.
+    There are three sizes or more; ``times_s`` measures the seconds of each repeat of an all-reduce of so many bytes.
 
     Raises:
         ConfigError: Larger messages take no longer than smaller ones, however often they are measured.

@@ -151,15 +151,9 @@ def lines_of(
     place: Callable[[str], float] = int,
     times: float = 1.0,
 ) -> dict[str, Line]:
-    """Cut predictions into lines.
+    """Cut predictions of one quantity into lines along a setting, one for each value of the setting ``by``.
 
-    Args:
-        predictions: Predictions of one quantity.
-        along: The name in their settings of what is along the axis.
-        by: The name of what tells the lines apart; one line without.
-        called: A line's name, with brackets for the value of that.
-        place: Reads a place along the axis.
-        times: Factor of what is drawn: 1e3 for milliseconds.
+    ``called`` is a line's name, with brackets for that value; ``place`` reads a place along the axis.
     """
     lines: dict[str, list[Prediction]] = {}
     for one in predictions:

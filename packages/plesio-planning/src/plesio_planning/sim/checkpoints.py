@@ -49,8 +49,6 @@ class Runs:
     """The outcome of some runs.
 
     Attributes:
-        elapsed_s: Seconds that each took.
-        num_failures: How often each failed.
         work_s: Seconds of useful work, the same of all.
     """
 
@@ -78,7 +76,6 @@ class LongRun:
         work: Work that counts.
         writing: Writing states that count.
         lost: Work and writing that failures undid.
-        restarts: Coming back.
         work_ci95: Ends of the 95 % confidence interval of ``work``, from the spread between failures.
     """
 

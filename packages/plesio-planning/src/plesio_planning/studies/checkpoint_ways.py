@@ -109,10 +109,7 @@ def lost_generations(
 ) -> dict[int, tuple[float, float]]:
     """Return the intervals lost beside the first, and how likely none is good, by number of generations kept.
 
-    Args:
-        numbers: g, each.
-        unreadable: q, probability that a state cannot be read.
-        num_failures: Expected, of the whole run.
+    A state cannot be read with probability ``unreadable``; the failures are those expected of the whole run.
     """
     return {
         kept: (

@@ -27,7 +27,6 @@ class CompressedRun:
         scheme: Its text, with its step if that was said.
         step: α L.
         iterations: Iterations until the target; None if it was not reached.
-        diverged: Whether the loss grew.
         relative_error: Mean of ``‖C(v) - v‖² / ‖v‖²``.
         sent_bytes: A worker's, an iteration.
         compute_s: Seconds of an iteration that compute.
@@ -98,7 +97,6 @@ class CompressedTraining(Answer):
 
     Attributes:
         runs: Runs in the order asked for; sending everything first.
-        bytes_per_s: Bandwidth of a link.
         target: Target of the loss, over the first.
     """
 

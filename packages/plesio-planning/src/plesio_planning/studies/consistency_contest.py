@@ -43,7 +43,6 @@ class Contender:
 
     Attributes:
         spec: Text, in the form of policies.
-        period: Steps between two exchanges.
         bound: Largest lead in steps; None behind barriers.
         time_s: Seconds until the target; infinite if it is not reached.
         steps: Steps of each worker until then, on average.
@@ -69,7 +68,6 @@ class Cell:
         ratio: Seconds of an exchange over those of a step.
         cv: Coefficient of variation of the steps.
         slowdown: Slow-down of one worker, for good.
-        contenders: All that were tried.
         rebalanced_s: Seconds of BSP where workers have as much work as they are fast.
     """
 
@@ -101,14 +99,11 @@ class Contest:
     """Workers and what they minimise; what each model needs of them.
 
     Attributes:
-        problem: The workers' quadratics.
         target: Loss above the optimum that is wanted.
-        bounds: Bounds of SSP that are tried.
         barriers: The best step, and the iterations with it, by period; 1 is BSP.
         learning_steps: Steps of asynchronous workers that are tried.
         overlap: Share of a step behind which an exchange can hide.
         step_s: Mean seconds of a step.
-        seed: Seed of the step times.
     """
 
     problem: HeterogeneousQuadratic

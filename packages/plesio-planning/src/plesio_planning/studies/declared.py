@@ -12,15 +12,10 @@ T = TypeVar("T")
 
 
 def table_of(title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> Table:
-    """Make a table with a row for each item.
+    """Make a table with a row for each item; ``columns`` are how a cell is written, by the column's heading.
 
     >>> table_of("Rings", [2, 4], {"ranks": str, "time": lambda ranks: f"{ranks / 2} ms"}).rows
     [('2', '1.0 ms'), ('4', '2.0 ms')]
-
-    Args:
-        title: Its title.
-        items: Subjects, from top to bottom.
-        columns: How a cell is written, by the column's heading.
     """
     rows = [tuple(cell(item) for cell in columns.values()) for item in items]
     return Table(title=title, headers=tuple(columns), rows=rows)
@@ -36,15 +31,10 @@ def lines_of(
 ) -> list[Series]:
     """Make series over one ``x``: lines, then dashed ones, then points; what is not finite is a gap.
 
+    Values are by the name in the legend; ``look`` are further attributes of `Series`, the same for all.
+
     >>> [(one.style, one.y) for one in lines_of((1, 2), {"time": (3.0, math.inf)}, points={"measured": (3.0, 4.0)})]
     [('line', [3.0, nan]), ('points', [3.0, 4.0])]
-
-    Args:
-        x: Places of all of them.
-        lines: The values of each, by its name in the legend.
-        dashed: The same of dashed lines.
-        points: The same of points.
-        look: Further attributes of `Series`, the same for all.
     """
     xs = list(x)
     styles: dict[Literal["line", "dashed", "points"], Mapping[str, Iterable[float]]]

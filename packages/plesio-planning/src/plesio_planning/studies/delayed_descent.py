@@ -94,7 +94,6 @@ class BestStep:
 
     Attributes:
         step: α, in units of 1/L.
-        iterations: Updates until it arrives.
         tried: Updates by step, for all steps that were tried.
     """
 

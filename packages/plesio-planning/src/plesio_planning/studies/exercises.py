@@ -34,7 +34,6 @@ class Exercise:
     Attributes:
         question: With the names of inputs in braces.
         value: The number, of a study's answer: seconds, per cent or a number.
-        reason: Why it is so.
     """
 
     question: str

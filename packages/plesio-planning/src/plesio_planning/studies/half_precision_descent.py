@@ -120,10 +120,8 @@ class Handling:
     """How a run handles its gradients.
 
     Attributes:
-        name: Name in tables.
         form: Form that they are rounded to.
         scale: Scale at first.
-        dynamic: Whether it moves.
         clip_scaled: Whether they are clipped before they are divided by the scale.
         share_found_inf: Whether a rank tells the others.
         on_overflow: Update where an infinity was found: nothing, the update before, or the largest number.

@@ -12,13 +12,7 @@ __all__ = ["Interval", "interval_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean with its 95 % confidence interval.
-
-    Attributes:
-        mean: Mean of the repetitions.
-        low: Lower end.
-        high: Upper end.
-    """
+    """A mean with its 95 % confidence interval."""
 
     mean: float
     low: float

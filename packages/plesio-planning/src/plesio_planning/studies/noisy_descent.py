@@ -29,7 +29,6 @@ class Bowl:
         eigenvalues: λ.
         walls: q.
         trace: tr Σ of one sample's gradient.
-        start: x at first.
     """
 
     eigenvalues: Numbers

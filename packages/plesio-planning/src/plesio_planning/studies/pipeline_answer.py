@@ -39,9 +39,7 @@ class Pipeline(Answer):
     """The time of an iteration, and the alternatives.
 
     Attributes:
-        at: Point that was asked for.
         num_stages: p.
-        target_bubble: Share of the time.
         needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
         state_bytes: Bytes of a device's weights, gradients and optimizer state.
         by_schedule: All schedules that have an order, as asked for otherwise.

@@ -30,7 +30,6 @@ class PipelinePoint:
     """One way to run the pipeline.
 
     Attributes:
-        schedule: Order in which they are done.
         num_micro_batches: m.
         recomputation: Parts that the backward pass computes again.
         bubble: Share of the devices' time in which they wait.
@@ -68,7 +67,6 @@ class PipelineStages:
         backward_s: Seconds of its backward pass, without recomputing; half of it is the gradients of weights.
         send_s: Seconds from a stage to the next and back.
         num_chunks: Stages of a device where the schedule is interleaved.
-        num_layers: Layers of the whole model.
         again: Share of a forward pass that the backward pass computes again, by recomputation.
         layer_bytes: Bytes that a device keeps of a layer and a micro-batch, by recomputation.
         state_bytes: Bytes of a device's weights, gradients and optimizer state.

@@ -87,12 +87,9 @@ class VariationSource:
     Attributes:
         name: Difference to the run that it is compared with, `reference`.
         order: Order in which ranks are added up.
-        order_seed: Seed of random orders.
-        init_seed: Seed of the first parameters.
         data_seed: Seed of the order of the samples.
         deal: Which ranks get which samples of a batch: in blocks or in turn.
         rank_factor: Ranks, as a multiple of what was asked for; they share the same batch.
-        remedy: Way to make such runs equal.
     """
 
     name: str

@@ -58,16 +58,13 @@ class Served:
 
 
 def serve(steps: NDArray[np.float64], *, bound: int, num_updates: int) -> Served:
-    """Apply ``num_updates`` gradients none of which is older than ``bound``.
+    """Apply ``num_updates`` gradients none of which is older than ``bound``, τ.
+
+    ``steps`` are how long each worker computes for each gradient, used from the start again at their end.
 
     >>> served = serve(np.array([[1.0], [1.5]]), bound=0, num_updates=4)
     >>> served.ages.tolist(), served.at.tolist(), served.pushed.tolist()
     ([0, 0, 0, 0], [1.0, 2.0, 3.0, 4.0], [1, 3, 4, 6])
-
-    Args:
-        steps: How long each worker computes for each gradient, used from the start again at their end.
-        bound: τ.
-        num_updates: Updates.
     """
     ages, at, pushed = _serve(steps, bound, num_updates)
     return Served(ages=ages, at=at, pushed=pushed)

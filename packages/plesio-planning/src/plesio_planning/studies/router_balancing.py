@@ -49,13 +49,10 @@ class BalancedRouting:
 def balance_router(
     popularity: Array, weights: Sequence[float], *, capacity_factor: float, seed: int
 ) -> tuple[BalancedRouting, ...]:
-    """Return the router after descent, for each weight of the balancing loss.
+    """Return the router after descent, for each weight α of the balancing loss.
 
-    Args:
-        popularity: Share of the tokens that like each expert most; adds up to 1.
-        weights: α.
-        capacity_factor: Tokens that an expert takes, by the mean.
-        seed: Seed of the tokens' affinities.
+    ``popularity`` is the share of the tokens that like each expert most, ``capacity_factor`` what an expert takes of
+    them, by the mean.
     """
     random = np.random.default_rng(seed)
     liked = np.log(popularity) + random.gumbel(size=(_TOKENS, len(popularity)))

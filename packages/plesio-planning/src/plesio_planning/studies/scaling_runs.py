@@ -42,14 +42,7 @@ class ScalingRun:
 def run_with(
     largest: Callable[[float], float], *, scale: LossScale | FrequencyScale, num_steps: int, rng: np.random.Generator
 ) -> ScalingRun:
-    """Do ``num_steps`` steps.
-
-    Args:
-        largest: Largest gradient of a step, of a uniform number.
-        scale: The scale; what it is afterwards is of no use.
-        num_steps: Steps.
-        rng: Source of the uniform numbers.
-    """
+    """Do ``num_steps`` steps, the largest gradient of which is ``largest`` of a uniform number; uses ``scale`` up."""
     corners = [(0, math.log2(scale.value))]
     skips = []
     for step, u in enumerate(rng.random(num_steps)):

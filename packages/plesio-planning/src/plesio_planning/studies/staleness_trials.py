@@ -30,7 +30,6 @@ class DistanceCurve:
         iterations: Iterations at which it was looked at.
         distance: Geometric mean.
         low: Lower end of its 95 % confidence interval.
-        high: Upper end.
     """
 
     iterations: tuple[int, ...]
@@ -47,7 +46,6 @@ class ServedPoint:
         refused: Share of the gradients that it refuses.
         mean_age: Mean age of those that it applies, in updates.
         max_age: The oldest of them.
-        iterations: Updates until the target.
         steps: Time until the target, in mean steps of a worker.
         curve_steps: Times at which the first trial was looked at, in the same unit.
         curve_distance: Its distance there.
@@ -103,8 +101,6 @@ class StalenessProblem:
     Attributes:
         target: Distance from the optimum that is wanted.
         noise: Standard deviation of a gradient's noise in each coordinate, in trials.
-        workers: Workers that push to the server.
-        seed: Seed of the server's trials.
     """
 
     spectrum: NDArray[np.float64]

@@ -48,10 +48,8 @@ class RuleRuns:
     """Descents with constant step lengths, behind a warm-up.
 
     Attributes:
-        warmup_steps: Steps over which a length grows.
         target: Loss to reach, over the first.
         most: Steps.
-        rng: Random numbers of the noise.
     """
 
     bowl: Bowl

@@ -29,7 +29,6 @@ class TextbookRow:
 
     Attributes:
         what: Which quantity, and where.
-        unit: Its unit; empty for none.
         text: The number that the text prints; infinite where it says that something diverges.
         here: The number that its inputs give, in the same unit.
     """
@@ -59,14 +58,13 @@ class Printed:
 def printed_results(study: Study, *, asked: Asked | None = None) -> tuple[Printed, ...]:
     """Return the text's printed results beside ours, which do not depend on what was asked.
 
+    There are none for a study that answers no exercise. Where ``asked`` is to the study's defaults, they are not asked
+    for again.
+
     >>> from plesio_planning.studies import find_study
     >>> row = printed_results(find_study("data-parallel"))[0].rows[0]
     >>> row.what, row.text, round(row.here, 1)
     ('iteration', 153.42, 185.9)
-
-    Args:
-        study: Which; there are none for a study that answers no exercise.
-        asked: An answer of it; where it is to the study's defaults, they are not asked for again.
     """
     if study.exercise is None:
         return ()

@@ -33,12 +33,7 @@ _MOST_DEGREE_BITS = 11
 
 @dataclass(frozen=True, slots=True)
 class DevicePoint:
-    """The run on another number of devices.
-
-    Attributes:
-        mfu: Model FLOPs utilisation there.
-        goodput: The run with its failures.
-    """
+    """The run on another number of devices."""
 
     mfu: float
     goodput: Goodput
@@ -85,8 +80,7 @@ class TrainingWork(ABC):
     def by_devices(self, *, failing: float = 1.0) -> Mapping[int, DevicePoint]:
         """Compute from a quarter of the devices on, twice as many each time; impossible numbers are left out.
 
-        Args:
-            failing: How many times as often devices fail.
+        Devices fail ``failing`` times as often.
         """
         conditions = replace(self.conditions, device_mtbf_s=self.conditions.device_mtbf_s / failing)
         points = {}
@@ -106,7 +100,6 @@ class GivenPace(TrainingWork):
     Attributes:
         parameters: N.
         mfu: Model FLOPs utilisation, on any number of devices.
-        conditions: Conditions under which it is used.
     """
 
     parameters: float
@@ -181,14 +174,7 @@ class GivenPace(TrainingWork):
 
 @dataclass(frozen=True, slots=True)
 class LaidOut(TrainingWork):
-    """A model in a layout, whose replicas are as many as the devices allow.
-
-    Attributes:
-        tp: Tensor parallelism.
-        pp: Pipeline stages.
-        global_batch: Sequences of a step.
-        conditions: Conditions under which it is used.
-    """
+    """A model in a layout, whose replicas are as many as the devices allow."""
 
     model: Model
     tp: int

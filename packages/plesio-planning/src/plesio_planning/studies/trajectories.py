@@ -72,10 +72,8 @@ class FirstDifference:
     """The first one of a tier.
 
     Attributes:
-        distance: Place and distance.
         place: Place of the element that differs most, by axis.
         first: Its value in the first trajectory, as text.
-        second: Value in the second.
     """
 
     tier: Tier

@@ -65,7 +65,6 @@ class DriftingRun:
     Attributes:
         speeds: Speeds of all workers, with the one that joins as the last.
         jitter: Factors on times.
-        present: Workers that are there.
         leaves: Step at which worker 0 leaves, after a third of them.
         joins: Step at which the last worker joins, after two thirds.
     """
@@ -182,13 +181,7 @@ def asynchronous_descent(
 ) -> Asynchronous:
     """Descend on ``½ Σ λᵢxᵢ²``: each worker's every step applies ``step/N`` times a gradient of when it began.
 
-    Args:
-        step_s: Seconds of each step, (workers, steps).
-        bound: Largest lead in steps.
-        batch: Samples of a worker's step.
-        eigenvalues: λ.
-        step: α.
-        target: Loss to reach, over the first.
+    ``step_s`` are seconds, (workers, steps); ``bound`` is the largest lead in steps; ``target`` is over the first loss.
     """
     from plesio_planning.sim.recurrences import simulate_bound  # numba: half a second
 

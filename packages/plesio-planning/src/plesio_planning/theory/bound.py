@@ -20,8 +20,6 @@ class Condition:
 
     Attributes:
         premise: Premise in the theorem's signs: ``αL < 1``.
-        value: Value of the quantity.
-        limit: Limit of the quantity.
         strict: Whether it must stay below the limit, rather than at most reach it.
         remedy: Way to satisfy it, as the end of an error message: ``write a `learning_rate` below 0.1``.
     """

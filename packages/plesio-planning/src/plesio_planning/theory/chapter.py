@@ -24,7 +24,6 @@ class ChapterEntry:
 
     Attributes:
         claim: The claim, in our words.
-        stand: Place of the claim here.
         reason: Why, or what does it, in one line.
         command: Command that answers it or shows it; empty where there is none.
     """

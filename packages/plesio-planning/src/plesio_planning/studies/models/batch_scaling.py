@@ -76,7 +76,6 @@ class BatchScaling(Answer):
         first_noise_scale: ``tr Σ/‖G‖²`` at the start.
         estimated_noise_scale: The same, from the lengths of gradients of two batch sizes.
         estimated_error: 1.96 standard errors of it.
-        points: Measured steps.
         rules: Steps with each rule, on the bowl with walls.
         base_batch: Batch at which the rules start.
         problems: Problems that differ in their start; the first is the one that all else is about.

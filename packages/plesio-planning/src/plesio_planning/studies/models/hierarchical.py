@@ -138,10 +138,7 @@ class TwoLevels(Answer):
     """Two levels beside one.
 
     Attributes:
-        hosts: Hosts that were asked for.
-        message_bytes: The size that was asked for.
-        times_s: Seconds by algorithm.
-        small_times_s: The same for 100 kB.
+        small_times_s: Seconds by algorithm for 100 kB.
         parts_s: Seconds of the hierarchical all-reduce's parts.
         by_nics: Seconds by algorithm, for numbers of NICs a host.
         parts_by_nics: Parts of the hierarchical all-reduce, for the same numbers.

@@ -100,7 +100,6 @@ class TunedWeighting:
     Attributes:
         weighting: Text that `plesio.policies.weighting` reads.
         step: The best step of a fresh update, in units of 1/L.
-        iterations: Updates until the target.
         saved: Share of the iterations of unweighted updates, with their best step, that it saves.
         by_step: Updates for all steps that were tried.
     """

@@ -42,9 +42,7 @@ class Statement:
     Attributes:
         place: Place of the claim in the text.
         claim: The claim, in our words.
-        verdict: Whether it is true.
         reason: Why, in one line; under a condition, what that is.
-        check: Computes a witness.
         answer: Answer of the text's solution, where it has one.
         command: Command that shows more of it; empty where there is none.
     """
