@@ -3,11 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from plesio_planning.studies import local_sgd, nonconvex_local_steps, sigmoid_regression
+from plesio_planning.studies import local_sgd, nonconvex_local_steps
 from plesio_planning.studies.heterogeneous_quadratic import make_heterogeneous
 from plesio_planning.studies.models.local_sgd import LocalSgd
-from plesio_planning.studies.nonconvex_local_steps import penalty_of
-from plesio_planning.studies.sigmoid_regression import _gradients, _loss, make_sigmoid_regression
+from plesio_planning.studies.nonconvex_local_steps import _gradients, _loss, make_sigmoid_regression, penalty_of
 
 REFERENCE = {1: 4.6e-4, 4: 6.3e-4, 8: 1.1e-3, 32: 3.5e-3}
 """studies/reference.md, study 7: floors of a problem whose size it does not state."""
@@ -21,7 +20,7 @@ def answer() -> LocalSgd:
 @pytest.fixture(autouse=True)
 def _short_where_it_is_not_convex(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the non-convex part, which the tests here do not look at."""
-    monkeypatch.setattr(sigmoid_regression, "_LONG", 200)
+    monkeypatch.setattr(nonconvex_local_steps, "_LONG", 200)
     monkeypatch.setattr(nonconvex_local_steps, "_STEPS", 64)
 
 

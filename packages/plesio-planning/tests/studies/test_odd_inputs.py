@@ -12,7 +12,7 @@ from plesio.cli.commands import invoke
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import Input
 from plesio.core.within import ANY
-from plesio_planning.studies import STUDIES, Study, find_study, nonconvex_local_steps, sigmoid_regression
+from plesio_planning.studies import STUDIES, Study, find_study, nonconvex_local_steps
 
 NUMBERS = ("number", "bandwidth", "size", "duration", "count")
 LARGE = 10**9
@@ -21,7 +21,7 @@ LARGE = 10**9
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that studies really do are shorter than what is asked with has a say in."""
-    monkeypatch.setattr(sigmoid_regression, "_LONG", 200)
+    monkeypatch.setattr(nonconvex_local_steps, "_LONG", 200)
     monkeypatch.setattr(nonconvex_local_steps, "_STEPS", 64)
 
 

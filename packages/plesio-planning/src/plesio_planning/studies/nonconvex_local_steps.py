@@ -1,15 +1,32 @@
-"""Local steps where the loss is not convex: neurons on data of their own, on several draws of the data."""
+"""Local SGD where the loss is not convex: sigmoid neurons that are fitted to data which every worker has of its own.
+
+Worker w has m samples and the loss ``mean_i (σ(a_i·x) - y_i)²``, which is not convex in x: far out the sigmoid is
+flat. Its inputs are shifted by an amount of its own, and its labels come from a teacher of its own, so that workers'
+optima differ. Gradients are exact but for added noise. There is no closed form, so runs are done, for several steps at
+once on several draws of the data, and the one that arrives first counts, as for the quadratics of
+`studies.heterogeneous_quadratic`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plesio.core.charts import Table
-from plesio_planning.studies.sigmoid_regression import make_sigmoid_regression
 
-__all__ = ["NonConvex", "first_to_end", "iterations_text", "nonconvex_local_steps", "penalty_of"]
+__all__ = [
+    "NonConvex",
+    "SigmoidRegression",
+    "first_to_end",
+    "iterations_text",
+    "make_sigmoid_regression",
+    "nonconvex_local_steps",
+    "penalty_of",
+]
+
+Array = NDArray[np.float64]
 
 _SHARE = 0.05
 """The target, as a share of the first loss."""
@@ -18,6 +35,11 @@ _NOISE = 0.2
 _TRIALS, _STEPS = 3, 512
 _WORKERS, _DIMENSIONS = 8, 10
 """Runs are really done here, so they are no larger whatever is asked for."""
+_RATES = np.geomspace(0.25, 32.0, 10)
+"""α that are tried; the curvature of the loss is about an eighth."""
+_LONG = 4000
+"""Steps of the descent without noise that finds the least loss."""
+_NUM_SAMPLES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +103,7 @@ def nonconvex_local_steps(
             noise=_NOISE * noise,
             random=np.random.default_rng((seed, draw)),
         )
-        draws.append(
-            {
-                period: problem.iterations_to(
-                    _SHARE,
-                    period=period,
-                    most=_STEPS,
-                    num_trials=_TRIALS,
-                    seed=seed,
-                )[1]
-                for period in tried
-            }
-        )
+        draws.append({period: problem.iterations(period=period, seed=seed) for period in tried})
     arriving = [of for of in draws if math.isfinite(of[tried[0]])]
     mean = {
         period: float(np.mean([of[period] / of[tried[0]] for of in arriving])) if arriving else math.inf
@@ -121,3 +132,92 @@ def penalty_of(iterations: Mapping[int, float]) -> float:
 def first_to_end(times: Mapping[int, float]) -> int:
     """Return the number of local steps with the least time."""
     return min(times, key=times.__getitem__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SigmoidRegression:
+    """The objective of the workers.
+
+    Attributes:
+        inputs: a, (workers, samples, dimensions).
+        labels: y, between 0 and 1, (workers, samples).
+        noise: Standard deviation of a gradient's noise in each coordinate.
+        start: The first parameters, (dimensions,).
+        least: Mean loss of all workers where a descent without noise ends.
+    """
+
+    inputs: Array
+    labels: Array
+    noise: float
+    start: Array
+    least: float
+
+    def iterations(self, *, period: int, seed: int) -> float:
+        """Return each worker's steps until the trials' mean loss is low for good, with the best step; or infinity.
+
+        ``period`` is K, the local steps between two averagings of the parameters.
+        """
+        losses = self._losses(period=period, num_rounds=_STEPS // period, seed=seed)
+        first = float(_loss(self.inputs, self.labels, self.start)) - self.least
+        late = [np.flatnonzero(of_rate > self.least + _SHARE * first)[-1] for of_rate in losses]
+        return min((float(last + 1) * period for last in late if last < _STEPS // period), default=math.inf)
+
+    def _losses(self, *, period: int, num_rounds: int, seed: int) -> Array:
+        """Return the mean loss of the trials after each round, the start's first, (steps, rounds + 1)."""
+        random, num_workers = np.random.default_rng(seed), len(self.inputs)
+        steps = np.repeat(_RATES, _TRIALS)[:, None, None]
+        shared = np.tile(self.start, (len(steps), 1))
+        losses = np.empty((num_rounds + 1, len(steps)))
+        losses[0] = _loss(self.inputs, self.labels, self.start)
+        for number in range(1, num_rounds + 1):
+            local = np.repeat(shared[:, None], num_workers, axis=1)
+            for _ in range(period):
+                noise = self.noise * random.standard_normal(local.shape)
+                local -= steps * (_gradients(self.inputs, self.labels, local) + noise)
+            shared = local.mean(axis=1)
+            losses[number] = _loss(self.inputs, self.labels, shared)
+        found: Array = losses.reshape(num_rounds + 1, len(_RATES), _TRIALS).mean(axis=2).T
+        return found
+
+
+def make_sigmoid_regression(
+    *, num_workers: int, num_dimensions: int, heterogeneity: float, noise: float, random: np.random.Generator
+) -> SigmoidRegression:
+    """Draw data, and find the least loss.
+
+    The standard deviation of a worker's teacher, and of its inputs' shift, in each coordinate is ``heterogeneity``.
+    """
+    shape = (num_workers, _NUM_SAMPLES, num_dimensions)
+    inputs = random.standard_normal(shape)
+    inputs += heterogeneity * random.standard_normal((num_workers, 1, num_dimensions))
+    teachers = random.standard_normal(num_dimensions) + heterogeneity * random.standard_normal(
+        (num_workers, num_dimensions)
+    )
+    labels = _sigmoid(np.einsum("wmd,wd->wm", inputs, teachers))
+    start = 2 * random.standard_normal(num_dimensions)
+    x = start.copy()
+    for _ in range(_LONG):
+        x -= _gradients(inputs, labels, np.tile(x, (1, num_workers, 1)))[0].mean(axis=0)
+    return SigmoidRegression(
+        inputs=inputs, labels=labels, noise=noise, start=start, least=float(_loss(inputs, labels, x))
+    )
+
+
+def _sigmoid(values: Array) -> Array:
+    found: Array = 0.5 * (1 + np.tanh(values / 2))  # which does not overflow
+    return found
+
+
+def _gradients(inputs: Array, labels: Array, x: Array) -> Array:
+    """Return each worker's own gradient, at its own parameters, (runs, workers, dimensions)."""
+    output = _sigmoid(np.matmul(inputs, x[..., None])[..., 0])
+    slope = 2 * (output - labels) * output * (1 - output) / labels.shape[1]
+    found: Array = np.matmul(slope[..., None, :], inputs)[..., 0, :]
+    return found
+
+
+def _loss(inputs: Array, labels: Array, x: Array) -> Array:
+    """Return the mean loss of all workers, at common parameters (..., dimensions)."""
+    output = _sigmoid(np.einsum("wmd,...d->...wm", inputs, x))
+    found: Array = ((output - labels) ** 2).mean(axis=(-2, -1))
+    return found

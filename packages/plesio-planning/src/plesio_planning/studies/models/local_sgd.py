@@ -16,7 +16,7 @@ arrives first, because a step that suits K = 1 has a floor above the target for 
 
 Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
 
-Beside the quadratics stands a loss that is not convex (`studies.sigmoid_regression`), where runs are done.
+Beside the quadratics stands a loss that is not convex (`studies.nonconvex_local_steps`), where runs are done.
 
 Limits: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
 that are not equally fast (`plesio_planning.studies.consistency`).
