@@ -32,7 +32,7 @@ def test_the_noise_scale_can_be_estimated_from_lengths_of_gradients(answer: Batc
     assert answer.first_noise_scale == pytest.approx(16.0)
     assert answer.estimated_noise_scale == pytest.approx(16.0, abs=2 * answer.estimated_error)
     rng = np.random.default_rng(3)
-    bowl = Bowl.with_noise_scale(100.0, dimension=20, condition=10.0, walls=0.0, rng=rng)
+    bowl = Bowl.with_noise_scale(100.0, dimension=20, condition=10.0, rng=rng)
     value, error = estimate_noise_scale(bowl, small=10, large=1000, num_draws=4000, rng=rng)
     assert value == pytest.approx(100.0, abs=2 * error)
     assert error < 10
@@ -61,7 +61,7 @@ def test_other_starts_have_other_critical_batches_which_the_noise_scale_knows(an
 
 def test_on_a_quadratic_warm_up_does_not_move_the_limit():
     rng = np.random.default_rng(0)
-    bowl = Bowl.with_noise_scale(1e-12, dimension=10, condition=10.0, walls=0.0, rng=rng)
+    bowl = Bowl.with_noise_scale(1e-12, dimension=10, condition=10.0, rng=rng)
     rows = [(length, warmup) for length in (1.9, 2.5) for warmup in (0.0, 10.0)]
     steps = steps_to_target(
         bowl,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from plesio_planning.estimate.calibrate import fit_constants, predicted_s
-from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.constants import CONSTANTS
 from plesio_planning.estimate.published import PublishedStep
 
 __all__ = [
@@ -77,17 +77,12 @@ class LeftOutGroup:
     num_covered: int
 
 
-def cross_validate(
-    steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str], begin: Constants = CONSTANTS
-) -> tuple[HeldOut, ...]:
-    """Predict every step with constants fitted on the groups to which it does not belong.
-
-    ``by`` says the group of a step; of ``begin`` are the constants that are not fitted.
-    """
+def cross_validate(steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str]) -> tuple[HeldOut, ...]:
+    """Predict every step with constants fitted on the groups to which it does not belong; ``by`` says its group."""
     found = []
     for group in dict.fromkeys(map(by, steps)):
         others = [step for step in steps if by(step) != group]
-        constants = fit_constants(others, begin=begin)
+        constants = fit_constants(others, begin=CONSTANTS)
         for step in steps:
             if by(step) == group:
                 found.append(
@@ -116,18 +111,18 @@ def _ideal_s(step: PublishedStep) -> float:
     return step.global_batch * step.model.model_flops / peak
 
 
-def covering_error(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
-    """Return the relative standard deviation whose interval at this confidence covers as large a share of the rows.
+def covering_error(rows: Sequence[HeldOut]) -> float:
+    """Return the relative standard deviation whose interval at `CONFIDENCE` covers as large a share of the rows.
 
     The interval is ``T e^(±zσ)``; one row more than the share is taken, as for a new row that is like these.
     """
-    return reach(rows, confidence=confidence) / NormalDist().inv_cdf((1 + confidence) / 2)
+    return reach(rows) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
-def reach(rows: Sequence[HeldOut], *, confidence: float = CONFIDENCE) -> float:
-    """Return the logarithm of predicted over reported that this share of the rows does not exceed, to either side."""
+def reach(rows: Sequence[HeldOut]) -> float:
+    """Return the logarithm of predicted over reported that `CONFIDENCE` of the rows do not exceed, to either side."""
     errors = sorted(abs(math.log1p(row.error)) for row in rows)
-    return errors[min(math.ceil(confidence * (len(errors) + 1)), len(errors)) - 1]
+    return errors[min(math.ceil(CONFIDENCE * (len(errors) + 1)), len(errors)) - 1]
 
 
 def groups_of(rows: Sequence[HeldOut]) -> tuple[LeftOutGroup, ...]:

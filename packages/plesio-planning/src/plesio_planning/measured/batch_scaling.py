@@ -182,18 +182,15 @@ def train_to(
     )
 
 
-def window_scales(training: BatchTraining, *, num_windows: int = _WINDOWS, num_ranks: int = NUM_RANKS) -> list[float]:
+def window_scales(training: BatchTraining) -> list[float]:
     """Return the noise scale in each part of a training; windows whose gradient is nothing but noise are left out.
 
     ``‖g_B‖²`` is ``‖G‖² + tr Σ/B`` in the mean, which the ranks' own batches and the whole one solve.
     """
-    batch, own_batch = training.batch, training.batch / num_ranks
+    batch, own_batch = training.batch, training.batch / NUM_RANKS
     scales = []
-    for own, mean in zip(
-        np.array_split(training.own_squares, num_windows),
-        np.array_split(training.mean_squares, num_windows),
-        strict=True,
-    ):
+    windows = (np.array_split(squares, _WINDOWS) for squares in (training.own_squares, training.mean_squares))
+    for own, mean in zip(*windows, strict=True):
         if not len(own):
             continue
         signal = (batch * mean.mean() - own_batch * own.mean()) / (batch - own_batch)

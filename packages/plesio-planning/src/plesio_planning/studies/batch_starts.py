@@ -64,7 +64,7 @@ class Starts:
     def bowl(self, rng: np.random.Generator) -> Bowl:
         """Make a start."""
         return Bowl.with_noise_scale(
-            self.noise_scale, dimension=self.num_dimensions, condition=self.condition_number, walls=0.0, rng=rng
+            self.noise_scale, dimension=self.num_dimensions, condition=self.condition_number, rng=rng
         )
 
     def steps(self, bowl: Bowl, batch: int, *, rng: np.random.Generator) -> Numbers:

@@ -97,6 +97,8 @@ class CompressedTraining(Answer):
 
     Attributes:
         runs: Runs in the order asked for; sending everything first.
+        bytes_per_s: Bandwidth of a link.
+        num_workers: Workers that exchange.
         target: Target of the loss, over the first.
     """
 

@@ -38,15 +38,15 @@ class Bowl:
 
     @classmethod
     def with_noise_scale(
-        cls, noise_scale: float, *, dimension: int, condition: float, walls: float, rng: np.random.Generator
+        cls, noise_scale: float, *, dimension: int, condition: float, rng: np.random.Generator
     ) -> "Bowl":
-        """Make a bowl whose ``tr Σ / ‖∇f‖²`` at the start is ``noise_scale``, the walls not counted."""
+        """Make a bowl whose ``tr Σ / ‖∇f‖²`` at the start is ``noise_scale``, without walls."""
         eigenvalues = np.logspace(-math.log10(condition), 0, dimension)
         start = rng.standard_normal(dimension)
         start /= math.sqrt(float(start @ start))
         gradient = eigenvalues * start
         trace = noise_scale * float(gradient @ gradient)
-        return cls(eigenvalues=eigenvalues, walls=walls, trace=trace, start=start)
+        return cls(eigenvalues=eigenvalues, walls=0.0, trace=trace, start=start)
 
     def loss(self, x: Numbers) -> Numbers:
         """Return the loss of each row."""

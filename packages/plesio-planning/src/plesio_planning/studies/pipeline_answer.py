@@ -39,8 +39,11 @@ class Pipeline(Answer):
     """The time of an iteration, and the alternatives.
 
     Attributes:
+        at: Point that was asked for.
         num_stages: p.
+        target_bubble: Share of the time.
         needed: Micro-batches of equal stages for that, with GPipe and 1F1B.
+        memory_bytes: Bytes of each device.
         state_bytes: Bytes of a device's weights, gradients and optimizer state.
         by_schedule: All schedules that have an order, as asked for otherwise.
         points: Schedules, numbers of micro-batches and recomputations.

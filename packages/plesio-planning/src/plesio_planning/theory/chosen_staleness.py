@@ -13,14 +13,11 @@ def scheduled_sgd(
     learning_rates: tuple[float, ...],
     bounds: tuple[int, ...],
     num_steps_each: int,
-    start: float = 1.0,
     num_runs: int = 200,
-    seed: int = 0,
 ) -> float:
     """Average the squared gradient of SGD on ``f(x) = log(1+x²)/2``, each step weighted with its rate, over many runs.
 
-    f is not convex; L is 1 and Δ is ``f(start)``. Noise has the variance 1. Every gradient is as late as its bound
-    allows.
+    f is not convex; L is 1 and Δ is ``f(1)``. Noise has the variance 1. Every gradient is as late as its bound allows.
 
     >>> value = scheduled_sgd(learning_rates=(0.01,), bounds=(0, 16), num_steps_each=500)
     >>> 0.01 < value < 0.1
@@ -30,14 +27,12 @@ def scheduled_sgd(
         learning_rates: One for each bound, or one for all.
         bounds: Staleness, one after the other, in steps.
         num_steps_each: Steps under each.
-        start: x₀.
         num_runs: Runs that the mean is over.
-        seed: Seed of the noise.
     """
     rates = learning_rates * len(bounds) if len(learning_rates) == 1 else learning_rates
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     num_steps = num_steps_each * len(bounds)
-    x = np.full((num_steps + 1, num_runs), start)
+    x = np.ones((num_steps + 1, num_runs))
     weighted = np.zeros(num_runs)
     for t in range(num_steps):
         rate, bound = rates[t // num_steps_each], bounds[t // num_steps_each]

@@ -69,6 +69,7 @@ class BatchScaling(Answer):
     """How steps fall with the batch.
 
     Attributes:
+        batch: The batch that was asked for.
         least_steps: S_min of the fit.
         critical_batch: B_crit of the fit.
         mean_noise_scale: Mean of ``tr(HΣ)/GᵀHG`` over the steps of a run without noise.
@@ -76,6 +77,7 @@ class BatchScaling(Answer):
         first_noise_scale: ``tr Σ/‖G‖²`` at the start.
         estimated_noise_scale: The same, from the lengths of gradients of two batch sizes.
         estimated_error: 1.96 standard errors of it.
+        points: Measured steps.
         rules: Steps with each rule, on the bowl with walls.
         base_batch: Batch at which the rules start.
         problems: Problems that differ in their start; the first is the one that all else is about.

@@ -47,6 +47,8 @@ class BoundedStaleness(Answer):
         unstable_from: The smallest delay for which the tiny step is unstable.
         cost: Additional iterations for each unit of delay, as a share of those without.
         target: Distance from the optimum that is wanted.
+        num_trials: Trials for each delay.
+        num_workers: Workers that push to the server.
     """
 
     unit: ClassVar[str] = "iterations"

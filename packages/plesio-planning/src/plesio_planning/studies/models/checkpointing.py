@@ -62,11 +62,15 @@ class Checkpointing(Answer):
         mtbf_s: M.
         checkpoint_s: C.
         interval_s: I, as asked for, or the best.
+        best_s: The best interval.
+        young_s: Young's.
+        daly_s: Daly's.
         slowdown: Seconds that a second of work takes at I.
         shares: Their uses.
         lost_s: Seconds that a failure undoes, on average.
         num_failures: Expected, of the whole run.
         shape: Weibull's, of failures in bursts.
+        simulated: Some intervals around the best.
         ways: Ways to save the state, each with its best interval.
         by_hosts: Mean seconds between failures, and each way's slow-down, by number of hosts; NaN where no run ends.
         generations: Number of generations kept, with the expected intervals lost beside the first at a failure, and

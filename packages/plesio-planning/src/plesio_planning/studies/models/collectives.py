@@ -109,6 +109,8 @@ class Collectives(Answer):
 
     Attributes:
         num_ranks: n.
+        message_bytes: The size that was asked for.
+        links: Links between the ranks.
         at_s: Seconds for that size, by algorithm.
         latency_s: Seconds of an empty message, by algorithm.
         sizes_bytes: Sizes of ``by_size_s`` and ``fastest_of``.

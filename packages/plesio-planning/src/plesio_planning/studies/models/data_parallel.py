@@ -72,7 +72,10 @@ class DataParallel(Answer):
         at: The number of workers that was asked for.
         scaling: Powers of two up to it, and itself.
         by_gradient: The same numbers of workers, for some sizes of the gradient.
+        forward_s: Seconds of the forward pass.
+        backward_s: Seconds of the backward pass.
         overtaken_at: The smallest number of workers whose all-reduce takes longer than computing, if there is one.
+        algorithm: Algorithm of the all-reduce.
         all_reduces_s: Seconds of other all-reduces, by their name and the number of workers.
         tree_below_bytes: The size of a gradient below which a tree is faster than a ring; 0 if it never is.
         batch: Samples of a worker's step.

@@ -93,6 +93,7 @@ class Determinism(Answer):
         comparisons: Comparisons of simulated runs by source, or of the two files.
         orders: Orders by number of ranks; the last is what was asked for. Empty where files were compared.
         sums: Sums of three numbers, by their order, as text.
+        tolerance: Tolerance of the relaxed tier.
         num_elements: Elements of the tensors that are added up.
     """
 

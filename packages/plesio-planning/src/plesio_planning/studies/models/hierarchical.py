@@ -138,6 +138,9 @@ class TwoLevels(Answer):
     """Two levels beside one.
 
     Attributes:
+        hosts: Hosts that were asked for.
+        message_bytes: The size that was asked for.
+        times_s: Seconds by algorithm.
         small_times_s: Seconds by algorithm for 100 kB.
         parts_s: Seconds of the hierarchical all-reduce's parts.
         by_nics: Seconds by algorithm, for numbers of NICs a host.

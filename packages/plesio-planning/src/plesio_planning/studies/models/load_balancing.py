@@ -72,10 +72,14 @@ class LoadBalancing(Answer):
 
     Attributes:
         gain: Gain of the distribution that was asked for.
+        gains: Gains of others, for comparison.
         equal_s: Seconds of a step with equal shares, the mean over drawn clusters.
         capped_s: Seconds with proportional shares of whole samples under the caps.
+        proportional_s: Seconds with proportional shares.
         variance: Variance of a plain mean of the workers' mean gradients over that of the weighted one, in the mean.
         balanced: Ways to share a long run's work, as speeds drift and workers come and go.
+        leaves: Step at which a worker leaves.
+        joins: Step at which one joins.
         asynchronous: Equal shares and nobody too far ahead, by bound.
         synchronous_s: Seconds to the same loss by ways to share, waiting for all in every step.
         synchronous_per_s: Samples a second of the same.

@@ -92,6 +92,7 @@ class LocalSgd(Answer):
     """The cost and the savings of local steps.
 
     Attributes:
+        points: Points by number of local steps.
         penalty: c, if iterations grow as 1 + cK.
         best_period: K* = sqrt(Tm / (c Tc)); infinite without a penalty.
         compute_s: Tc, seconds of a local step.

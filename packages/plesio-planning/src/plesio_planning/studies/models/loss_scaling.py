@@ -133,9 +133,11 @@ class LossScaling(Answer):
         shares: Shares by distribution and scale.
         distribution: That of the run, its name.
         rule: Rule of the scale that the answer is for.
+        runs: The run by rule of the scale.
         convergence: Convergence of a small problem, by how its gradients are handled.
         overflow_rules: Mean loss of the second half of a run, over the first loss, by the share of the steps that
             overflow and what is done about it.
+        step_s: Seconds of a step.
         growth_interval: Steps without overflow before the scale is doubled.
     """
 

@@ -57,6 +57,9 @@ class MixtureOfExperts(Answer):
 
     Attributes:
         at: Routing with the skew that was asked for.
+        by_skew: Routing with other skews.
+        num_experts: E.
+        capacity_factor: c.
         balanced_s: Seconds of one way of the all-to-all, were all experts liked alike and tokens without number.
         drops: Share of tokens that is dropped by skew, at some capacities, with very many tokens.
         sent_bytes: Bytes from each device to each, with the capacity.

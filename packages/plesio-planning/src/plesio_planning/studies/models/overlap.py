@@ -80,6 +80,8 @@ class Overlap(Answer):
     """How long it takes from the backward pass's begin until all gradients are added up.
 
     Attributes:
+        layers: Times and bytes.
+        by_layers: Buckets of so many layers.
         by_cap: Buckets of so many bytes, by their limit.
         best_layers: The number of layers in a bucket that is the fastest.
         best_cap_bytes: The limit of a bucket's bytes that is the fastest.

@@ -34,11 +34,14 @@ class ParameterServer(Answer):
     """A server beside a ring.
 
     Attributes:
+        model: Model that was asked for.
         times_s: Seconds of an exchange: ``server``, ``ring`` of the dense gradient, ``gather`` of sparse ones.
         used_share: Share of all links' bandwidth that is used meanwhile: ``server`` and ``ring``.
         updates_per_s: ``server, asynchronous``, ``server, synchronous`` and ``ring``.
         by_workers: The same workers and fewer, with as many servers.
         by_servers: Numbers of servers up to one for each worker.
+        by_latency: Other latencies.
+        by_density: Other densities.
         sparse_below: Density below which the server is faster than a ring of dense gradients; 1 is always, 0 never.
         asynchronous_from: Cost of a barrier, of the same kind as ``barrier_factor``, from which on an asynchronous
             server makes more updates than a ring; 1 is always.

@@ -83,6 +83,7 @@ class Stragglers(Answer):
         tails: Costs by kind of distribution and how heavy its tail is, at N workers.
         late: Probability that a worker takes longer, by the time over the mean.
         late_twice: Probability that at least one of them takes more than twice the mean.
+        composed: A trace of several causes.
     """
 
     unit: ClassVar[str] = "s"

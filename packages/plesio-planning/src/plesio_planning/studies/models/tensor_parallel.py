@@ -81,6 +81,7 @@ class TensorParallel(Answer):
     Attributes:
         at: The number of devices that was asked for, Megatron's cut.
         by_devices: Powers of two, and it.
+        num_layers: Layers of the model.
         cuts: Bytes of a device and layer by number of devices and cut.
         by_tokens: Bytes of a device and layer by cut and number of tokens, on the largest square of devices.
         square: That number of devices.

@@ -57,11 +57,14 @@ class TimeToTrain(Answer):
     """The time of a run.
 
     Attributes:
+        machine: Devices and accelerator.
         pace: Source of a step's time: a utilisation that was given, or a layout.
         mfu: Model FLOPs utilisation of a step.
         work_shares: Uses of the work: shares that add up to 1.
+        goodput: The run with its failures.
         state_bytes: Bytes of the whole model: 16 bytes a parameter.
         interval_s: Seconds between which the run ends, with failures by chance and the error of the utilisation.
+        confidence: Confidence of that interval.
         simulated_slowdown: Seconds that a second of work took in simulated runs, on average.
         simulated_slowdown_ci95: 95 % confidence interval of that average.
         simulated_s: Quantiles of the simulated runs' seconds, of 0, 1, 2 ... 100 %.

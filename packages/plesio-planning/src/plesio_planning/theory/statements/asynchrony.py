@@ -19,13 +19,13 @@ _NUDGE = 1e-4
 Loss = Literal["squared", "logistic"]
 
 
-def _late_descent(*, rate: float, staleness: int, num_steps: int = 20_000) -> float:
+def _late_descent(*, rate: float, staleness: int) -> float:
     """Mean squared gradient in the last tenth of a descent on log(1+x²)/2 with every gradient ``staleness`` late."""
     xs = [1.0] * (staleness + 1)
-    for _ in range(num_steps):
+    for _ in range(20_000):
         late = xs[-1 - staleness]
         xs.append(xs[-1] - rate * late / (1 + late * late))
-    tail = np.array(xs[-num_steps // 10 :])
+    tail = np.array(xs[-2000:])
     return float(np.mean(np.square(tail / (1 + tail * tail))))
 
 
@@ -131,7 +131,7 @@ def _late_training_bears_less() -> Witness:
     return Witness(falls["squared"], numbers, holds_otherwise=falls["logistic"])
 
 
-def sharpness_of_training(loss: Loss, *, learning_rate: float = 0.3, num_steps: int = 2000) -> tuple[float, float]:
+def sharpness_of_training(loss: Loss) -> tuple[float, float]:
     """Return the largest eigenvalue of the Hessian before the first step and after the last: the sharpness.
 
     A network of 16 tanh units learns the sign of a product of two inputs from 32 samples. Its sharpness rises under the
@@ -147,8 +147,8 @@ def sharpness_of_training(loss: Loss, *, learning_rate: float = 0.3, num_steps: 
     last = random.normal(size=_HIDDEN) / (2 * np.sqrt(_HIDDEN))
     parameters = np.concatenate([first.ravel(), np.zeros(_HIDDEN), last])
     begin = _sharpness(parameters, data, loss)
-    for _ in range(num_steps):
-        parameters = parameters - learning_rate * _gradient(parameters, data, loss)
+    for _ in range(2000):
+        parameters = parameters - 0.3 * _gradient(parameters, data, loss)
     return begin, _sharpness(parameters, data, loss)
 
 
