@@ -16,12 +16,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if "not slow" in config.option.markexpr else "plesio")
     # Orphans become children of this process, so a server whose starter was killed is not overlooked.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    gc.disable()  # collections of garbage go through all modules and tests again and again while these are collected
     # A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,6 +89,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if (not some if config.option.markexpr.startswith("alone") else all_of_it) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Import no file for its doctests that has none: two of three have none, and each process collects them all."""
+    found = yield
+    has_doctests = file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8")
+    return [one for one in found if has_doctests or not isinstance(one, DoctestModule)]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_alone(item.nodeid):
@@ -96,6 +106,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
         if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
             item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
