@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from plesio.core.errors import PolicySpecError
 from plesio.policies.adaptive.config.noise import NoiseConfig
 from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdvice, GradientFigures, Reading
 from plesio.policies.adaptive.training.noise import NoiseMonitor
@@ -167,19 +166,3 @@ def test_racks_whose_data_differ_are_kept_together_too():
 
 def test_between_few_workers_chance_is_larger():
     assert NoiseMonitor(NoiseConfig()).observe(of_data(between=1.75)) == NO_OBJECTION
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"least_efficiency": 1.0},
-        {"store_efficiency": 0.0},
-        {"window": 0},
-        {"noisy_slack": -1},
-        {"noisy_from": 0.0},
-        {"least_steps": -1},
-    ],
-)
-def test_parameters_out_of_range_are_refused(wrong: dict[str, float]):
-    with pytest.raises(PolicySpecError, match=next(iter(wrong))):
-        NoiseConfig(**wrong)  # type: ignore[arg-type]
