@@ -7,7 +7,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import ctypes
 import gc
-import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import shutil
@@ -18,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -26,6 +26,7 @@ from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from plesio.bench.process_pool import FOR_TRAINING
 from plesio.testing import LocalJob, forked_server
 from support.browser import CHROMIUM
 from support.browser import browser as browser
@@ -224,7 +225,7 @@ def _is_collector(thread: threading.Thread) -> bool:
 
 def _descriptors() -> Iterator[tuple[str, str]]:
     kept = (
-        multiprocessing.forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
+        forkserver._forkserver._forkserver_alive_fd,  # type: ignore[attr-defined]
         multiprocessing.resource_tracker._resource_tracker._fd,  # type: ignore[attr-defined]
     )
     for name in os.listdir("/proc/self/fd"):
@@ -244,8 +245,14 @@ def _libuv() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers_are_forked() -> None:
-    """Half of a process test's time would be the imports of its job's servers."""
+    """Most of a process test's time would be the imports of its job's servers.
+
+    The fork server of this process has what all tests need, whichever starts it.
+    """
     LocalJob.forks_servers = True
+    preloaded = [*FOR_TRAINING, "plesio.bench.trainer", "plesio.testing.forks_servers", "pytest"]
+    forkserver.set_forkserver_preload(preloaded)
+    forkserver.set_forkserver_preload = lambda modules: None
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import PlesioError
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, within
+from support.processes import own_job
 
 NUM_FEATURES = 6
 NUM_CLASSES = 5
@@ -164,9 +164,7 @@ def each(*, function: str, of: list[dict[str, Any]]) -> list[Any]:
 
 def several(*, calls: list[tuple[str, list[dict[str, Any]]]]) -> list[list[Any]]:
     """Return the results of `each` for each of several functions."""
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job, within(Ambient(job=job)):
+    with own_job() as job, within(Ambient(job=job)):
         return [[globals()[function](**arguments) for arguments in of] for function, of in calls]
 
 

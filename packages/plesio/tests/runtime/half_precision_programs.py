@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from support import processes
+from support.processes import own_job
 from support.workers import cluster_of_racks
 
 NUM_SAMPLES, BATCH_SIZE, NUM_WORKERS, EPOCHS = 120, 4, 3, 2
@@ -165,20 +164,14 @@ def run(
 
 def train_on_processes(*, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
-    torch.set_num_threads(1)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
+    with own_job() as job:
         return [asdict(train(policy, job=job, **options)) for policy, options in cases]
 
 
 def on_processes(cases: list[tuple[str, dict[str, Any]]]) -> list[list[Worker]]:
     """Return the results of two processes in each case."""
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=110, cases=cases)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return [[Worker(**endings[rank].value[number]) for rank in range(2)] for number in range(len(cases))]
+    found = processes.on_processes(2, __file__, "train_on_processes", cases=cases)
+    return [[Worker(**worker[number]) for worker in found] for number in range(len(cases))]
 
 
 def steps_of(workers: Sequence[Worker]) -> Iterator[list[list[int]]]:

@@ -8,6 +8,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from plesio.testing import LocalJob
+from support.processes import on_processes
 
 PROGRAM = Path(__file__).with_name("cuda_programs.py")
 LIMIT_S = 120.0
@@ -33,11 +34,7 @@ pytestmark = [
 
 
 def together(function: str = "train", *, num_workers: int = 2, **arguments: Any) -> list[dict[str, Any]]:
-    with LocalJob(num_workers) as job:
-        endings = job.run(PROGRAM, function, timeout_s=LIMIT_S, **arguments)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return [endings[rank].value for rank in sorted(endings)]
+    return on_processes(num_workers, PROGRAM, function, limit_s=LIMIT_S, **arguments)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -10,6 +10,7 @@ import torch
 
 from plesio.testing import Ending, LocalJob
 from runtime import fsdp_programs as programs
+from support.processes import values_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -30,10 +31,7 @@ def endings(program: str, *, num_workers: int = 2, **arguments: Any) -> dict[int
 
 
 def values(program: str, **arguments: Any) -> list[Any]:
-    ended = endings(program, **arguments)
-    for ending in ended.values():
-        assert ending.error is None, ending.trace
-    return [ended[rank].value for rank in sorted(ended)]
+    return values_of(endings(program, **arguments))
 
 
 def under_both(function: str, *, cut: str = "fsdp", **arguments: Any) -> Call:

@@ -11,7 +11,7 @@ import plesio
 from plesio.core.results import read_results, write_results
 from plesio.core.trace import UTILISATION, read_trace
 from plesio.runtime.worker import utilisation
-from plesio.testing import LocalJob
+from support.processes import on_processes
 
 WIDTH = 256
 
@@ -34,9 +34,7 @@ def test_a_job_says_what_its_workers_used(tmp_path: Path):
 
     num_bytes = 4 * (WIDTH * WIDTH + WIDTH + WIDTH + 1)
     folder = tmp_path / "runs" / "asp-seed0"
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train", timeout_s=120, policy="asp", folder=folder)
-    assert all(ending.exit_status == 0 and ending.error is None for ending in endings.values()), endings
+    on_processes(2, __file__, "train", policy="asp", folder=folder)
     runs = read_results(folder / "results.json")
     for worker in runs[0].workers:
         memory, used = worker.memory, worker.utilisation

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from plesio.testing import LocalJob
 from runtime.habits.table import HABITS, Habit, Outcome, Script, run_all
 from support.adaptive_specs import STAYS
+from support.processes import on_processes
 
 for part in ("data", "models", "loops", "optimizers"):
     importlib.import_module(f"runtime.habits.{part}")
@@ -33,11 +33,9 @@ pytestmark = pytest.mark.timeout(300)
 
 def together(policy: str) -> dict[str, list[Outcome]]:
     """Run all habits on two processes; outcomes by habit and rank."""
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAM, "run", timeout_s=LIMIT_S, policy=policy, names=[habit.name for habit in HABITS])
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return {habit.name: [endings[rank].value[habit.name] for rank in sorted(endings)] for habit in HABITS}
+    names = [habit.name for habit in HABITS]
+    found = on_processes(2, PROGRAM, "run", limit_s=LIMIT_S, policy=policy, names=names)
+    return {name: [outcomes[name] for outcomes in found] for name in names}
 
 
 def faults(habit: Habit, outcomes: Sequence[Outcome], *, policy: str) -> list[str]:

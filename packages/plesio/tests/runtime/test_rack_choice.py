@@ -13,6 +13,7 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import HostRacks, PairSpeed
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks, choose
 from plesio.testing.local_job import LocalJob
+from support.processes import on_processes
 
 PROGRAMS = Path(__file__).with_name("rack_programs.py")
 
@@ -108,18 +109,14 @@ def events(folder: Path, kind: str, *, rank: int = 0) -> list[dict[str, Any]]:
 )
 def test_racks_that_are_named_are_those_of_the_run(policy: str, tmp_path: Path):
     arguments = {"policy": policy, "trace": str(tmp_path), "racks": (0, 0, 1, 1)}
-    with LocalJob(4) as job:
-        endings = job.run(PROGRAMS, "train", timeout_s=90, **arguments)
-    assert [ending.value for ending in endings.values()] == [((0, 0, 1, 1), ())] * 4, endings
+    assert on_processes(4, PROGRAMS, "train", **arguments) == [((0, 0, 1, 1), ())] * 4
     for rank in range(4):
         [event] = events(tmp_path, "racks", rank=rank)
         assert (event["how"], event["racks"]) == ("caller", [0, 0, 1, 1])
 
 
 def test_one_host_is_one_rack_and_is_not_probed(tmp_path: Path):
-    with LocalJob(4) as job:
-        endings = job.run(PROGRAMS, "train", timeout_s=90, policy="hier:bsp/local_sgd:2", trace=str(tmp_path))
-    racks, fallbacks = endings[0].value
+    racks, fallbacks = on_processes(4, PROGRAMS, "train", policy="hier:bsp/local_sgd:2", trace=str(tmp_path))[0]
     assert racks == (0, 0, 0, 0)
     assert fallbacks == ("all workers are in one rack, so hier:bsp/local_sgd:2 is bsp",)
     [event] = events(tmp_path, "racks")
@@ -127,9 +124,7 @@ def test_one_host_is_one_rack_and_is_not_probed(tmp_path: Path):
 
 
 def test_a_policy_without_racks_decides_nothing(tmp_path: Path):
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "train", timeout_s=90, policy="bsp", trace=str(tmp_path))
-    assert [ending.value for ending in endings.values()] == [((0, 0), ())] * 2
+    assert on_processes(2, PROGRAMS, "train", policy="bsp", trace=str(tmp_path)) == [((0, 0), ())] * 2
     assert events(tmp_path, "racks") == []
 
 

@@ -5,7 +5,6 @@
 
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from support.processes import on_processes, own_job
 from support.workers import cluster_of_racks, workers_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -148,10 +146,7 @@ def run(policy: str, *, cluster: Cluster | None = None, num_workers: int = NUM_W
 
 def train_on_processes(*, cases: list[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
-    torch.set_num_threads(1)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
+    with own_job() as job:
         return [asdict(train(policy, kind=kind, job=job, **options)) for policy, kind, options in cases]
 
 
@@ -281,11 +276,8 @@ ADAPTIVE = ("adaptive,system.store=off", "words/momentum", {})
 
 @pytest.mark.slow
 def test_processes_train_as_virtual_workers_do():
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, cases=[*REAL, ADAPTIVE])
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    found = [[Worker(**worker) for worker in endings[rank].value] for rank in range(2)]
+    values = on_processes(2, __file__, "train_on_processes", cases=[*REAL, ADAPTIVE])
+    found = [[Worker(**worker) for worker in of_rank] for of_rank in values]
     for number, (policy, kind, options) in enumerate(REAL):
         for mine, theirs in zip(workers_of(run(policy, kind=kind, num_workers=2, **options)), found, strict=True):
             assert theirs[number].batches == mine.batches, policy

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from plesio.testing import LocalJob
 from runtime import fsdp_programs as programs
+from support.processes import on_processes
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -19,17 +19,9 @@ MORE = 20
 SHAPE = {"optimizer": "SGD", "lr": 0.05, "momentum": 0.9}
 
 
-def values(program: str, **arguments: Any) -> list[Any]:
-    with LocalJob(2) as job:
-        ended = job.run(PROGRAMS, program, timeout_s=90, **arguments)
-    for ending in ended.values():
-        assert ending.error is None, ending.trace
-    return [ended[rank].value for rank in sorted(ended)]
-
-
 def each(function: str, of: list[dict[str, Any]]) -> list[list[Any]]:
     """Return a function's result for each of several arguments, in one job; by rank."""
-    by_rank = values("each", function=function, of=of)
+    by_rank = on_processes(2, PROGRAMS, "each", function=function, of=of)
     return [[one[index] for one in by_rank] for index in range(len(of))]
 
 
@@ -62,14 +54,14 @@ def test_post_local_sgd_is_bsp_and_then_local_sgd():
 
 def test_an_evaluation_sees_the_mean_of_replicas_that_differ():
     """After step 4 of a warm-up of 1 and a period of 4 (averagings are after steps 2 and 6)."""
-    seen = values("train", policy="post_local_sgd:4,warmup=1", **SHAPE)
+    seen = on_processes(2, PROGRAMS, "train", policy="post_local_sgd:4,warmup=1", **SHAPE)
     assert seen[0]["at_half"] == seen[1]["at_half"]
     assert seen[0]["state"] != seen[1]["state"], "replicas are each worker's own between averagings"
     assert seen[0]["final"] == seen[1]["final"]
 
 
 def test_after_the_warm_up_a_gradient_is_refused_where_it_was_made():
-    ended = values("bad_loss", policy="post_local_sgd:2,warmup=1")
+    ended = on_processes(2, PROGRAMS, "bad_loss", policy="post_local_sgd:2,warmup=1")
     assert ended[0]["refused"] == {"1": {"not_finite": 1}}
     assert ended[0]["final"] == ended[1]["final"]
 

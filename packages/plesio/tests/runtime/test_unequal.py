@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from plesio.testing import LocalJob
+from support.processes import on_processes
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -25,10 +26,7 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_the_others_go_on_without_a_worker_that_has_ended_its_loop(policy: str, short: int, what: str):
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "train", timeout_s=150, policy=policy, short=short, what=what)
-    assert [one.error for one in endings.values()] == [None, None], endings
-    found = endings[0].value
+    found, _ = on_processes(2, PROGRAMS, "train", limit_s=150, policy=policy, short=short, what=what)
     assert found["status"] == ("finished", ())
     assert found["steps"][short] == 10
     assert found["steps"][1 - short] > 15
@@ -52,6 +50,4 @@ def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, 
 
 
 def test_another_session_begins_in_a_job_in_which_one_has_failed():
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "train_again", timeout_s=60, policy="bsp")
-    assert [(one.error, one.value) for one in endings.values()] == [(None, ("finished", 8))] * 2, endings
+    assert on_processes(2, PROGRAMS, "train_again", policy="bsp") == [("finished", 8)] * 2

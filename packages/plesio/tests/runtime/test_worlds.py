@@ -14,8 +14,8 @@ import torch
 from plesio.core.results import RunResult, read_results
 from plesio.core.trace import read_trace
 from plesio.policies import parse_policy, read_log, verify
-from plesio.testing import Ending, LocalJob
 from runtime import programs
+from support.processes import on_processes
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -128,13 +128,6 @@ class Run:
         return sorted(index for worker in self.workers for index in worker["seen"][epoch])
 
 
-def values(endings: dict[int, Ending]) -> list[Any]:
-    for ending in endings.values():
-        assert ending.error is None, f"rank {ending.rank}: {ending.trace}"
-        assert ending.exit_status == 0, ending
-    return [endings[rank].value for rank in sorted(endings)]
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Run]:
     """Run all requested cases of the catalogue in one job: the workers and servers stay, as in a comparison."""
@@ -155,8 +148,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         }
         for number, case in enumerate(cases)
     ]
-    with LocalJob(NUM_WORKERS) as job:
-        by_rank = values(job.run(PROGRAMS, "several_runs", runs=plans, timeout_s=LIMIT_S))
+    by_rank = on_processes(NUM_WORKERS, PROGRAMS, "several_runs", runs=plans, limit_s=LIMIT_S)
     return {
         case.name: Run(case, folder / str(number), [worker[number] for worker in by_rank])
         for number, case in enumerate(cases)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import WorkerLostError
-from plesio.runtime.worker.environment import WorkerPlace
+from support.processes import own_job
 
 
 def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
@@ -40,9 +40,7 @@ def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
 
 def train_again(*, policy: str) -> tuple[str, int]:
     """Train twice in a job; worker 1 raises in the first session."""
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
+    with own_job() as job:
         for again in (False, True):
             model = nn.Linear(3, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -51,7 +49,7 @@ def train_again(*, policy: str) -> tuple[str, int]:
                 with plesio.join(model, optimizer, policy=policy, options=options) as session:
                     for step in range(4):
                         model(torch.randn(4, 3)).square().mean().backward()
-                        if step == 2 and place.rank == 1 and not again:
+                        if step == 2 and job.place.rank == 1 and not again:
                             raise ValueError
                         session.step(samples=4)
             except (ValueError, WorkerLostError):

@@ -1,6 +1,6 @@
 """One small training under any policy, whose workers note what they saw and had step by step; on virtual workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from support.by_hand import flat_of
 from support.problems import Problem, perceptron
+from support.processes import on_processes, own_job
+from support.workers import pretend_hosts, workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 120, 5, 4, 3
 EPOCHS = 2
@@ -117,3 +119,26 @@ def run(
         return train(policy, pacer=Pacer(step_time=steps, seed=5, worker=rank, clock=job.clock), **options)
 
     return simulate(work, num_workers=num_workers, cluster=cluster, faults=faults)
+
+
+def train_each(*, policies: list[str], workers_per_host: int | None = None) -> list[list[float]]:
+    """`train` under each policy on a real process, perhaps on hosts of so many workers; returns what it ends with."""
+    if workers_per_host is not None:
+        pretend_hosts(workers_per_host)
+    with own_job() as job:
+        return [train(policy, job=job).final.tolist() for policy in policies]
+
+
+def assert_processes_train_what_virtual_workers_do(
+    policies: Mapping[str, float], *, virtually: Callable[[str], Simulation[Worker]], **options: Any
+) -> None:
+    """Hold the worlds apart by no more than each policy's tolerance; processes end with the same, to the bit."""
+    expected = {policy: workers_of(virtually(policy)) for policy in policies}
+    num_workers = len(next(iter(expected.values())))
+    found = on_processes(num_workers, __file__, "train_each", policies=list(policies), **options)
+    for number, (policy, tolerance) in enumerate(policies.items()):
+        theirs = torch.tensor(found[0][number], dtype=torch.float64)
+        torch.testing.assert_close(
+            theirs, expected[policy][0].final, rtol=0, atol=tolerance, msg=lambda text, at=policy: f"{at}: {text}"
+        )
+        assert all(of_rank[number] == found[0][number] for of_rank in found), policy

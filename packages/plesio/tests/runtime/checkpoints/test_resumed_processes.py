@@ -9,6 +9,7 @@ import pytest
 from plesio.runtime.checkpoints.folder import read_manifest
 from plesio.testing import Ending, LocalJob
 from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, assert_plain_torch_reads, checkpoints
+from support.processes import values_of
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
 
@@ -21,19 +22,13 @@ def run(workers: int, **arguments: Any) -> dict[int, Ending]:
         return job.run(PROGRAMS, "train", timeout_s=100, **arguments)
 
 
-def values(endings: dict[int, Ending]) -> list[dict[str, Any]]:
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return [endings[rank].value for rank in sorted(endings)]
-
-
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
-    whole = values(run(2, policy=policy, folder=str(tmp_path / "whole")))
+    whole = values_of(run(2, policy=policy, folder=str(tmp_path / "whole")))
     endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1, elastic=False)
     assert endings[1].exit_status == -9
     assert 0 < len(checkpoints(tmp_path / "killed")) < len(checkpoints(tmp_path / "whole"))
-    again = values(run(2, policy=policy, folder=str(tmp_path / "killed")))
+    again = values_of(run(2, policy=policy, folder=str(tmp_path / "killed")))
     assert_plain_torch_reads(checkpoints(tmp_path / "killed")[-1], "sgd")
     for one, other in zip(whole, again, strict=True):
         assert {name: one[name] for name in TO_COMPARE} == {name: other[name] for name in TO_COMPARE}
@@ -44,7 +39,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Pat
 def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
     run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0, elastic=False)
     assert checkpoints(tmp_path)
-    again = values(run(3, policy=policy, folder=str(tmp_path)))
+    again = values_of(run(3, policy=policy, folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
     last = Counter(index for one in again for index in one["seen"])
     assert all(number <= NUM_EPOCHS for number in last.values())
@@ -54,7 +49,7 @@ def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_pat
 @pytest.mark.slow
 def test_it_goes_on_with_fewer_workers(tmp_path: Path):
     run(3, policy="bsp", folder=str(tmp_path), die_at=20, die=2, elastic=False)
-    again = values(run(2, policy="bsp", folder=str(tmp_path)))
+    again = values_of(run(2, policy="bsp", folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
     assert again[0]["sha"] == again[1]["sha"]
 
@@ -62,7 +57,7 @@ def test_it_goes_on_with_fewer_workers(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "name"), [("asp", "adamw"), ("bsp", "sgd")])
 def test_plain_torch_reads_it(policy: str, name: str, tmp_path: Path):
-    values(run(2, policy=policy, folder=str(tmp_path), optimizer=name))
+    values_of(run(2, policy=policy, folder=str(tmp_path), optimizer=name))
     assert_plain_torch_reads(checkpoints(tmp_path)[-1], name)
 
 
@@ -75,5 +70,5 @@ def test_who_goes_on_without_a_lost_worker_goes_on_saving(tmp_path: Path):
     latest = read_manifest(checkpoints(tmp_path)[-1])
     assert latest.workers == (1, 2)
     assert latest.clock > 40
-    again = values(run(2, policy="bsp", folder=str(tmp_path)))
+    again = values_of(run(2, policy="bsp", folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES

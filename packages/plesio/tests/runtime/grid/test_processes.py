@@ -10,6 +10,7 @@ import torch
 from plesio.policies.grid import GridSetting
 from plesio.testing import Ending, LocalJob
 from runtime.grid import programs
+from support.processes import values_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -23,10 +24,7 @@ def endings(spec: str, **arguments: Any) -> dict[int, Ending]:
 
 
 def assert_as_in_the_virtual_world(spec: str) -> None:
-    ended = endings(spec)
-    for ending in ended.values():
-        assert ending.error is None, ending.trace
-    values = [ended[rank].value for rank in sorted(ended)]
+    values = values_of(endings(spec))
     state, result, _ = programs.in_virtual_world(GridSetting.parse(spec))
     assert {value["sha256"] for value in values} == {values[0]["sha256"]}, "all hear the same result"
     assert values[0]["samples"] == result.samples
@@ -86,8 +84,7 @@ def test_a_group_of_processes_joins(spec: str):
         for rank in range(setting.num_workers + setting.stages):
             job.start(rank, PROGRAMS, "until_joined", spec=spec)
         ended = job.wait(timeout_s=LIMIT_S)
-    assert [ended[rank].trace for rank in sorted(ended)] == [""] * len(ended)
-    values = [ended[rank].value for rank in sorted(ended)]
+    values = values_of(ended)
     assert len({value["joined_at"] for value in values}) == 1
     assert len({value["sha256"] for value in values}) == 1
     assert values[0]["workers"] == list(range(len(ended)))

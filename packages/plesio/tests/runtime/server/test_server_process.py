@@ -8,9 +8,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
-from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing.local_job import LocalJob
+from support.processes import own_job
 from support.server_process import ServerUnderTest
 
 TIMEOUT_S = 60.0
@@ -35,9 +34,7 @@ def test_the_next_server_removes_the_folder_of_one_that_was_killed():
 
 def with_a_killed_server() -> tuple[bool, bool]:
     """Return if the folder of a killed server is there before and after its starter's job; runs in a worker."""
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with Job(place) as job:
+    with own_job() as job:
         job.servers(1, folder=None)
         [folder] = job._servers._folders
         job._servers._processes[0].kill()

@@ -11,7 +11,7 @@ from plesio.policies.compression import parse_compression
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from support.processes import on_processes
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 SHAPES = [(16, 12), (5,), (20, 30)]
@@ -39,11 +39,7 @@ def virtual(text: str) -> tuple[list[torch.Tensor], int]:
 
 @pytest.fixture(scope="module")
 def found() -> list[dict[str, Any]]:
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "collect", timeout_s=100, texts=TEXTS)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return [endings[rank].value for rank in range(2)]
+    return on_processes(2, PROGRAMS, "collect", texts=TEXTS)
 
 
 def test_all_gather_brings_every_ranks_tensor_in_the_order_of_the_ranks(found: list[dict[str, Any]]):

@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import torch.distributed as dist
 import plesio.runtime.worker.exchange.group as group_module
 from plesio.runtime.transport import TcpTraffic
 from plesio.runtime.worker.exchange.group import FORGOTTEN_S, CutOffError, TorchGroup
-from plesio.testing import LocalJob
+from support.processes import on_processes
 
 OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
     "broadcast": lambda group: group.broadcast(torch.zeros(1)),
@@ -70,9 +69,7 @@ def call_off() -> tuple[list[str], list[str], bool]:
 
 def test_what_begins_when_the_group_is_called_off_raises_and_a_part_that_was_being_made_is_not_handed_out():
     """The part's connections were not known when those of the group were ended: nobody would be woken in it."""
-    with LocalJob(1) as job:
-        [ending] = job.run(Path(__file__), "call_off", timeout_s=60).values()
-    assert ending.value == (list(OPERATIONS), [], False), ending.trace
+    assert on_processes(1, __file__, "call_off") == [(list(OPERATIONS), [], False)]
 
 
 def late() -> list[str]:
@@ -90,9 +87,7 @@ def late() -> list[str]:
 
 
 def test_a_rank_that_comes_late_is_waited_for():
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "late", timeout_s=60)
-    assert [ending.value for ending in endings.values()] == [list(PAIRED)] * 2, endings[0].trace
+    assert on_processes(2, __file__, "late") == [list(PAIRED)] * 2
 
 
 def pair(name: str) -> TorchGroup:
@@ -142,7 +137,5 @@ def end(group: TorchGroup, traffic: TcpTraffic) -> None:
 @pytest.mark.parametrize("by_future", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_collective_that_gloo_forgets_as_its_group_is_ended_is_waited_for_no_longer(by_future: bool):
     """Without a limit one in some ten of these waits half an hour, until Gloo's own limit."""
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "aborts", timeout_s=120, rounds=40, by_future=by_future)
-    assert [ending.trace for ending in endings.values()] == ["", ""]
-    assert all(0 <= ending.value < 20 for ending in endings.values()), "most of them are woken"
+    found = on_processes(2, __file__, "aborts", rounds=40, by_future=by_future)
+    assert all(0 <= number < 20 for number in found), "most of them are woken"

@@ -1,6 +1,7 @@
 """A run whose policy changes while it trains, held against the same run written out by hand in plain PyTorch."""
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,15 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of, parameters_of, parts_of
 from support.decisions import Decision, script, to, to_setting
 from support.noted_training import BATCH_SIZE, NUM_FEATURES, NUM_WORKERS, Worker, build, train
 from support.problems import Problem
+from support.processes import on_processes
 from support.workers import workers_of
 
 NUM_SAMPLES = 240
@@ -68,9 +68,8 @@ def run(
 
 def train_on_process(*, rank_s: list[float]) -> dict[str, Any]:
     """The same on a real process, for `LocalJob`."""
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    pacer = Pacer(step_time=Constant(mean_s=rank_s[place.rank]), seed=5, worker=place.rank)
+    rank = int(os.environ["RANK"])
+    pacer = Pacer(step_time=Constant(mean_s=rank_s[rank]), seed=5, worker=rank)
     # without what the test's own hand cannot do: rounding, the store, what the guard does
     policy = "adaptive,feedback=off,guard=off,system.compress=off,system.store=off"
     saw = train(policy, pacer=pacer, num_samples=NUM_SAMPLES, epochs=EPOCHS)
@@ -284,11 +283,7 @@ def test_a_rate_that_leaps_is_held_and_told(policy: str) -> None:
 @pytest.mark.slow
 def test_on_processes_a_changing_run_is_the_one_written_out_by_hand() -> None:
     """DDP with a hook, Gloo, reviews over sockets; what it changes to is decided by the time that steps really take."""
-    with LocalJob(NUM_WORKERS) as job:
-        endings = job.run(Path(__file__), "train_on_process", timeout_s=90, rank_s=[0.01, 0.01, 0.03])
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    found = [endings[rank].value for rank in range(NUM_WORKERS)]
+    found = on_processes(NUM_WORKERS, __file__, "train_on_process", rank_s=[0.01, 0.01, 0.03])
     result = RunResult.from_json(found[0]["result"])
     changes = changes_of(result)
     assert any(shares for _, shares in changes.values()), "the slow worker has less to do"

@@ -18,12 +18,12 @@ from plesio.policies import Hierarchical, Policy, Reviewed, Steer, parse_policy,
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
-from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of
 from support.decisions import Decision, script, to
 from support.noted_training import NUM_FEATURES, Worker, build, train
 from support.problems import Problem
+from support.processes import on_processes
 from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
 NUM_SAMPLES = 240
@@ -256,11 +256,7 @@ def test_on_processes_a_run_by_racks_is_the_one_written_out_by_hand() -> None:
     """
     system = "system.compress=off,system.largest_period=8,system.store=off"
     policy = f"adaptive,feedback=off,guard=off,topology.tolerance=0.99,{system}"
-    with LocalJob(4) as job:
-        endings = job.run(Path(__file__), "pretend_two_hosts", timeout_s=100, policy=policy)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    found = [endings[rank].value for rank in range(4)]
+    found = on_processes(4, __file__, "pretend_two_hosts", policy=policy)
     result = RunResult.from_json(found[0]["result"])
     assert any(one["policy"].startswith("hier") for one in result.decisions)
     workers = [Worker(batches=one["batches"]) for one in found]

@@ -22,9 +22,9 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from support.problems import Problem, perceptron
+from support.processes import on_processes
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, RATE = 240, 5, 4, 0.05
 EQUAL, STRAGGLER = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 0.25)
@@ -177,14 +177,11 @@ def on_a_process(trace: str, pace_s: dict[int, float]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_on_processes_a_straggler_is_left_behind_and_each_sample_counts_once(tmp_path: Path) -> None:
-    with LocalJob(3) as job:
-        endings = job.run(
-            Path(__file__), "on_a_process", timeout_s=100, trace=str(tmp_path), pace_s={0: 0.005, 1: 0.005, 2: 0.03}
-        )
-    assert [ending.trace for ending in endings.values() if ending.error is not None] == []
+    pace_s = {0: 0.005, 1: 0.005, 2: 0.03}
+    found = on_processes(3, __file__, "on_a_process", trace=str(tmp_path), pace_s=pace_s)
     log = read_log(tmp_path / "events.jsonl")
     assert verify(log) is None
-    check_that_each_sample_counts_once([endings[rank].value for rank in range(3)], log)
+    check_that_each_sample_counts_once(found, log)
     [result] = read_results(tmp_path / "results.json")
     assert (result.status, result.samples, result.staleness.max) == ("finished", 2 * NUM_SAMPLES, 0)
     assert result.refused_updates["2"]["late"] == sum(worker == 2 for worker, _ in outcomes(log)[0]) > 0

@@ -1,7 +1,4 @@
-"""Compressed and delayed exchanges: what they equal, what they refuse, and how long they take.
-
-`train_on_processes` trains by `LocalJob` on processes, which load this file, what virtual workers train.
-"""
+"""Compressed and delayed exchanges: what they equal, what they refuse, and how long they take."""
 
 import json
 import weakref
@@ -17,20 +14,17 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies import parse_policy
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worlds.virtual.group import VirtualGroup
-from plesio.testing import LocalJob
-from support.noted_training import BATCH_SIZE, EPOCHS, NUM_SAMPLES, NUM_WORKERS, TOLERANCE, run, train
+from support.noted_training import (
+    BATCH_SIZE,
+    EPOCHS,
+    NUM_SAMPLES,
+    NUM_WORKERS,
+    TOLERANCE,
+    assert_processes_train_what_virtual_workers_do,
+    run,
+)
 from support.workers import workers_of
-
-
-def train_on_processes(*, policies: list[str]) -> list[list[float]]:
-    """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
-    torch.set_num_threads(1)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
-        return [train(policy, job=job).final.tolist() for policy in policies]
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "local_sgd:4,delay=2", "delayed:2"])
@@ -191,15 +185,4 @@ ON_PROCESSES = {
 
 
 def test_three_processes_train_what_virtual_workers_do():
-    with LocalJob(NUM_WORKERS) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, policies=list(ON_PROCESSES))
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    for number, (policy, tolerance) in enumerate(ON_PROCESSES.items()):
-        ours = workers_of(run(policy))[0].final
-        for rank in range(NUM_WORKERS):
-            theirs = torch.tensor(endings[rank].value[number], dtype=torch.float64)
-            torch.testing.assert_close(
-                theirs, ours, rtol=0, atol=tolerance, msg=lambda text, at=policy: f"{at}: {text}"
-            )
-            assert torch.equal(theirs, torch.tensor(endings[0].value[number], dtype=torch.float64))
+    assert_processes_train_what_virtual_workers_do(ON_PROCESSES, virtually=run)

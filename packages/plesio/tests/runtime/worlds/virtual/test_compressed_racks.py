@@ -1,6 +1,5 @@
 """Compressed exchanges between racks, against flat local SGD and against training written out by hand.
 
-`train_on_two_hosts` trains by `LocalJob` on processes, which load this file.
 The reducer by itself, and the bytes, are in `packages/plesio/tests/runtime/worker/compression/test_rack_reducer.py`.
 """
 
@@ -15,14 +14,19 @@ from torch import nn
 
 import plesio
 from plesio.policies import parse_policy
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worlds.virtual import Simulation
-from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of, parameters_of
-from support.noted_training import IN_FLOAT32, NUM_FEATURES, NUM_SAMPLES, Worker, build, train
+from support.noted_training import (
+    IN_FLOAT32,
+    NUM_FEATURES,
+    NUM_SAMPLES,
+    Worker,
+    assert_processes_train_what_virtual_workers_do,
+    build,
+)
 from support.problems import Problem
-from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
+from support.workers import cluster_of_racks, racks_of, workers_of
 
 EQUAL, UNEQUAL, THREE = (2, 2), (3, 2), (2, 2, 2)
 """Workers of each rack."""
@@ -163,34 +167,9 @@ def test_only_what_crosses_racks_shrinks(compress: str, share: float):
     assert within_sent == pytest.approx(within, rel=0.005)
 
 
-ON_PROCESSES = (
-    "hier:bsp/local_sgd:4,compress=qsgd:8",
-    "hier:bsp/local_sgd:4,delay=2,compress=topk:0.2",
-    "hier:bsp/local_sgd:4,compress=powersgd:1",
-    "hier:bsp/local_sgd:4,delay=4,compress=fp16",
-)
-
-
-def train_on_two_hosts(*, policies: Sequence[str]) -> list[list[float]]:
-    """`train` under each policy, for `LocalJob`; ranks 0 and 1 are on one host, and 2 and 3 on another."""
-    torch.set_num_threads(1)
-    pretend_hosts(2)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
-        return [train(policy, job=job).final.tolist() for policy in policies]
-
-
 @pytest.mark.slow
 def test_processes_on_two_hosts_train_what_virtual_workers_do():
-    with LocalJob(4) as job:
-        endings = job.run(Path(__file__), "train_on_two_hosts", timeout_s=100, policies=ON_PROCESSES)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    for number, policy in enumerate(ON_PROCESSES):
-        ours = workers_of(run(policy))[0].final
-        for rank in range(4):
-            theirs = torch.tensor(endings[rank].value[number], dtype=torch.float64)
-            # gradients are added in another order, and codecs send float32
-            torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-6, msg=lambda text, at=policy: f"{at}: {text}")
-            assert endings[rank].value[number] == endings[0].value[number]
+    """Gradients are added in another order, and codecs send float32."""
+    outer = ("compress=qsgd:8", "delay=2,compress=topk:0.2", "compress=powersgd:1", "delay=4,compress=fp16")
+    tolerances = {f"hier:bsp/local_sgd:4,{options}": 1e-6 for options in outer}
+    assert_processes_train_what_virtual_workers_do(tolerances, virtually=run, workers_per_host=2)

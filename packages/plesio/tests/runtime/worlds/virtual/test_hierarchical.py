@@ -1,7 +1,6 @@
 """Hierarchical runs: held against training written out by hand, what crosses racks, and how long that takes."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,11 @@ from plesio.policies import parse_policy
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
 from support import noted_training
 from support.by_hand import ByHand, flat_of
 from support.noted_training import NUM_FEATURES, Worker, build, train
 from support.problems import Problem
+from support.processes import on_processes
 from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
 NUM_SAMPLES = 240
@@ -177,13 +176,10 @@ def pretend_two_hosts(policy: str) -> dict[str, Any]:
 def test_processes_on_two_hosts_make_what_virtual_workers_make() -> None:
     policy = "hier:bsp/local_sgd:4,delay=2"
     expected = workers_of(run(policy))
-    with LocalJob(4) as job:
-        endings = job.run(Path(__file__), "pretend_two_hosts", timeout_s=100, policy=policy)
-    for rank, ending in endings.items():
-        assert ending.error is None, ending.trace
-        assert ending.value["batches"] == expected[rank].batches
-        found = torch.tensor(ending.value["final"], dtype=torch.float64)
-        torch.testing.assert_close(found, expected[rank].final, **TOLERANCE)
+    found = on_processes(4, __file__, "pretend_two_hosts", policy=policy)
+    for mine, wanted in zip(found, expected, strict=True):
+        assert mine["batches"] == wanted.batches
+        torch.testing.assert_close(torch.tensor(mine["final"], dtype=torch.float64), wanted.final, **TOLERANCE)
     # of gradients alone each of the two ranks of a host sends a tensor a step, over connections made for the part
     gradient_bytes = 8 * expected[0].final.numel()
-    assert endings[0].value["sent_bytes"] > 4 * len(expected[0].batches) * gradient_bytes
+    assert found[0]["sent_bytes"] > 4 * len(expected[0].batches) * gradient_bytes

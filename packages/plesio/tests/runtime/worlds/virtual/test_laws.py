@@ -29,12 +29,12 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.coordinator.leases import synchronous_batches
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from support import processes
 from support.problems import Problem
+from support.processes import own_job
 from support.workers import workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, EPOCHS = 96, 6, 4, 2
@@ -148,10 +148,7 @@ def virtual(training: Training, *, num_workers: int, seed: int = 0) -> Simulatio
 
 def train_on_processes(*, policies: list[str], **options: Any) -> list[dict[str, Any]]:
     """`train` under each policy, for `LocalJob`, whose workers pickle what they return."""
-    torch.set_num_threads(1)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
+    with own_job() as job:
         runs = [train(Training(policy=policy, **options), job=job) for policy in policies]
     return [
         {"state": {name: tensor.tolist() for name, tensor in saw.state.items()}, "draws": saw.draws} for saw in runs
@@ -291,11 +288,8 @@ TIMELESS = ["bsp", "bsp,exchange=store", "local_sgd:4", "local_sgd:4,delay=2"]
 @pytest.fixture(scope="module")
 def on_processes() -> dict[str, list[dict[str, Any]]]:
     """Train on two real processes, by policy and rank."""
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "train_on_processes", timeout_s=100, policies=TIMELESS, **RANDOM_OPTIONS)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    return {policy: [endings[rank].value[number] for rank in range(2)] for number, policy in enumerate(TIMELESS)}
+    found = processes.on_processes(2, __file__, "train_on_processes", policies=TIMELESS, **RANDOM_OPTIONS)
+    return dict(zip(TIMELESS, zip(*found, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("policy", TIMELESS)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,8 +18,8 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
 from support.decisions import script, to_setting
+from support.processes import on_processes
 from support.workers import workers_of
 
 NUM_WORKERS, NUM_STEPS, BATCH_SIZE, SIZE = 3, 60, 2, 80
@@ -108,17 +107,13 @@ def test_it_sends_less(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("adaptive").runs[0].bytes_sent_total < 0.5 * in_full.bytes_sent_total
 
 
-def train_on_process(*, policy: str) -> dict[str, Any]:
-    """On a real process, for `LocalJob`."""
-    return {"parameters": train(policy).tolist()}
+def train_on_process(*, policy: str) -> list[float]:
+    return train(policy).tolist()
 
 
 def test_on_processes_nothing_is_lost_either() -> None:
-    with LocalJob(NUM_WORKERS) as job:
-        endings = job.run(Path(__file__), "train_on_process", timeout_s=90, policy=SWITCHES)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    assert_lost_nothing([torch.tensor(ending.value["parameters"]) for ending in endings.values()], tolerance=1e-5)
+    found = on_processes(NUM_WORKERS, __file__, "train_on_process", policy=SWITCHES)
+    assert_lost_nothing(list(map(torch.tensor, found)), tolerance=1e-5)
 
 
 def test_it_is_chosen_on_a_slow_network_alike_to_the_bit_and_its_log_replays(tmp_path: Path) -> None:

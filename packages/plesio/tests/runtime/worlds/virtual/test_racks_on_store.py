@@ -26,6 +26,7 @@ from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import LocalJob
 from support.problems import Problem, perceptron
+from support.processes import on_processes
 from support.workers import cluster_of_racks, pretend_hosts, racks_of, workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE = 240, 5, 4
@@ -376,12 +377,9 @@ def pretend_two_hosts(policy: str, sizes: Sequence[int], **options: Any) -> dict
 @pytest.mark.parametrize(("sizes", "accumulate"), [((2, 1), 2), ((2, 2), 1)], ids=str)
 def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"sizes": sizes, "accumulate": accumulate, "epochs": 2, "samples": NUM_SAMPLES}
-    with LocalJob(sum(sizes)) as job:
-        endings = job.run(
-            Path(__file__), "pretend_two_hosts", timeout_s=100, policy="hier:bsp/ssp:2", trace=str(tmp_path), **options
-        )
-    assert [ending.trace for ending in endings.values() if ending.error is not None] == []
-    values = [endings[rank].value for rank in range(sum(sizes))]
+    values = on_processes(
+        sum(sizes), __file__, "pretend_two_hosts", policy="hier:bsp/ssp:2", trace=str(tmp_path), **options
+    )
     for rack in racks_of(sizes):
         assert len({tuple(values[rank]["states"]) for rank in rack}) == 1
     seen = Counter(index for value in values for batch in value["batches"] for index in batch)
@@ -397,28 +395,13 @@ def test_processes_of_two_hosts_are_two_racks(sizes: Sequence[int], accumulate: 
 def test_on_processes_the_steps_of_an_update_add_up() -> None:
     """DDP's gradients are views of its buckets, into which the next backward pass writes."""
     sizes = (2, 1)
-    with LocalJob(sum(sizes)) as job:
-        endings = job.run(
-            Path(__file__), "pretend_two_hosts", timeout_s=100, policy="hier:bsp/asp,period=3", sizes=sizes,
-            linear=True, momentum=0.0, samples=NUM_SAMPLES,
-        )  # fmt: skip
-    assert [ending.trace for ending in endings.values() if ending.error is not None] == []
-    values = [endings[rank].value for rank in range(sum(sizes))]
+    values = on_processes(
+        sum(sizes), __file__, "pretend_two_hosts", policy="hier:bsp/asp,period=3", sizes=sizes,
+        linear=True, momentum=0.0, samples=NUM_SAMPLES,
+    )  # fmt: skip
     expected = after_synchronous_steps([value["batches"] for value in values], sizes)
     found = torch.tensor(values[0]["tensors"][0], dtype=torch.float64)
     torch.testing.assert_close(found, expected, **TOLERANCE)
-
-
-@pytest.mark.slow
-def test_processes_make_what_virtual_workers_make_where_no_clock_has_a_say() -> None:
-    expected = workers_of(run("hier:bsp/ssp:0"))
-    with LocalJob(4) as job:
-        endings = job.run(Path(__file__), "pretend_two_hosts", timeout_s=100, policy="hier:bsp/ssp:0", sizes=EQUAL)
-    for rank, ending in endings.items():
-        assert ending.error is None, ending.trace
-        assert ending.value["batches"] == expected[rank].batches
-    for found, wanted in zip(endings[0].value["tensors"], expected[0].tensors, strict=True):
-        torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), wanted, **TOLERANCE)
 
 
 @pytest.mark.slow

@@ -14,11 +14,10 @@ from plesio.core.results import RunResult, read_results
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import Constant
 from plesio.policies import Arrived, Event, EventLog, Left, parse_policy, read_log, replay, verify, write_log
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
+from support.processes import on_processes, own_job
 
 NUM_WORKERS, NUM_SAMPLES, BATCH_SIZE, EPOCHS = 2, 64, 4, 2
 STEP_S = (0.001, 0.004)
@@ -45,12 +44,9 @@ def train(policy: str, *, folder: Path, rank: int, **options: Any) -> None:
 
 def train_on_processes(*, folders: dict[str, Path]) -> None:
     """All policies in one job, for `LocalJob`."""
-    torch.set_num_threads(1)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    with plesio.Job(place) as job:
+    with own_job() as job:
         for policy, folder in folders.items():
-            train(policy, folder=folder, rank=place.rank, job=job)
+            train(policy, folder=folder, rank=job.place.rank, job=job)
 
 
 def train_on_virtual_workers(policy: str, folder: Path) -> None:
@@ -86,10 +82,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
     folders = {
         (policy, world): root / f"{number}-{world}" for number, policy in enumerate(POLICIES) for world in WORLDS
     }
-    with LocalJob(NUM_WORKERS) as job:
-        on_processes = {policy: folders[policy, "process"] for policy in POLICIES}
-        for ending in job.run(Path(__file__), "train_on_processes", timeout_s=100, folders=on_processes).values():
-            assert ending.error is None, ending.trace
+    real = {policy: folders[policy, "process"] for policy in POLICIES}
+    on_processes(NUM_WORKERS, __file__, "train_on_processes", folders=real)
     for policy in POLICIES:
         train_on_virtual_workers(policy, folders[policy, "virtual"])
     found = {}

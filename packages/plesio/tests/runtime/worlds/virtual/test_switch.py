@@ -1,5 +1,6 @@
 """Runs that go to the store and come back while they train, held against the same run without a change, or by hand."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,11 @@ from plesio.policies import Ready, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
-from plesio.testing import LocalJob
 from support.problems import Problem, perceptron
+from support.processes import on_processes, own_job
 from support.workers import workers_of
 
 NUM_SAMPLES, NUM_FEATURES, BATCH_SIZE, NUM_WORKERS = 100, 4, 4, 3
@@ -335,12 +334,10 @@ RUNS = [
 
 def train_on_process() -> list[dict[str, Any]]:
     """All of `RUNS` on a real process, for `LocalJob`."""
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    found = []
-    with Job(place) as job:
+    rank, found = int(os.environ["RANK"]), []
+    with own_job() as job:
         for policy, optimizer, step_s in RUNS:
-            pacer = Pacer(step_time=Constant(mean_s=step_s[place.rank]), seed=5, worker=place.rank)
+            pacer = Pacer(step_time=Constant(mean_s=step_s[rank]), seed=5, worker=rank)
             saw = train(policy, optimizer=optimizer, loops=3, samples=None, pacer=pacer, job=job)
             found.append({"epochs": saw.epochs, "parameters": saw.parameters, "clock": saw.clock})
     return found
@@ -349,11 +346,8 @@ def train_on_process() -> list[dict[str, Any]]:
 @pytest.mark.slow  # packages/plesio/tests/runtime/test_worlds.py has runs that switch on processes
 def test_on_processes_as_in_the_virtual_world() -> None:
     """DDP, Gloo, servers and sockets: what waits for all is BSP; there and back every sample is seen once."""
-    with LocalJob(NUM_WORKERS) as job:
-        endings = job.run(Path(__file__), "train_on_process", timeout_s=90)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
-    *waiting, free = zip(*([Worker(**one) for one in endings[rank].value] for rank in range(NUM_WORKERS)), strict=True)
+    values = on_processes(NUM_WORKERS, __file__, "train_on_process")
+    *waiting, free = zip(*([Worker(**one) for one in value] for value in values), strict=True)
     for (_, optimizer, _), workers in zip(RUNS, waiting, strict=False):
         plain = workers_of(run("bsp", optimizer=optimizer))
         assert [worker.epochs for worker in workers] == [worker.epochs for worker in plain]

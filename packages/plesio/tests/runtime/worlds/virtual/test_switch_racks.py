@@ -5,20 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant, LogNormal, StepTime
 from plesio.policies import Ready, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, RACKS_ON_THE_STORE
-from plesio.runtime.job import Job
-from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
-from plesio.testing import LocalJob
 from runtime.worlds.virtual import test_switch as switch
 from runtime.worlds.virtual.test_switch import NUM_SAMPLES, Worker, assert_same_parameters, seen_in, stages_of
 from support.decisions import script, to, to_setting
+from support.processes import on_processes, own_job
 from support.workers import cluster_of_racks, pretend_hosts, workers_of
 
 EQUAL, UNEQUAL = (2, 2), (3, 2)
@@ -159,12 +156,8 @@ ON_PROCESSES = ["switch:bsp/hier:bsp/ssp:0@5/bsp@12", "switch:bsp/hier:bsp/ssp:4
 
 def train_on_two_hosts() -> list[dict[str, Any]]:
     """Each policy on a real process, for `LocalJob`; ranks 0 and 1 are on one host, and 2 and 3 on another."""
-    torch.set_num_threads(1)
-    rank = pretend_hosts(2)
-    place = WorkerPlace.from_environment()
-    assert place is not None
-    found = []
-    with Job(place) as job:
+    rank, found = pretend_hosts(2), []
+    with own_job() as job:
         for policy in ON_PROCESSES:
             pacer = Pacer(step_time=Constant(mean_s=0.004), seed=5, worker=rank)
             saw = switch.train(policy, optimizer="momentum", loops=6, samples=None, pacer=pacer, job=job)
@@ -175,13 +168,10 @@ def train_on_two_hosts() -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_on_processes_as_in_the_virtual_world() -> None:
     """DDP in the racks, Gloo, servers and sockets: what waits for all is BSP; every sample is seen once."""
-    with LocalJob(4) as job:
-        endings = job.run(Path(__file__), "train_on_two_hosts", timeout_s=100)
-    for ending in endings.values():
-        assert ending.error is None, ending.trace
+    values = on_processes(4, __file__, "train_on_two_hosts")
     plain = workers_of(run("bsp", cv=0, loops=6))
     for number in range(len(ON_PROCESSES)):
-        found = [Worker(**endings[rank].value[number]) for rank in range(4)]
+        found = [Worker(**value[number]) for value in values]
         for loop in range(6):
             assert seen_in(found, loop) == list(range(NUM_SAMPLES))
         assert all(worker.parameters == found[0].parameters for worker in found)

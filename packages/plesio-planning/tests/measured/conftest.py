@@ -1,1 +1,0 @@
-from support.fork_server import fork_server as fork_server
