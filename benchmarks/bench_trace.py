@@ -27,8 +27,7 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.trace import TraceWriter
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
-from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from record import Spread, print_table, print_verdict, save
 
 STEP_S = 5e-3

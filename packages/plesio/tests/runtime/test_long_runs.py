@@ -22,8 +22,7 @@ from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.coordinator.loss_curve import LossCurve
 from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.worker import meter as meter_module
-from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from support.coordinated_run import join_of
 
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)

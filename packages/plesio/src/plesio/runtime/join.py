@@ -32,16 +32,14 @@ from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.history import History
 from plesio.runtime.worker.job_handle import JobHandle
-from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.meter import History, Meter, WorkerTimeline
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks
 from plesio.runtime.worker.replica_checks import check_beginning, left_out
 from plesio.runtime.worker.session import Session
-from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_times import StepClock
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld

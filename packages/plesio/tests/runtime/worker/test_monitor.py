@@ -11,10 +11,9 @@ from plesio.core.errors import DataError
 from plesio.core.trace import TraceWriter
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.worker.exchange.exchange import StepProgress
-from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from plesio.runtime.worker.monitor import Sketch, StepMonitor, WorkerTraits
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 
 def sketch_of(parts: list[torch.Tensor], *, size: int = 64) -> np.ndarray:

@@ -47,10 +47,10 @@ def test_a_step_counts_what_it_is_made_of():
         book.draw([4, 4])
     book.taken(2)
     book.taken(2)  # two batches make one step
-    assert book.weight == pytest.approx(4 * 2 / 16)
+    assert book.weight() == pytest.approx(4 * 2 / 16)
     assert book.relative_size == pytest.approx(0.5)
     book.trained(4)
-    assert book.weight == pytest.approx(0.5), "the step's, until the next batch is taken"
+    assert book.weight() == pytest.approx(0.5), "the step's, until the next batch is taken"
     assert book.global_samples == 16
 
 
@@ -58,7 +58,7 @@ def test_equal_shares_weigh_nothing_even_in_a_short_round():
     book = RoundRecords(0, 2, warn=pytest.fail)
     book.draw([3, 2])
     book.taken(3)
-    assert book.weight == 1.0
+    assert book.weight() == 1.0
 
 
 def test_what_was_drawn_and_left_is_not_counted():

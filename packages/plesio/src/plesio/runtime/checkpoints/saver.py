@@ -48,7 +48,7 @@ class CheckpointSaver:
     _pending: "_Pending | None" = None
 
     def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
-        """Prepare to take a checkpoint here; see `plesio.runtime.worker.quiescent_point.Saver`."""
+        """Prepare to take a checkpoint here; see `plesio.runtime.worker.registered.Keeper`."""
         self._pending = _Pending(point, server_state() if self.writer.rank == point.workers[0] else None)
 
     def take(self) -> None:

@@ -22,8 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime.coordinator.ledger import World
-from plesio.runtime.worker.exchange.broadcasts import broadcast_text
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import Group, broadcast_text
 
 __all__ = [
     "Balance",

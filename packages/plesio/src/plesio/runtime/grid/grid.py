@@ -30,8 +30,8 @@ from plesio.runtime.grid.messages import PeerFailedError
 from plesio.runtime.grid.records import GridRecords
 from plesio.runtime.grid.regrouping import Composed
 from plesio.runtime.grid.saving import GridSaver, values_of
+from plesio.runtime.worker.evaluation import Goals, Metric
 from plesio.runtime.worker.exchange.links import PeerGoneError
-from plesio.runtime.worker.judge import Goals, Metric
 from plesio.runtime.worker.loops import LoaderShard
 
 __all__ = ["Grid"]

@@ -43,10 +43,9 @@ from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
-from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.peer_watch import Unwatched
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["grid"]
 

@@ -29,10 +29,9 @@ from plesio.policies.grid import GridSetting, StageState
 from plesio.runtime.grid.collector import Collector
 from plesio.runtime.grid.formation import Formation, GridPlace, GroupChange
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError, as_tensor, as_text
-from plesio.runtime.worker.board import Board
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
-from plesio.runtime.worker.job_handle import JobHandle
+from plesio.runtime.worker.job_handle import Board, JobHandle
 from plesio.runtime.worker.peer_watch import Watch
 
 __all__ = ["Door", "hand_over", "meet_all"]

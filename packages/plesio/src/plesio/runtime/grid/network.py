@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from plesio.policies.grid import GridSetting
+from plesio.runtime.worker.evaluation import evaluation_mode
 from plesio.runtime.worker.exchange.replica import State, parameters_sha256
-from plesio.runtime.worker.judge import evaluation_mode
 
 __all__ = ["WholeNetwork", "state_of"]
 

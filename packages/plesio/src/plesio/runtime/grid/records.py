@@ -25,12 +25,12 @@ from plesio.runtime.grid.messages import as_tensor, as_text
 from plesio.runtime.grid.network import state_of
 from plesio.runtime.grid.regrouping import Composed
 from plesio.runtime.grid.tick import Tally
+from plesio.runtime.worker.evaluation import Goals, Judge, Metric
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.replica import State
-from plesio.runtime.worker.judge import Goals, Judge, Metric
 from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["GridRecords", "GridRun"]
 

@@ -23,8 +23,8 @@ from plesio.runtime.grid.column import Column
 from plesio.runtime.grid.formation import News
 from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.stage import GridStage
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.pacing import Pacer
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageWorker", "Tally"]
 

@@ -12,11 +12,7 @@ __all__ = ["Gauges"]
 
 
 class Gauges:
-    """One worker's, for one session.
-
-    Args:
-        replica: The worker's.
-    """
+    """The gauges of one worker, for one session."""
 
     def __init__(self, replica: Replica) -> None:
         device_type = replica.device.type
@@ -30,11 +26,9 @@ class Gauges:
         return self._process.peak_bytes() if self._on_gpu else self._memory.peak_bytes()
 
     def memory(self) -> MemorySplit | None:
-        """Return the parts of the memory at its peak so far."""
         return self._memory.split()
 
     def utilisation(self) -> Utilisation | None:
-        """Return the utilisation so far."""
         return self._utilisation.summary()
 
     def ready(self) -> dict[str, Any] | None:
@@ -46,7 +40,6 @@ class Gauges:
         self._memory.leave_steps()
 
     def return_to_steps(self) -> None:
-        """Count the memory of steps again."""
         self._memory.return_to_steps()
 
     def stepped(self, now_s: float) -> dict[str, float] | None:

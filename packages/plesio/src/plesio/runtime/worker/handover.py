@@ -32,11 +32,7 @@ __all__ = ["Handover", "packed", "unpacked"]
 
 
 def packed(values: dict[str, Any]) -> bytes:
-    """Pack plain values and tensors into bytes.
-
-    Raises:
-        ConfigError: There is something else in them.
-    """
+    """Pack plain values and tensors into bytes; ConfigError if there is something else in them."""
     file = io.BytesIO()
     try:
         torch.save(values, file)
@@ -57,12 +53,7 @@ def unpacked(data: bytes) -> dict[str, Any]:
 
 
 class Handover:
-    """The handover of one worker: the values that it would send, and the values that it has received.
-
-    Args:
-        replica: The worker's replica, with its optimizer.
-        num_workers: Workers with which the run began.
-    """
+    """The handover of one worker: the values that it would send, and the values that it has received."""
 
     def __init__(self, replica: Replica, *, num_workers: int) -> None:
         self._replica = replica
@@ -88,7 +79,6 @@ class Handover:
         self.schedules.warn_unless_kept(self._registered.objects.values(), why=why, warn=warn)
 
     def state(self) -> dict[str, Any]:
-        """Return the values that a joining worker goes on from."""
         groups = self._replica.optimizer.param_groups
         return {
             "session": self._session(),
@@ -97,18 +87,12 @@ class Handover:
         }
 
     def take(self, received: dict[str, Any]) -> None:
-        """Take in the values of another worker."""
         self._received, self._registered.before = received, received["registered"]
         self._replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         self._go_on()
 
     def past(self, regroup: Regroup, *, samples: int) -> WorkerPast:
-        """Make the past of this worker's training loop from the others' loops.
-
-        Args:
-            regroup: Positions of the others.
-            samples: Samples of all workers, trained on by then.
-        """
+        """Make the past of this worker's training loop from the others' positions; ``samples`` are of all workers."""
         assert self._received is not None, "the leader has handed over"
         point = QuiescentPoint(
             clock=common_clock(regroup.positions),

@@ -38,12 +38,65 @@ POLL_S = 0.05
 """Longest nap of the thread: so late may a beat be, and so long may `HeartbeatSender.stop` take."""
 
 
+class Attendance:
+    """Tells whether this worker still takes part, by the beats that were answered and the sleeps of its process."""
+
+    def __init__(self) -> None:
+        self.lease_s = FIRST_LEASE_S
+        self._round_s = time.monotonic()
+        """When the thread's loop began its present round."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with a run, in which this worker takes part now."""
+        self._sure_s = time.monotonic()
+        """Until a lease after this moment the worker takes part."""
+        self._asked_s: float | None = None
+        """When the beat was sent that is to be answered."""
+        self.woke_s = -math.inf
+
+    def next_round(self) -> float:
+        """Begin a round of the loop, and notice if the last one was a sleep; returns the time."""
+        now_s = time.monotonic()
+        if now_s > self._round_s + self._sleep_s:
+            self.woke_s = now_s
+        self._round_s = now_s
+        return now_s
+
+    def end(self) -> None:
+        """Begin the last round: the thread ends."""
+        self.next_round()
+        self._round_s = math.inf
+
+    def asked(self, now_s: float) -> None:
+        # an answer proves that the worker took part when the oldest unanswered beat was sent
+        self._asked_s = now_s if self._asked_s is None else self._asked_s
+
+    def answered(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self._sure_s = self._sure_s if self._asked_s is None else self._asked_s
+        self._asked_s = None
+
+    @property
+    def unproved(self) -> bool:
+        """True if nothing has proved for a lease that this worker takes part."""
+        return time.monotonic() > self._sure_s + self.lease_s
+
+    @property
+    def overslept(self) -> bool:
+        return self._sure_s < self.woke_s or time.monotonic() > self._round_s + self._sleep_s
+
+    @property
+    def _sleep_s(self) -> float:
+        """Seconds from which a round of the loop is a sleep: a lease, or the least one if it may be shorter by now."""
+        return MIN_LEASE_S if self.lease_s == FIRST_LEASE_S else self.lease_s
+
+
 class HeartbeatSender:
     """Beats for one run after another, on one connection for the whole job.
 
     Args:
         client: A connection of its own; closed by `stop`.
-        rank: This worker's.
         meeting_place: Address and port of the job's key-value store, which is on the server's host.
     """
 
@@ -56,58 +109,28 @@ class HeartbeatSender:
         self._hold: Callable[[int], int] = lambda generation: 0
         self._lost: Callable[[Sequence[int]], None] = lambda workers: None
         self._on_server_lost: Callable[[], None] | None = None
-        self._server_lost = False
-        self._failure: PlesioError | None = None
+        self.server_lost = False
+        self.failure: PlesioError | None = None
         self._failed = threading.Event()
-        self._lease_s = FIRST_LEASE_S
-        self._generation = 0
-        self._asked_s: float | None = None
-        """When the beat was sent that is to be answered."""
-        self._sure_s = time.monotonic()
-        """Until a lease after this moment the worker takes part."""
-        self._round_s = self._sure_s
-        """When the thread's loop began its present round."""
-        self._woke_s = -math.inf
+        self.generation = 0
+        self._attendance = Attendance()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plesio-heartbeat", daemon=True)
         self._thread.start()
 
     @property
-    def failure(self) -> PlesioError | None:
-        """Why the run cannot go on, if it cannot."""
-        return self._failure
-
-    @property
-    def generation(self) -> int:
-        """Generation of the group that workers are to form, or have formed: the latest that was received."""
-        return self._generation
-
-    @property
     def doubtful(self) -> bool:
-        """True if this worker may have been counted lost: nothing has proved for a lease that it takes part."""
-        if self._server_lost:  # nobody counts any more
-            return False
-        return self._failure is not None or time.monotonic() > self._sure_s + self._lease_s
+        # without a server nobody counts any more
+        return not self.server_lost and (self.failure is not None or self._attendance.unproved)
 
     @property
     def overslept(self) -> bool:
-        """True if this process has slept for a lease, and nothing has proved since that it still takes part."""
-        return self._sure_s < self._woke_s or time.monotonic() > self._round_s + self._sleep_s
-
-    @property
-    def _sleep_s(self) -> float:
-        """Seconds from which a round of the loop is a sleep: a lease, or the least one if it may be shorter by now."""
-        return MIN_LEASE_S if self._lease_s == FIRST_LEASE_S else self._lease_s
+        return self._attendance.overslept
 
     def goes_on(self) -> bool:
         """Tell whether the job goes on for this worker; the thread asks while it looks for the server's backup."""
-        self._next_round()
+        self._attendance.next_round()
         return not self._stop.is_set()
-
-    @property
-    def server_lost(self) -> bool:
-        """True if the server is gone, and the run goes on without it."""
-        return self._server_lost
 
     def begin(
         self,
@@ -118,32 +141,21 @@ class HeartbeatSender:
         lost: Callable[[Sequence[int]], None],
         on_server_lost: Callable[[], None] | None,
     ) -> None:
-        """Beat for a run.
-
-        Args:
-            meter: Its figures go with each beat.
-            abort: Called from the thread when the run cannot go on, and when workers must form a new group.
-            hold: Called from the thread when others wait to join; see `plesio.runtime.worker.stop_point`.
-            lost: Called from the thread with the workers that are lost.
-            on_server_lost: Called once, from the thread, if the server is gone; None if the run cannot go on then.
-
-        Raises:
-            TransportError: The server is gone already.
-        """
+        """Beat for a run, and call the callbacks of `Pulse` from the thread; TransportError if the server is gone."""
         if not self._thread.is_alive():
             raise TransportError("the job's server is gone: it was lost in an earlier run")
-        self._failure = None
+        self.failure = None
         self._failed.clear()
-        self._generation = 0
-        self._asked_s, self._sure_s, self._woke_s = None, time.monotonic(), -math.inf
+        self.generation = 0
+        self._attendance.begin()
         self._abort, self._hold, self._lost = abort, hold, lost
         self._on_server_lost = on_server_lost
         self._meter = meter
 
     def wait_for_failure(self) -> PlesioError | None:
         """Return `failure`, waiting for it a lease at most: lost workers are known by then."""
-        self._failed.wait(self._lease_s)
-        return self._failure
+        self._failed.wait(self._attendance.lease_s)
+        return self.failure
 
     def quiet(self) -> None:
         """Beat no more for this run, but go on listening: the training thread sends the last figures itself."""
@@ -154,34 +166,30 @@ class HeartbeatSender:
         self._client.generation += 1
 
     def stop(self) -> None:
-        """End the thread and close its connection."""
         self._stop.set()
         self._thread.join()
         self._client.close()
 
     def _run(self) -> None:
-        interval_s = LONGEST_INTERVAL_S / BEATS_PER_LEASE
+        attendance, interval_s = self._attendance, LONGEST_INTERVAL_S / BEATS_PER_LEASE
         next_beat_s = 0.0
         try:
             while not self._stop.is_set():
-                meter, now_s = self._meter, self._next_round()
+                meter, now_s = self._meter, attendance.next_round()
                 # a worker that woke from a long sleep gives the server a lease, and a little more, to answer
-                if meter is not None and self.overslept and now_s > self._woke_s + self._lease_s + WOKEN_S:
+                if meter is not None and self.overslept and now_s > attendance.woke_s + attendance.lease_s + WOKEN_S:
                     self._fail(WorkerLostError.unanswered(self._rank))
                 if meter is not None and now_s >= next_beat_s:
                     self._client.send(*encode(Beat(report=meter.take())))
                     next_beat_s = now_s + interval_s
-                    # an answer proves that the worker took part when the oldest unanswered beat was sent
-                    self._asked_s = now_s if self._asked_s is None else self._asked_s
+                    attendance.asked(now_s)
                 for control in self._client.poll(POLL_S):
                     match decode(control.kind, control.body, _News, peer="server 0"):
                         case Alive(lease_s=lease_s):
-                            self._lease_s = lease_s
                             interval_s = min(LONGEST_INTERVAL_S, lease_s / BEATS_PER_LEASE)
-                            self._sure_s = self._sure_s if self._asked_s is None else self._asked_s
-                            self._asked_s = None
+                            attendance.answered(lease_s)
                         case Regrouping(generation=generation):
-                            self._generation = generation
+                            self.generation = generation
                             self._abort()
                         case Hold(generation=generation):
                             holding = Holding(generation=generation, begun=self._hold(generation))
@@ -195,19 +203,10 @@ class HeartbeatSender:
         except TransportError as error:
             self._lose_server(error)
 
-    def _next_round(self) -> float:
-        """Begin a round of the loop, and notice if the last one was a sleep; returns the time."""
-        now_s = time.monotonic()
-        if now_s > self._round_s + self._sleep_s:
-            self._woke_s = now_s
-        self._round_s = now_s
-        return now_s
-
     def _lose_server(self, error: TransportError) -> None:
         if self._stop.is_set():
             return
-        self._next_round()
-        self._round_s = math.inf  # the thread ends
+        self._attendance.end()
         if self.overslept:
             self._fail(WorkerLostError.unanswered(self._rank))
             return
@@ -219,11 +218,11 @@ class HeartbeatSender:
             nobody = f"neither the job's server nor its meeting place {host}:{port} answers"
             self._fail(TransportError(f"worker {self._rank} is cut off: {nobody}"))
             return
-        self._server_lost = True
+        self.server_lost = True
         self._on_server_lost()
 
     def _fail(self, failure: PlesioError) -> None:
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
             self._failed.set()
             self._abort()

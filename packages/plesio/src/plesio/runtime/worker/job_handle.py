@@ -17,7 +17,6 @@ from plesio.core.errors import PlesioError
 from plesio.core.results import RunResult
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.transport.connection import ServerConnection
-from plesio.runtime.worker.board import Board
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.links import Links
@@ -26,7 +25,25 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
-__all__ = ["Ambient", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
+__all__ = ["Ambient", "Board", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
+
+
+class Board(Protocol):
+    """Notes by key that all workers of a job can read, those that join it late among them; each stays as posted."""
+
+    def post(self, key: str, text: str) -> None: ...
+
+    def read(self, key: str) -> str | None:
+        """Return the note of this key, or None if it is not there."""
+        ...
+
+    def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
+        """Wait for a note of one of these keys and return the first such key; None if there is none in time.
+
+        Raises:
+            TransportError: The job has ended.
+        """
+        ...
 
 
 class Pulse(Protocol):
@@ -78,12 +95,10 @@ class Pulse(Protocol):
         ...
 
     def wait_for_failure(self) -> PlesioError | None:
-        """Return `failure`, waiting for it a lease at most."""
+        """Return `failure`, waiting for it a lease at most: lost workers are known by then."""
         ...
 
-    def quiet(self) -> None:
-        """Send no more figures for this run."""
-        ...
+    def quiet(self) -> None: ...
 
 
 class JobStart(Protocol):
@@ -130,9 +145,7 @@ class JobHandle(Protocol):
         """Connect to the first ``count`` servers, which may write results to ``folder``; to ``replicas`` of each."""
         ...
 
-    def heartbeat(self) -> Pulse:
-        """Start the sign of life."""
-        ...
+    def heartbeat(self) -> Pulse: ...
 
     def group(self, device_type: str) -> Group:
         """Return the group of all ranks that the job began with; all of them call it."""
@@ -172,11 +185,7 @@ class JobHandle(Protocol):
         ...
 
     def settle_racks(self, wish: RackWish, *, device_type: str) -> RackChoice | None:
-        """Agree on the racks, before the first use of `rack` or `group`; all workers call it.
-
-        Returns:
-            What was decided; None where there was nothing to decide.
-        """
+        """Agree on the racks before `rack` or `group` is used, all workers together; None: nothing to decide."""
         ...
 
     def abort_collectives(self) -> None:
@@ -184,12 +193,10 @@ class JobHandle(Protocol):
         ...
 
     def bytes_sent(self) -> Counter[str]:
-        """Count the bytes this worker has sent in this job, by class of link."""
+        """Count the bytes that this worker has sent in this job, by class of link."""
         ...
 
-    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
-        """Return a function that counts the bytes sent since ``before``."""
-        ...
+    def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]: ...
 
     def memory_bytes(self) -> int | None:
         """Return the memory that this worker needs by setting; None where it has a process of its own to measure."""
@@ -199,28 +206,14 @@ class JobHandle(Protocol):
         """Let the servers that this worker started go on: the others of the run continue without it."""
         ...
 
-    def next_run(self) -> None:
-        """Prepare for the next run."""
-        ...
+    def next_run(self) -> None: ...
 
-    def close(self) -> None:
-        """Leave the job."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ambient:
-    """The job that sessions of this thread join when they are given none, and what holds for them.
-
-    Attributes:
-        job: The job.
-        policy: Instead of the one that a session asks for.
-        trace: Folder of sessions that name none.
-        pacer: For sessions that bring none.
-        on_join: Told of the model and the optimizer of each session.
-        on_meter: Called with this worker's figures when a run begins without a server.
-        on_ended: Told of such a run's result, on one of its workers.
-    """
+    """The job that sessions of this thread join when they are given none, and what holds for them."""
 
     job: JobHandle
     policy: str | None = None

@@ -40,16 +40,10 @@ class BatchSource(Protocol):
         ...
 
     def trained(self, num_samples: int) -> int | None:
-        """Count a step on the next ``num_samples`` samples.
-
-        Returns:
-            Samples of all workers up to this step, if the source has them; else None.
-        """
+        """Count a step on so many samples; returns the samples of all workers up to it, if the source has them."""
         ...
 
-    def close(self) -> None:
-        """Leave the loop and give back the samples that were not trained on."""
-        ...
+    def close(self) -> None: ...
 
 
 class SynchronousBatches:
@@ -57,8 +51,6 @@ class SynchronousBatches:
 
     Args:
         remainder: The samples that are dealt out: a plan, or what is left of it.
-        batch_size: Samples in a worker's batch.
-        plan: Number of the session's loop.
         rounds: The rank's; outlives the plan.
     """
 
@@ -78,7 +70,6 @@ class SynchronousBatches:
 
     @property
     def redealt(self) -> bool:
-        """True if the remaining samples have been divided anew, in another group."""
         return self._rounds.generation != self._generation
 
     def batches(self) -> Iterator[Sequence[Span]]:
@@ -98,7 +89,6 @@ class SynchronousBatches:
                 yield cut(dealt, [sum(sizes[: rounds.rank]), sizes[rounds.rank]])[1]
 
     def remainder(self) -> Remainder:
-        """Return the samples that were not trained on."""
         if self.redealt:
             self._begin()
         return self._remainder.after(self._rounds.global_samples - self._trained_before)
@@ -113,11 +103,9 @@ class SynchronousBatches:
         return False
 
     def taken(self, num_samples: int) -> None:
-        """Count a batch that the training loop has been given."""
         self._rounds.taken(num_samples)
 
     def trained(self, num_samples: int) -> int | None:
-        """Count a step, and return the samples of all workers up to it."""
         self._rounds.trained(num_samples)
         return self._rounds.global_samples
 
@@ -133,9 +121,7 @@ class BlockSource(Protocol):
         """Ask for the next block; one request at a time."""
         ...
 
-    def receive(self) -> Block | None:
-        """Wait for the answer to the request."""
-        ...
+    def receive(self) -> Block | None: ...
 
     def finish(self, block: int, *, num_samples: int) -> None:
         """Report progress on a block."""
@@ -147,11 +133,7 @@ class BlockSource(Protocol):
 
 
 class LeasedBatches:
-    """Batches of leased blocks; the next block is asked for while the present one is trained on.
-
-    Args:
-        source: The source of leases.
-    """
+    """Batches of leased blocks; the next block is asked for while the present one is trained on."""
 
     redealt = False
 
@@ -162,7 +144,6 @@ class LeasedBatches:
         self._asked = False
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Yield the batches of every block that can be had without waiting."""
         block, self._next = self._next, None
         while block is not None or (block := self._ask(idle=False)) is not None:
             self._held.append((block.id, block.num_samples))
@@ -174,14 +155,12 @@ class LeasedBatches:
                 return
 
     def wait(self) -> bool:
-        """Rest until a block comes, or the plan is done."""
         # What the loop has taken and not stepped on yet (accumulated gradients) is its own: nobody need wait for it.
         self.trained(sum(left for _, left in self._held))
         self._next = self._ask(idle=True)
         return self._next is not None
 
-    def taken(self, num_samples: int) -> None:
-        """Do nothing: a block is finished when it has been trained on."""
+    def taken(self, num_samples: int) -> None: ...
 
     def trained(self, num_samples: int) -> int | None:
         """Report progress, block by block in the order in which they were leased."""
@@ -195,7 +174,6 @@ class LeasedBatches:
         return None
 
     def close(self) -> None:
-        """Give back what is held, and what is on its way."""
         if self._held or self._next is not None or self._asked:
             self._held.clear()
             self._next = None
@@ -232,8 +210,6 @@ class _Feed:
         self.sizes: deque[tuple[int, int]] = deque()
 
     def begin(self, source: BatchSource, order: Order, *, first_epoch: int) -> None:
-        """Feed the loader's next iterator from here."""
-
         def asks() -> Iterator[tuple[Any, int]]:
             for spans in source.batches():
                 found = order.indices(spans, first_epoch=first_epoch)
@@ -276,16 +252,10 @@ def shard(
     on_waited: Callable[[float, float], None],
     on_begun: Callable[[], None] = lambda: None,
 ) -> Generator[Given]:
-    """Yield this worker's batches, in the loader's own form.
+    """Yield this worker's batches, in the loader's own form, of the ``plan``-th loop, which begins with that epoch.
 
-    Args:
-        order: The order whose positions the source deals out.
-        plan: The loop's number, and the epoch that it begins with.
-        source: Deals out the positions.
-        loaders: Makes the loader that takes the place of the user's.
-        now_s: The time.
-        on_waited: Called with the beginning and the end of a wait for samples.
-        on_begun: Called when a loader has begun, which draws a random number, and has given nothing yet.
+    ``on_waited`` gets the beginning and the end of a wait for samples. ``on_begun`` is called when a loader has begun,
+    which draws a random number, and has given nothing yet.
     """
     more = True
     try:

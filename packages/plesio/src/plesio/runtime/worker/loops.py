@@ -17,6 +17,7 @@ from plesio.core.units import counted
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import WorkerPast
@@ -24,7 +25,6 @@ from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
-from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worker.world import World
 
 __all__ = ["BetweenSteps", "LoaderShard", "Loops"]
@@ -35,12 +35,7 @@ _NO_STEP = "the session has ended without a step: call session.step(loss) where 
 
 
 class LoaderShard:
-    """A worker's batches of a loader. Each iteration is a loop of its own: another epoch.
-
-    Args:
-        begin: Begins a loop.
-        length: Counts the batches that it is expected to give.
-    """
+    """A worker's batches of a loader. Each iteration is a loop of its own: another epoch."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
         self._begin = begin
@@ -57,8 +52,6 @@ class BetweenSteps:
     """The time between two steps: a loop fetches its next batch, and the session does what is due.
 
     Args:
-        times: Takes the marks at which computing begins, and waits for samples.
-        steps: The worker's clock.
         changes: Counts writes to parameters in this time as the session's.
         checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
     """
@@ -90,12 +83,10 @@ class BetweenSteps:
             return next(batches, None)
 
     def save(self) -> None:
-        """Take the checkpoint that is due, if one is."""
         if self._checkpoint is not None:
             self._checkpoint()
 
     def waited(self, begun_s: float, ended_s: float) -> None:
-        """Record a wait for samples."""
         self._times.waited(begun_s, ended_s, clock=self._steps.finished)
 
 
@@ -104,11 +95,7 @@ class Loops:
 
     Args:
         world: Has this rank's rounds, the samples of all workers by the latest news, and the seed of their order.
-        sharing: Deals this worker its samples.
         deals: True if there are others to share with, or a checkpoint to resume from.
-        past: Loops that were over when the run was resumed.
-        schedules: Moved when a loop begins and ends.
-        between: Fetches batches.
         timeline: Tells the time, the user what is not as the script asks, and the records what is to be alike.
         on_whole: Called when a loop that was dealt has come to its end, which all workers of a collective do alike.
     """
@@ -179,7 +166,6 @@ class Loops:
         return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
-        """Divide a loader and return this worker's part; see `plesio.Session.shard`."""
         _check(loader)
         if not self._deals and samples is None:
             return LoaderShard(lambda: self._as_it_is(loader), lambda: len(loader))
@@ -206,7 +192,6 @@ class Loops:
         return LoaderShard(begin, asked)
 
     def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
-        """Count the rounds of so many workers in an epoch."""
         _check(loader)
         if not self._deals:
             return len(loader)
@@ -223,10 +208,7 @@ class Loops:
             self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
 
     def trained(self, own: object = None) -> int:
-        """Count a step on the samples given since the last one, and return their number.
-
-        Args:
-            own: Number of samples that the script has counted itself.
+        """Count a step on the samples given since the last one, or that the script counts itself; return their number.
 
         Raises:
             ConfigError: They are counted here, or that is no number of samples.

@@ -36,12 +36,7 @@ _TWICE = "leave out {call}: session.step(loss) steps the optimizer and updates t
 
 
 class LossScaler:
-    """One worker's scaler in a session.
-
-    Args:
-        scaler: The user's, enabled.
-        optimizers: It scales their gradients.
-    """
+    """One worker's scaler in a session."""
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.scaler = scaler
@@ -86,7 +81,6 @@ class LossScaler:
         self._update()
 
     def common(self, finite: bool) -> None:
-        """Take the verdict of all ranks on this step, in place of this worker's own."""
         self._finite = finite
 
     def agree(self, group: Group, *, device: torch.device) -> None:
@@ -156,7 +150,6 @@ _given: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
 
 
 def given_scaler(scaler: GradScaler | None) -> None:
-    """Take note of a session's scaler."""
     if scaler is not None:
         _given.add(scaler)
 

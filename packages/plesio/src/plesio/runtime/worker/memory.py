@@ -4,7 +4,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -21,32 +21,6 @@ class Heap(NamedTuple):
 
     live_bytes: int
     taken_bytes: int
-
-
-class MemoryReadings(Protocol):
-    """Readings of one memory, all in bytes."""
-
-    device_type: str
-
-    def heap(self) -> Heap | None:
-        """Return the allocator's figures; None if it gives none."""
-        ...
-
-    def resident_bytes(self) -> int:
-        """Return the bytes that are taken now, as `peak_bytes` counts them."""
-        ...
-
-    def shared_bytes(self) -> int:
-        """Return the bytes among them that other processes have, too."""
-        ...
-
-    def peak_bytes(self) -> int:
-        """Return the most bytes since these readings were made, or since `forget`."""
-        ...
-
-    def forget(self) -> None:
-        """Count the peak anew from here on."""
-        ...
 
 
 class ProcessMemory:
@@ -67,11 +41,11 @@ class ProcessMemory:
         self.forget()
 
     def heap(self) -> Heap | None:
-        """Return the figures of glibc's allocator; None if it is another."""
+        """Return the allocator's figures; None if it gives none."""
         return _glibc_heap()
 
     def resident_bytes(self) -> int:
-        """Return the resident memory."""
+        """Return the bytes that are taken now, as `peak_bytes` counts them."""
         return int(self._process.memory_info().rss)
 
     def shared_bytes(self) -> int:
@@ -79,14 +53,13 @@ class ProcessMemory:
         return max(0, _status_bytes("RssShmem") - self._shared_before)
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that were ever resident."""
+        """Return the most bytes since these readings were made, or since `forget`."""
         if self._kernel_knows:
             return _status_bytes("VmHWM")
         self._seen = max(self._seen, self.resident_bytes())
         return self._seen
 
     def forget(self) -> None:
-        """Count the peak anew from here on."""
         self._seen = 0
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK)
@@ -103,24 +76,23 @@ class CudaMemory:
         self.forget()
 
     def heap(self) -> Heap | None:
-        """Return the figures of torch's allocator."""
         return Heap(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 
     def resident_bytes(self) -> int:
-        """Return the bytes that it has reserved."""
         return torch.cuda.memory_reserved()
 
     def shared_bytes(self) -> int:
-        """Return 0: no other process has any of it."""
         return 0
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that it had ever reserved."""
         return torch.cuda.max_memory_reserved()
 
     def forget(self) -> None:
-        """Count the peak anew from here on."""
         torch.cuda.reset_peak_memory_stats()
+
+
+MemoryReadings = ProcessMemory | CudaMemory
+"""Readings of one memory, all in bytes."""
 
 
 def _status_bytes(name: str) -> int:

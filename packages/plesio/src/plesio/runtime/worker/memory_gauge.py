@@ -78,12 +78,7 @@ class _Hook(OwnHook):
 
 
 class MemoryGauge:
-    """Measures some steps of one worker.
-
-    Args:
-        replica: The worker's.
-        memory: The memory that has them.
-    """
+    """Measures some steps of one worker."""
 
     def __init__(self, replica: Replica, memory: MemoryReadings) -> None:
         self._replica = replica
@@ -125,7 +120,6 @@ class MemoryGauge:
         return replace(split, cached_bytes=max(0, min(free, split.rest_bytes)))
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that there were at any time."""
         return max(self._peak_bytes, self._peak_aside_bytes, self._memory.peak_bytes())
 
     def leave_steps(self) -> None:
@@ -165,7 +159,6 @@ class MemoryGauge:
         self._live()
 
     def _live(self) -> int | None:
-        """Return the bytes that the allocator has given out."""
         heap = self._memory.heap()
         if heap is None:
             return None
@@ -179,11 +172,7 @@ class MemoryGauge:
             self._marks.append((live, self._gradient_bytes()))
 
     def ready(self) -> dict[str, Any] | None:
-        """Take note that the gradient of the step under way is complete.
-
-        Returns:
-            The memory's parts, if this step was measured and took more than those before.
-        """
+        """Take note that the gradient is complete; return the parts if this step was measured and took most so far."""
         if not self._measures:
             return None
         self._measures = False

@@ -1,18 +1,50 @@
-"""A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`)."""
+"""A worker's own records: what it sends to the server, which adds them up (`plesio.runtime.coordinator.ledger`).
+
+The `WorkerTimeline` takes the spans of a worker's time, one call each, into the totals of its `Meter` and the trace.
+"""
 
 import logging
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Real
+from pathlib import Path
+from typing import Any
 
+import torch
 from msgspec import UNSET, UnsetType
 
+from plesio.core.clock import Clock
+from plesio.core.errors import ConfigError
+from plesio.core.trace import UTILISATION, TraceWriter
 from plesio.protocol.figures import Alike, Report, Within
 from plesio.runtime.worker.gauges import Gauges
-from plesio.runtime.worker.history import History
 
-__all__ = ["Meter"]
+__all__ = ["History", "Meter", "WorkerTimeline", "number_of"]
+
+
+class History:
+    """The lists of all reports so far, in 40 bytes a step, kept in case the server is lost and its records with it."""
+
+    def __init__(self) -> None:
+        self._losses = array("q"), array("d"), array("d")
+        self._blocked = array("q"), array("d")
+
+    def add(self, report: Report) -> None:
+        for clock, at_s, loss in report.losses:
+            self._losses[0].append(clock)
+            self._losses[1].append(at_s)
+            self._losses[2].append(loss)
+        for clock, blocked_s in report.blocked:
+            self._blocked[0].append(clock)
+            self._blocked[1].append(blocked_s)
+
+    def complete(self, report: Report) -> None:
+        report.losses = list(zip(*self._losses, strict=True))
+        report.blocked = list(zip(*self._blocked, strict=True))
+
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +65,6 @@ class Meter:
     Args:
         bytes_sent: Tells the bytes sent so far, by class of link.
         memory_bytes: The worker's configured need, where nothing measures it.
-        gauges: Tell the memory that it has used, what of it is what, and what else was used.
         history: Keeps what was taken, if this worker may have to report all of it again.
     """
 
@@ -59,7 +90,6 @@ class Meter:
         self._taking = threading.RLock()
 
     def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
-        """Count a finished step."""
         totals = self.totals
         totals.clock = clock
         totals.steps += 1
@@ -94,7 +124,6 @@ class Meter:
         self.totals.alike = [*(self.totals.alike or []), (kind, number, values)]
 
     def mean_step_s(self) -> float:
-        """Return the seconds of training for each step so far; 0 before the first."""
         return self.totals.elapsed_s / max(1, self.totals.steps)
 
     def measured_by(self, gauges: Gauges) -> None:
@@ -117,7 +146,6 @@ class Meter:
         self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
 
     def go_on_from(self, report: Report) -> None:
-        """Go on from the totals of a run that is resumed."""
         sent = self._bytes_sent
         for name in _TOTALS:
             setattr(self.totals, name, getattr(report, name))
@@ -125,7 +153,6 @@ class Meter:
         self.totals.refused = dict(report.refused)
 
     def so_far(self) -> Report:
-        """Return the totals, without news."""
         report = Report(**{name: getattr(self.totals, name) for name in _TOTALS})
         report.bytes_sent, report.refused = self._bytes_sent(), dict(self.totals.refused)
         return report
@@ -170,3 +197,120 @@ class Meter:
                 if memory.device == "cpu":
                     report.peak_memory_bytes = memory.peak_bytes  # it may have grown since it was read
             report.utilisation = self._gauges.utilisation() or UNSET
+
+
+class WorkerTimeline:
+    """Adds spans to the totals and writes them to the trace. Times are those of ``clock``."""
+
+    __slots__ = ("_gauges", "_totals", "clock", "ended_s", "exchanged_s", "meter", "now_s", "trace")
+
+    def __init__(self, meter: Meter, trace: TraceWriter, *, clock: Clock, gauges: Gauges | None = None) -> None:
+        self.clock = clock
+        self.now_s = clock.now_s
+        self.meter = meter
+        self.trace = trace
+        self.exchanged_s = 0.0
+        """Seconds of waiting, communicating and being blocked so far."""
+        self.ended_s = 0.0
+        """End of the last of these."""
+        self._totals = meter.totals
+        self._gauges = gauges
+
+    @classmethod
+    def of(
+        cls, meter: Meter, folder: Path | None, *, worker: int, policy: str, clock: Clock, gauges: Gauges | None = None
+    ) -> "WorkerTimeline":
+        """Make a worker's, with a trace in the folder if there is one; if that cannot be written, without."""
+        path = None if folder is None else folder / f"trace-{worker}.jsonl"
+        header = {"worker": worker, "policy": policy}
+        trace = TraceWriter(path, header=header, on_failure=meter.warn, clock=clock)
+        return cls(meter, trace, clock=clock, gauges=gauges)
+
+    def measured_by(self, gauges: Gauges) -> None:
+        """Measure each step by ``gauges`` from here on, where what they measure was not there at the beginning."""
+        self._gauges = gauges
+        self.meter.measured_by(gauges)
+
+    def ready(self, at_s: float, *, clock: int) -> None:
+        held = None if self._gauges is None else self._gauges.ready()
+        if held is not None:
+            self.event("memory", at_s=at_s, clock=clock, **held)
+
+    def step(self, *, clock: int, samples: int, duration_s: float, loss: float | None, at_s: float) -> None:
+        """Record a step that finished ``at_s`` seconds of training after the first one began."""
+        self.meter.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=at_s)
+        if self._gauges is not None:
+            now_s = self.now_s()
+            used = self._gauges.stepped(now_s)
+            if used is not None:
+                self.event(UTILISATION, at_s=now_s, clock=clock, **used)
+
+    def leave_steps(self) -> None:
+        """Begin a time without steps: the worker evaluates, saves or ends."""
+        if self._gauges is not None:
+            self._gauges.leave_steps()
+
+    @contextmanager
+    def beside_steps(self) -> Iterator[None]:
+        self.leave_steps()
+        try:
+            yield
+        finally:
+            if self._gauges is not None:
+                self._gauges.return_to_steps()
+
+    def compute(self, start_s: float, end_s: float, *, clock: int) -> None:
+        """Record computing (loading data, forward, backward, optimizer)."""
+        self._totals.compute_s += end_s - start_s
+        self.trace.span("compute", start_s=start_s, end_s=end_s, clock=clock)
+
+    def worked(self, duration_s: float) -> None:
+        """Add computing inside an exchange, in pieces too short for spans of their own."""
+        self._totals.compute_s += duration_s
+
+    def wait(self, start_s: float, end_s: float, *, clock: int) -> None:
+        self._totals.wait_s += end_s - start_s
+        self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
+        self.trace.span("wait", start_s=start_s, end_s=end_s, clock=clock)
+
+    def communicate(self, start_s: float, end_s: float, *, clock: int) -> None:
+        """Record a transfer during which the worker's step waited."""
+        self._totals.communicate_s += end_s - start_s
+        self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
+        self.trace.span("communicate", start_s=start_s, end_s=end_s, clock=clock)
+
+    def blocked(self, start_s: float, end_s: float, *, clock: int) -> None:
+        """Record time inside a collective: waiting and communicating, to be parted when all have reported."""
+        self._totals.blocked.append((clock, end_s - start_s))
+        self.exchanged_s += end_s - start_s
+        self.ended_s = end_s
+        self.trace.span("blocked", start_s=start_s, end_s=end_s, clock=clock)
+
+    def evaluate(self, start_s: float, end_s: float, *, clock: int) -> None:
+        self.trace.span("evaluate", start_s=start_s, end_s=end_s, clock=clock)
+
+    def refuse(self, clock: int, reason: str, num_returned: int = 0) -> None:
+        self.meter.refuse(reason, num_returned=num_returned)
+        self.event("refuse", at_s=self.now_s(), clock=clock, reason=reason)
+
+    def loss_scale(self, clock: int, scale: float) -> None:
+        self.event("loss_scale", at_s=self.now_s(), clock=clock, scale=scale)
+
+    def event(self, kind: str, *, at_s: float, clock: int, **fields: object) -> None:
+        self.trace.event(kind, at_s=at_s, clock=clock, **fields)
+
+
+def number_of(value: Any, *, call: str, what: str) -> float:
+    """Return the value as a float: a number, or a tensor with one.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, Real):  # numpy's numbers are, too
+        return float(value)
+    kind = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:60]
+    raise ConfigError(f"{call}(...): {what} is {kind}; a single number is needed, as a number or a tensor with one")

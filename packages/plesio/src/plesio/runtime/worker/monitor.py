@@ -25,8 +25,8 @@ from plesio.policies import Reviewed
 from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.policies.adaptive.training.spike import SpikeDetector
 from plesio.runtime.worker.exchange.exchange import StepProgress
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["Sketch", "StepMonitor", "WorkerTraits"]
 
@@ -34,11 +34,7 @@ SIGNS_SEED = 20_261
 
 
 class Sketch:
-    """The sketch of one gradient, put together from parts that come in the same order on every rank and in every step.
-
-    Args:
-        size: m.
-    """
+    """The sketch of one gradient, put together from parts that come in the same order on all ranks, in all steps."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -46,7 +42,6 @@ class Sketch:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with another gradient."""
         self._norm_sq = 0.0
         self._sums: torch.Tensor | None = None
         self._position = 0
@@ -143,8 +138,6 @@ class WorkerTraits:
     """Facts about a worker that are the same in all its reviews.
 
     Attributes:
-        worker: Its number.
-        rack: Number of the rack that it is in.
         can_push: Whether the store's servers could step for it.
         low_rank_share: `Reviewed.low_rank_share` of its model.
         scales_loss: True if its loss is scaled: a gradient that is not finite is an overflow then.
@@ -162,11 +155,7 @@ class StepMonitor:
     """Gathers a review.
 
     Args:
-        traits: The worker's.
-        config: Has the steps that are sampled.
         guard: Finds what is extraordinary; None lets everything through.
-        timeline: Has the worker's time.
-        rounds: Has this worker's share of a round.
         total_samples: Samples of the whole training, over all workers; None if it is unknown.
     """
 
@@ -191,25 +180,11 @@ class StepMonitor:
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
 
-    @property
-    def weight(self) -> float:
-        """The factor of this rank's gradient before the mean over the ranks is taken."""
-        return self._rounds.weight
-
-    def weight_among(self, ranks: Sequence[int]) -> float:
-        """Return the factor before the mean over some of the ranks."""
-        return self._rounds.weight_among(ranks)
+    def weight(self, ranks: Sequence[int] | None) -> float:
+        return self._rounds.weight(ranks)
 
     def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
-        """Look at some or all of this worker's own gradient of the step under way, and scale it down if it must be.
-
-        Args:
-            parts: Parts of the gradient, times ``scale``.
-            scale: Scale of the loss; the notes are without it.
-
-        Returns:
-            Whether it is finite.
-        """
+        """Look at some or all of this worker's own gradient of the step under way; see `Gauge.measure`."""
         if not parts:
             return True
         seen = self._seen
@@ -244,11 +219,9 @@ class StepMonitor:
         self._seen.factor = min(self._seen.factor, factor)
 
     def exchanged(self, clock: int, *, took_s: float) -> None:
-        """Record how long the exchange that this worker began after step ``clock`` took."""
         self._seen.exchanges.append((float(clock), took_s))
 
     def step(self, progress: StepProgress, *, rate: float = 0.0) -> None:
-        """Note down a step with this learning rate, which is over."""
         seen = self._seen
         seen.summed_rate += rate
         seen.clock = progress.clock
@@ -285,7 +258,6 @@ class StepMonitor:
 
     @property
     def clipped(self) -> str | None:
-        """Sentence about the gradients that were scaled down, if any were."""
         seen = self._seen
         if not seen.num_clipped:
             return None
@@ -299,7 +271,6 @@ class StepMonitor:
         return to_values(self._seen)
 
     def take_own(self, own: dict[str, Any]) -> None:
-        """Take over what `own` gave."""
         self._seen = from_values(_unwrapped(own), _Seen)
 
     def forget(self) -> None:
@@ -318,7 +289,6 @@ class StepMonitor:
         writes: bool = False,
         parameters: Sequence[torch.Tensor] = (),
     ) -> Reviewed:
-        """Return the review, and begin the next one."""
         seen = self._seen
         # a refused step has no finite loss; infinity says that all were refused, NaN that the script gives none
         losses = [loss for loss in seen.losses if math.isfinite(loss)]

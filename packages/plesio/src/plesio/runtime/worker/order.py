@@ -59,7 +59,6 @@ class Order:
     """The order of samples of one loop over a loader.
 
     Args:
-        loader: The user's, over a map-style data set.
         seed: The run's.
 
     Attributes:
@@ -127,11 +126,7 @@ class Order:
         return found
 
     def positions(self, epoch: int) -> Positions:
-        """Return the order of an epoch.
-
-        Raises:
-            DataError: Its length differs from that of this loop's other epochs.
-        """
+        """Return the order of an epoch; DataError if its length differs from that of this loop's other epochs."""
         if epoch not in self._drawn:
             drawn = self._draw(epoch)
             lengths = {len(drawn), *map(len, self._drawn.values())}

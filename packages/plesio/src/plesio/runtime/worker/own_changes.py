@@ -84,11 +84,9 @@ class OwnChanges:
             self._leave()
 
     def found(self, name: str) -> None:
-        """Take note that something has been changed."""
         self._found, self.seen = name, True
 
     def take(self) -> str | None:
-        """Return the name of the tensor changed since the last call, if there is one."""
         found, self._found = self._found, None
         return found
 
@@ -142,16 +140,7 @@ class OwnChanges:
     def at_end(
         self, final: dict[str, torch.Tensor] | None, policy: Policy, *, warn: Callable[[str], None]
     ) -> dict[str, torch.Tensor] | None:
-        """Tell the user if the run's last exchange has changed what the script had just written.
-
-        Args:
-            final: The final parameters; None where the model has them.
-            policy: The run's.
-            warn: Tells the user.
-
-        Returns:
-            ``final``.
-        """
+        """Tell the user if the run's last exchange has changed what the script had just written; returns ``final``."""
         if self._sums is not None and not _equal(self._sums, self._sum_up(final or {})):
             warn(
                 f"the last exchange of {policy.spec} came after what the script wrote into {self._found} at the end, "

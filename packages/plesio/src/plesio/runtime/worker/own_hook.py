@@ -19,7 +19,6 @@ class OwnHook:
         self._on_copy = on_copy
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Do what the hook is for."""
         return self._action(*arguments, **named)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

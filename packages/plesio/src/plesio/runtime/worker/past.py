@@ -20,7 +20,6 @@ class WorkerPast:
     """The past of one worker.
 
     Args:
-        point: The run's position when it was saved; None for one that begins.
         values: The result of `values` then.
         go_on: Has random generators, options and registered objects go on from there.
     """
@@ -50,11 +49,9 @@ class WorkerPast:
 
     @property
     def samples(self) -> int:
-        """Samples of all workers that were trained on before."""
         return 0 if self._point is None else self._point.samples
 
     def is_over(self, plan: int) -> bool:
-        """Tell whether the ``plan``-th loop over the data was done by then."""
         return self._plan is not None and plan < self._plan
 
     def stream(self, plan: int) -> dict[str, Any] | None:
@@ -62,7 +59,6 @@ class WorkerPast:
         return self._stream if self._stream is not None and self._stream["plan"] == plan == self._plan else None
 
     def begun(self, plan: int) -> None:
-        """Take note that the ``plan``-th loop has begun and given nothing yet."""
         if plan == self._plan:
             self._begin()
 
@@ -73,7 +69,6 @@ class WorkerPast:
 
     @property
     def num_evaluations(self) -> int:
-        """Evaluations that the program has come through."""
         return len(self._metrics)
 
     @property
@@ -83,24 +78,15 @@ class WorkerPast:
 
     @property
     def knows_metric(self) -> bool:
-        """True if the next evaluation was done by then."""
         return len(self._metrics) < len(self._before)
 
     def metric(self) -> Found:
-        """Return the metric of that evaluation."""
         return self.evaluated(self._before[len(self._metrics)])
 
     def evaluated(self, metric: Found) -> Found:
-        """Record the metric of an evaluation."""
         self._metrics.append(metric)
         return metric
 
     def values(self, *, training_s: float, stream: dict[str, Any] | None, num_workers: int) -> dict[str, Any]:
-        """Return the values for a checkpoint, or for a worker that joins.
-
-        Args:
-            training_s: Seconds of training.
-            stream: The position in a stream.
-            num_workers: With how many the run began.
-        """
+        """Return the values for a checkpoint, or for a worker that joins."""
         return {"metrics": self.metrics, "training_s": training_s, "stream": stream, "num_workers": num_workers}

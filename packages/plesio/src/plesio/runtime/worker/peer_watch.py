@@ -40,20 +40,16 @@ class Watch(Protocol):
         """Tell whether the others have given this worker up, or may have: it has shown no sign of life for a lease."""
         ...
 
-    def close(self) -> None:
-        """Leave in good order; harmless when repeated."""
-        ...
+    def close(self) -> None: ...
 
 
 class Unwatched:
     """The watch of workers that cannot stop without the others' notice."""
 
     def is_given_up(self) -> bool:
-        """Return False."""
         return False
 
-    def close(self) -> None:
-        """Do nothing: no worker waits for a sign of life."""
+    def close(self) -> None: ...
 
 
 class PeerWatch:
@@ -61,8 +57,6 @@ class PeerWatch:
 
     Args:
         store: Where the signs of life are. No other thread uses this connection.
-        rank: This worker's number.
-        others: The numbers of those that are watched.
         step_s: Tells the mean seconds of a step, of which the lease is a multiple; 0 before the first.
         give_up: Called from the thread with the number of each worker that has stopped.
         store_host: The worker in whose process the store is; None for a launcher's.
@@ -111,7 +105,6 @@ class PeerWatch:
         return self._silent()
 
     def close(self) -> None:
-        """Leave in good order; harmless when repeated."""
         self._stop.set()
         self._questions.put(threading.Event())  # so that the thread wakes
         self._thread.join(_LONGEST_INTERVAL_S)  # longer only if the store answers no more

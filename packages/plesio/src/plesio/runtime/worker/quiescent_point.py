@@ -1,15 +1,14 @@
 """The common position of all workers, as one of them has it: a checkpoint is taken of it, and begun from it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from plesio.core.records import from_values
 from plesio.protocol.plans import PlanFigures, Remainder
-from plesio.protocol.to_worker import ServerState, Steering
+from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["QuiescentPoint", "Saver"]
+__all__ = ["QuiescentPoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,6 @@ class QuiescentPoint:
 
     @classmethod
     def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "QuiescentPoint":
-        """Return the common position as ``steer`` gives it."""
         return cls(
             clock=steer.clock,
             policy=steer.policy,
@@ -64,13 +62,6 @@ class QuiescentPoint:
 
     @classmethod
     def joined(cls, steer: Steering, rounds: RoundRecords, *, figures: dict[str, Any]) -> "QuiescentPoint":
-        """Return the position of all when this worker joined them.
-
-        Args:
-            steer: How all go on.
-            rounds: Records with the samples that are left.
-            figures: Plan of the loop over the data that they were in, as JSON values.
-        """
         read: PlanFigures = from_values(figures, PlanFigures)
         plan, remainder = rounds.plan_left
         return cls(
@@ -85,7 +76,6 @@ class QuiescentPoint:
         )
 
     def begin_rounds(self, rounds: RoundRecords) -> None:
-        """Have the rounds of a run that is resumed begin here."""
         rounds.go_on_from(
             self.clock,
             global_samples=self.samples,
@@ -93,16 +83,3 @@ class QuiescentPoint:
             remainder=self.remainder,
             shares=self.shares,
         )
-
-
-class Saver(Protocol):
-    """Saves what it is shown."""
-
-    def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
-        """Take a checkpoint of this worker before its next step.
-
-        Args:
-            point: The common position.
-            server_state: Asks for the state of server 0; called by the worker that writes what is common to all.
-        """
-        ...

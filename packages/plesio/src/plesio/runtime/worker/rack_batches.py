@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from plesio.core.errors import DataError
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.plans import Block, PlanFigures, Span, cut
-from plesio.runtime.worker.exchange.broadcasts import broadcast_text
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.loading import BlockSource, LeasedBatches
 
 __all__ = ["Rack", "RackBatches", "RackBlocks", "figures_for_racks"]
@@ -46,7 +45,6 @@ class Rack:
 
     @property
     def leads(self) -> bool:
-        """True if this worker speaks for the rack."""
         return self.group.rank == 0
 
     def broadcast(self, message: M | None, kind: type[M]) -> M | None:
@@ -61,11 +59,6 @@ class Rack:
 
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
     """Return the part of a plan that is dealt out: a last rest too small for a batch is not, as on a collective.
-
-    Args:
-        figures: The loop's plan.
-        sizes: Workers of every rack.
-        together: True if racks exchange in rounds of all; then every worker needs a sample.
 
     Raises:
         DataError: An epoch does not give every worker a sample.
@@ -93,16 +86,7 @@ class LeaseMaker(Protocol):
 
 
 class RackBlocks:
-    """Blocks that the leader leases and all of the rack receive. All of it call the same methods at the same places.
-
-    Args:
-        rack: Its workers.
-        lease: Makes the leader's own leases, given whom to tell the clock at which a rest is over, and whom to tell
-            that the stage on the store ends.
-        before_rest: Called before the rack asks for samples with nothing left to train on.
-        on_admitted: Called with the clock when a rest is over.
-        on_halt: Called when there are no samples because the stage on the store ends.
-    """
+    """Blocks that the leader leases and all of the rack receive, by the same calls at the same places; see `Leases`."""
 
     def __init__(
         self,
@@ -128,14 +112,12 @@ class RackBlocks:
         self._halted = True
 
     def request(self, *, idle: bool) -> None:
-        """Ask for the next block."""
         if self._source is not None:
             self._source.request(idle=idle)  # hands in what is held back before a rest
         elif idle:
             self._before_rest()
 
     def receive(self) -> Block | None:
-        """Wait for the answer, on all of the rack."""
         block = None if self._source is None else self._source.receive()
         clock, self._clock = self._clock, _NOTHING
         halted, self._halted = self._halted, False
@@ -153,23 +135,16 @@ class RackBlocks:
         return Block(id=number, epoch=epoch, start=start, stop=stop, batch_size=batch_size, num_workers=size)
 
     def finish(self, block: int, *, num_samples: int) -> None:
-        """Note progress on a block."""
         if self._source is not None:
             self._source.finish(block, num_samples=num_samples)
 
     def release(self) -> None:
-        """Give back all that is leased and not finished."""
         if self._source is not None:
             self._source.release()
 
 
 class RackBatches:
-    """One worker's part of the batches that its rack leases.
-
-    Args:
-        whole: The rack's batches.
-        rack: Its workers.
-    """
+    """One worker's part of the batches that its rack leases."""
 
     redealt = False
 
@@ -180,7 +155,6 @@ class RackBatches:
         """Samples of this worker and of the rack, of each batch that was drawn and not trained on."""
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Yield the positions of each batch, until there is none for now."""
         for batch in self._whole.batches():
             num_samples = sum(map(len, batch))
             share, extra = divmod(num_samples, self._rack.size)
@@ -190,15 +164,12 @@ class RackBatches:
             yield cut(batch, [begin, num_own])[1]
 
     def wait(self) -> bool:
-        """Rest, with all of the rack, until a block comes, or the plan is done."""
         self._dealt.clear()
         return self._whole.wait()
 
-    def taken(self, num_samples: int) -> None:
-        """Do nothing: a block is finished when it has been trained on."""
+    def taken(self, num_samples: int) -> None: ...
 
     def trained(self, num_samples: int) -> int | None:
-        """Report the rack's progress."""
         of_rack = 0
         while num_samples > 0 and self._dealt:
             own, of_all = self._dealt.popleft()
@@ -207,6 +178,5 @@ class RackBatches:
         return self._whole.trained(of_rack)
 
     def close(self) -> None:
-        """Give back what is held, and what is on its way."""
         self._dealt.clear()
         self._whole.close()

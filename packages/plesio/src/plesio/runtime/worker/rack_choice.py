@@ -30,9 +30,6 @@ class RackWish:
     """A worker's wish for its racks.
 
     Attributes:
-        policy: Its text.
-        by_racks: True if the policy goes by racks.
-        racks: The caller's argument.
         host: The first rank on the worker's host.
         named: The value of ``PLESIO_RACK`` there.
     """
@@ -45,7 +42,6 @@ class RackWish:
 
     @classmethod
     def of(cls, place: WorkerPlace, racks: Racks, *, policy: str, by_racks: bool) -> "RackWish":
-        """Return the wish of the worker at ``place``."""
         return cls(
             policy=policy,
             by_racks=by_racks,
@@ -61,8 +57,6 @@ class RackChoice:
 
     Attributes:
         racks: Each worker's, by rank; equal numbers are one rack.
-        how: The source of the decision.
-        found: Result of a probe.
         order: The hosts' first ranks in the order that suits a ring; empty without a probe.
     """
 
@@ -73,12 +67,7 @@ class RackChoice:
 
     @classmethod
     def probed(cls, hosts: Sequence[int], found: HostRacks) -> "RackChoice":
-        """Make the choice that follows from ``found`` between these hosts.
-
-        Args:
-            hosts: By rank, the first rank on the worker's host.
-            found: The probe of the hosts in ascending order of their first ranks.
-        """
+        """Make the choice that follows from ``found`` between hosts, given by the first rank on each worker's host."""
         leaders = sorted(set(hosts))
         if found.num_racks == 1:
             return cls(racks=tuple(hosts), how="host", found=found, order=tuple(leaders))
@@ -110,9 +99,6 @@ def check_racks(racks: Racks, *, num_workers: int) -> None:
     >>> check_racks((0, 0, 1), num_workers=4)
     Traceback (most recent call last):
     plesio.core.errors.ConfigError: racks names the racks of 3 workers and there are 4; write a number for each rank
-
-    Raises:
-        ConfigError: It cannot.
     """
     if isinstance(racks, str):
         return

@@ -18,7 +18,8 @@ have settled what was under way by then, and go on as they were: nothing is forg
 
 import json
 import logging
-from typing import Any, Protocol
+import threading
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET
 
@@ -27,75 +28,85 @@ from plesio.core.records import from_values, to_values
 from plesio.protocol.plans import Remainder
 from plesio.protocol.positions import Position, common_clock, common_plan, leader_of, sources_of
 from plesio.protocol.to_server import Regrouped
-from plesio.protocol.to_worker import Regroup, Steering
-from plesio.runtime.worker.exchange.broadcasts import broadcast_bytes, broadcast_text
-from plesio.runtime.worker.exchange.exchange import HeldSteps
-from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.protocol.to_worker import Regroup, Stop
+from plesio.runtime.worker.exchange.elastic import ElasticExchange
+from plesio.runtime.worker.exchange.group import Group, LiveGroup, broadcast_bytes, broadcast_text
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.state_copy import average_state
-from plesio.runtime.worker.exchange.takeover import Apply, copied_optimizer, copied_replica, mean_replica
+from plesio.runtime.worker.exchange.staged import StagedExchange
+from plesio.runtime.worker.exchange.state_copy import (
+    Apply,
+    average_state,
+    copied_optimizer,
+    copied_replica,
+    mean_replica,
+)
 from plesio.runtime.worker.handover import Handover, packed, unpacked
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 from plesio.runtime.worker.step_times import StepClock
-from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["Recovery", "Regroupable"]
+__all__ = ["Recovery", "Regroupable", "StopPoint"]
+
+
+class StopPoint:
+    """The step at which a worker stops so that others can join: agreed on while all work, so no step is done twice.
+
+        Hold --> reports the step it has begun, begins none beyond it --Stop--> goes on to the named step, waits there
+
+    The heartbeat's thread answers the first half at once, whatever the training thread does; that one begins no other
+    step before all agree on the last. All come to the same steps in a collective, so the furthest step that any worker
+    has begun is one that all can finish.
+
+    Args:
+        clock: Steps that are finished when the run begins: the next one is begun.
+    """
+
+    def __init__(self, *, clock: int) -> None:
+        self._lock = threading.Lock()
+        self._begun = clock + 1
+        self._asked = 0
+        """The generation of the last `Hold`."""
+        self._stop = Stop(generation=0, clock=0)
+
+    def hold(self, generation: int) -> int:
+        """Begin no further step for now; returns the last one that has been begun."""
+        with self._lock:
+            self._asked = generation
+            return self._begun
+
+    def stop(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def begin(self, step: int, *, generation: int) -> Literal["begins", "stops", "holds"]:
+        """Begin this step, if this worker neither holds nor stops before it."""
+        with self._lock:
+            if self._asked > generation:
+                if self._stop.generation != self._asked:
+                    return "holds"
+                if step > self._stop.clock:
+                    return "stops"
+            self._begun = step
+            return "begins"
+
 
 _log = logging.getLogger(__name__)
 
 
-class Regroupable(Protocol):
-    """An exchange that is built anew in a new group."""
-
-    def held_steps(self) -> HeldSteps | None:
-        """Return the steps that this worker's replica holds; None if it has made none by this exchange."""
-        ...
-
-    def units(self) -> list[int]:
-        """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
-        ...
-
-    @property
-    def meets(self) -> bool:
-        """True if the workers meet in every step or every few, so that all come to the same steps."""
-        ...
-
-    def settle(self) -> None:
-        """Bring what is under way or held back to its end, so that all replicas are equal; all workers call it."""
-        ...
-
-    def memory(self) -> dict[str, Any]:
-        """Return, as plain values, what joining workers need beside the replica: the exchange's memory is ``own``."""
-        ...
-
-    def regrouped(self, steer: Steering | None, *, memory: dict[str, Any] | None) -> None:
-        """Drop what was under way, and go on in the new group; replicas are equal.
-
-        Args:
-            steer: How, under a policy that changes.
-            memory: The leader's, if a worker joins; ``own`` is None if what was remembered is true no more.
-        """
-        ...
+Regroupable = ElasticExchange | StagedExchange
+"""An exchange that is built anew in a new group."""
 
 
 class Groups(Protocol):
     """The worker's world, where groups are formed."""
 
     @property
-    def rounds(self) -> RoundRecords:
-        """The samples that this worker's replica holds."""
-        ...
+    def rounds(self) -> RoundRecords: ...
 
     @property
-    def cut_off(self) -> bool:
-        """True if the workers' group is no more."""
-        ...
+    def cut_off(self) -> bool: ...
 
-    def cuts_off(self, error: BaseException) -> bool:
-        """Tell whether ``error`` means that the collective cannot go on, while the others can in a new group."""
-        ...
+    def cuts_off(self, error: BaseException) -> bool: ...
 
     def stops_after(self, clock: int) -> bool:
         """Tell whether all have agreed to stop after this step, for joining workers; if not, the next one is begun."""
@@ -105,26 +116,17 @@ class Groups(Protocol):
         """Report this worker's position, and whether it has stopped where all agreed to; wait until all have."""
         ...
 
-    def form(self, regroup: Regroup, *, device_type: str) -> Group:
-        """Form the new group."""
-        ...
+    def form(self, regroup: Regroup, *, device_type: str) -> Group: ...
 
-    def regrouped(self, regrouped: Regrouped) -> None:
-        """Report that the new group is there."""
-        ...
+    def regrouped(self, regrouped: Regrouped) -> None: ...
 
 
 class Recovery:
     """Brings one worker from one group to the next.
 
     Args:
-        replica: Its state.
         group: The present one.
-        world: Forms groups.
         steps: The clock; moved where the others are further.
-        exchange: Built anew.
-        timeline: Takes the time.
-        handover: The handover to joining workers.
         late: Whether this worker joins a run that is under way.
     """
 
@@ -153,39 +155,26 @@ class Recovery:
 
     @property
     def due(self) -> bool:
-        """True if the group is no more, by the latest news."""
         return self._world.cut_off
 
     def cuts_off(self, error: BaseException) -> bool:
-        """Tell whether ``error`` is a matter of the group, and the workers can go on in another one."""
         return self._world.cuts_off(error)
 
     def trained(self, clock: int) -> None:
-        """Step ``clock`` takes what this worker has trained on."""
         held = self._exchange.held_steps()
         self._rounds.mark(clock, settled=0 if held is None else held.settled)
 
     def counts(self, clock: int) -> bool:
-        """Tell whether this worker's replica holds its step ``clock``."""
         held = self._exchange.held_steps()
         return held is not None and held.counted >= clock
 
     def join(self) -> WorkerPast:
-        """Take part in the run that is under way: returns what the training loop has behind it.
-
-        Raises:
-            PlesioError: The run cannot take this worker in.
-        """
+        """Take part in the run that is under way: returns what the training loop has behind it."""
         regroup = self._regroup(plan=0, samples=0, agreed=False)
         return self._handover.past(regroup, samples=self._rounds.global_samples)
 
     def let_others_join(self, *, plan: int, samples: int) -> None:
-        """Take in workers that wait to join, between two steps, if all workers have agreed to stop here.
-
-        Args:
-            plan: See `recover`.
-            samples: See `recover`.
-        """
+        """Take in workers that wait to join, between two steps, if all have agreed to stop here; see `recover`."""
         try:
             agreed = self._stops()
         except RuntimeError as error:
@@ -245,7 +234,6 @@ class Recovery:
 
     @property
     def meets(self) -> bool:
-        """True if the workers meet in every step or every few; False if updates go through the store now."""
         return self._exchange.meets
 
     def own_steps(self) -> int:
@@ -274,7 +262,6 @@ class Recovery:
         )
 
     def _follow(self, regroup: Regroup, *, since_s: float) -> None:
-        """Form the group, agree, and apply; the worker has been waiting ``since_s``."""
         positions, place = regroup.positions, leader_of(regroup.positions)
         group = self._world.form(regroup, device_type=self._replica.device.type)
         text = self._agreement(regroup) if group.rank == place else ""
@@ -353,7 +340,6 @@ class Recovery:
         return float(units.count(unit)) if furthest == place else 0.0
 
     def _agreement(self, regroup: Regroup) -> str:
-        """Write the leader's agreement: how all come to one state, and the samples that are left."""
         positions = regroup.positions
         settled, counted = self._held()
         left = self._rounds.left(common_plan(positions), clock=counted, settled=settled, rounds_of=self._done(regroup))
@@ -370,7 +356,6 @@ class Recovery:
         return json.dumps({"how": how, "remainder": remainder, "samples": left.samples, "dropped": left.dropped})
 
     def _stage(self, group: Group, *, how: str, leader: int, weight: float) -> list[Apply]:
-        """Prepare the steps that make this worker's state that of all, to be applied."""
         match how:
             case "copy":
                 return [copied_replica(self._replica, group, source=leader)]

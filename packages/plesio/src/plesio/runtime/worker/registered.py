@@ -5,18 +5,21 @@ One that holds anything else is refused when it is registered, by its name and p
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.amp import GradScaler
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.exact import KIND, decoded, encoded
+from plesio.protocol.to_worker import ServerState
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 
-__all__ = ["Registered", "Stateful", "check", "kept", "restored"]
+__all__ = ["Keeper", "Registered", "Stateful", "check", "kept", "register", "restored"]
 
 _OF_TORCH = (torch.Size, torch.dtype, torch.device, torch.layout)
 """Are written as they are."""
@@ -30,9 +33,7 @@ class Stateful(Protocol):
         """Return its state, as plain values and tensors."""
         ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
-        ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,23 +48,14 @@ class Registered:
     objects: dict[str, Stateful] = field(default_factory=dict)
 
     def add(self, name: str, one: Stateful) -> None:
-        """Keep ``one`` from now on; it goes on from the state that it had, if there is one.
-
-        Raises:
-            ConfigError: The name is taken.
-            DataError: It does not take the state.
-        """
+        """Keep ``one`` from now on; it goes on from the state that it had, if there is one."""
         if name in self.objects:
             raise ConfigError(f'two objects are registered as "{name}"; give each a name of its own')
         self.objects[name] = one
         self._give_back(name)
 
     def states(self) -> dict[str, Any]:
-        """Copy the present states, by name.
-
-        Raises:
-            ConfigError: One holds by now a value that cannot be kept.
-        """
+        """Copy the present states, by name; ConfigError if one holds by now a value that cannot be kept."""
         return {name: kept(name, one.state_dict()) for name, one in self.objects.items()}
 
     def go_on(self) -> None:
@@ -85,11 +77,7 @@ class Registered:
 
 
 def check(name: str, one: Stateful) -> None:
-    """Refuse what cannot be kept.
-
-    Raises:
-        ConfigError: It has no state, or one that holds what `kept` would refuse.
-    """
+    """Refuse what has no state, or one that holds what `kept` would refuse: ConfigError."""
     if not all(callable(getattr(one, method, None)) for method in ("state_dict", "load_state_dict")):
         raise ConfigError(
             f'"{name}" is a {_type_name(one)}: only what has state_dict and load_state_dict can be registered'
@@ -98,12 +86,7 @@ def check(name: str, one: Stateful) -> None:
 
 
 def kept(name: str, state: Any, *, copies: bool = True) -> Any:
-    """Copy ``state`` as plain values and tensors on the CPU.
-
-    Args:
-        name: The object's, for the error.
-        state: The object's.
-        copies: False leaves tensors and arrays uncopied, for a check whether they can be kept.
+    """Copy ``state`` as plain values and tensors on the CPU; without ``copies`` only check that it can be kept.
 
     Raises:
         ConfigError: It holds something else; the message tells where.
@@ -126,7 +109,6 @@ def kept(name: str, state: Any, *, copies: bool = True) -> Any:
 
 
 def restored(state: Any) -> Any:
-    """Rebuild the state that `kept` was given."""
     return decoded(state, other=_of_ours)
 
 
@@ -177,3 +159,55 @@ def _instead(value: Any) -> str:
         (text for fits, text in special if fits(value)),
         "have state_dict give numbers, texts, tensors, NumPy arrays, and Python's own lists, tables and sets of them",
     )
+
+
+class Keeper(Protocol):
+    """Takes the session's checkpoints."""
+
+    def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
+        """Prepare to take a checkpoint of this worker, at the common position, before its next step.
+
+        ``server_state`` is called by the worker that writes what is common to all.
+        """
+        ...
+
+    def adds(self, session: Callable[[], dict[str, Any]]) -> None:
+        """Add the session's plain values to each checkpoint."""
+        ...
+
+    def register(self, name: str, one: Stateful) -> None: ...
+
+    def take(self) -> None:
+        """Take the checkpoint that is due, if one is; called between two steps."""
+        ...
+
+    def close(self, *, failed: bool = False) -> None:
+        """Return when what is being written has been, not for long if the run has failed; take no more."""
+        ...
+
+
+class _Registry(Protocol):
+    """Save objects, or return their states."""
+
+    def register(self, name: str, one: Stateful) -> None: ...
+
+
+def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> None:
+    """Have every keeper save the objects, each by its name.
+
+    Raises:
+        ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients; or it cannot
+            be saved.
+    """
+    if not objects:
+        raise ConfigError(
+            "session.register(): write an object by its name, as in session.register(scheduler=scheduler)"
+        )
+    for name, one in objects.items():
+        if isinstance(one, GradScaler):
+            raise ConfigError(
+                f'"{name}" is a GradScaler: give it to plesio.join(..., scaler={name}), which also saves it'
+            )
+        check(name, one)
+        for keeper in keepers:
+            keeper.register(name, one)

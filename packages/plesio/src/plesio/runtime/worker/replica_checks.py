@@ -25,11 +25,7 @@ _WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a module whose gradients another library exchanges, or whose parameters are not there.
-
-    Raises:
-        TaskError: It is one.
-    """
+    """Refuse a module whose gradients another library exchanges, or whose parameters are not there."""
     for module in model.modules():
         if isinstance(module, _WRAPPERS):
             raise TaskError(_twice(type(module).__name__))

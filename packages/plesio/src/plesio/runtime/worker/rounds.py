@@ -90,8 +90,6 @@ class RoundRecords:
     """Records of one rank's rounds, for all plans of a run.
 
     Args:
-        rank: This worker's.
-        num_workers: Ranks that share the samples.
         warn: Takes a line, on every rank alike, on samples that are left out.
     """
 
@@ -137,15 +135,7 @@ class RoundRecords:
         remainder: Remainder | None,
         shares: Sequence[float] | None = None,
     ) -> None:
-        """Begin rounds anew at ``clock``, after another way of dealing.
-
-        Args:
-            clock: The clock of all workers.
-            global_samples: Samples that have been trained on.
-            plan: The loop in which they are.
-            remainder: Rest of it; None is all.
-            shares: Shares in which they are dealt; None: as before.
-        """
+        """Begin rounds anew at ``clock``, after another way of dealing, of what is left of ``plan`` (None: all)."""
         self.global_samples = global_samples
         if shares is not None:
             self._shares = tuple(shares)
@@ -227,7 +217,6 @@ class RoundRecords:
         return replace(rest, spans=(*sorted(missing), *rest.spans))
 
     def regroup(self, rank: int, num_workers: int, *, generation: int, clock: int, plan: int, left: Unfinished) -> None:
-        """Begin anew in another group, all at ``clock``."""
         self.rank, self.num_workers, self.generation = rank, num_workers, generation
         self.global_samples = left.samples
         self._shares = ()
@@ -253,7 +242,6 @@ class RoundRecords:
         return round_sizes(num_samples, num_workers=self.num_workers, batch_size=batch_size)
 
     def draw(self, equal_sizes: Sequence[int]) -> list[int]:
-        """Draw the sizes of the next round's batches, by rank."""
         while self._changes and self._changes[0][0] <= self._num_drawn:
             _, self._shares = self._changes.popleft()
         sizes = divide(sum(equal_sizes), self._shares) if self._shares else list(equal_sizes)
@@ -263,11 +251,9 @@ class RoundRecords:
         return sizes
 
     def taken(self, num_samples: int) -> None:
-        """Count a batch that the training loop has been given."""
         self._taken += num_samples
 
     def trained(self, num_samples: int) -> None:
-        """Count a step on the next ``num_samples`` samples."""
         self._taken -= num_samples
         self._latest = []
         while num_samples > 0 and self._drawn:
@@ -296,21 +282,16 @@ class RoundRecords:
             left -= one.own
         return rounds
 
-    @property
-    def weight(self) -> float:
-        """The factor of this rank's gradient before the mean over the ranks; 1 while shares are equal."""
-        rounds = self._at_hand()
-        if not any(one.in_shares for one in rounds):
-            return 1.0
-        return sum(one.own for one in rounds) * self.num_workers / sum(one.of_all for one in rounds)
+    def weight(self, ranks: Sequence[int] | None = None) -> float:
+        """Return the factor of this rank's gradient before the mean over some of the ranks, or all, is taken.
 
-    def weight_among(self, ranks: Sequence[int]) -> float:
-        """Return the factor before the mean over some of the ranks, this one among them."""
+        It is 1 while shares are equal.
+        """
         rounds = self._at_hand()
         if not any(one.in_shares for one in rounds):
             return 1.0
-        of_them = sum(one.sizes[rank] for one in rounds for rank in ranks)
-        return sum(one.own for one in rounds) * len(ranks) / of_them
+        among = range(self.num_workers) if ranks is None else ranks
+        return sum(one.own for one in rounds) * len(among) / sum(one.sizes[rank] for one in rounds for rank in among)
 
     @property
     def relative_size(self) -> float:

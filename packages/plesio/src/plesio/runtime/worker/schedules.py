@@ -10,6 +10,7 @@ The clock never goes back. Where samples of a lost worker are dealt out again it
 workers that form a new group all go on from the furthest clock, so their learning rates are equal.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,9 +20,90 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from plesio.core.errors import ConfigError
 from plesio.protocol.figures import Alike
 from plesio.protocol.plans import PlanFigures, num_rounds
-from plesio.runtime.worker.hand_stepped import HandStepped, has_scheduler
+from plesio.runtime.worker.objects import objects_of
 
-__all__ = ["RoundClock", "Scheduled", "Schedules"]
+__all__ = ["RoundClock", "Scheduled", "Schedules", "has_scheduler"]
+
+_TELLING = 2
+"""So many steps of one loop that each move a scheduler are no schedule by epochs."""
+_LENGTHS = ("T_max", "total_steps", "total_iters")
+
+
+def has_scheduler(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Tell whether an optimizer has had a scheduler, which marks its step."""
+    return any(hasattr(optimizer.step, "_wrapped_by_lr_sched") for optimizer in optimizers)
+
+
+class HandStepped:
+    """Schedulers of one worker's optimizers, as the script steps them.
+
+    Alone a script reckons ``epochs * len(loader)`` steps. Each of several workers takes a part of the loader, so a
+    schedule of that length is half-way when the run of two workers ends. A script that asks the session for the number
+    of steps or of workers has reckoned with it. One that asks nothing, and steps a scheduler at every step of a loop
+    over shared data, is told so. Progress bars ask for the length of the loop too; once the schedule is made that
+    counts for nothing.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._knows = False
+        """True if the script has asked for what gives the number of steps, or has been told."""
+        self._schedulers: list[weakref.ref[LRScheduler]] | None = None
+        self._begun_with: list[float] = []
+        """Rates when the schedulers were found."""
+        self._loop: int | None = None
+        self._places: list[Any] = []
+        self._moved: list[int] = []
+        """Latest steps in a row that have moved each of them."""
+
+    def asked(self, *, by_length: bool = False) -> None:
+        self._knows = self._knows or not by_length or not has_scheduler(self._optimizers)
+
+    def stepped(self, *, loop: int, num_workers: int, warn: Callable[[str], None]) -> None:
+        """Look at the schedulers in a step of a loop over shared data, where an optimizer has one."""
+        if self._knows or num_workers == 1:
+            return
+        if loop != self._loop:  # between two loops schedules by epochs are stepped
+            self._loop, self._places = loop, []
+            return
+        if self._schedulers is None:
+            self._schedulers, self._begun_with = _schedulers_of(self._optimizers), self._rates()
+            self._moved = [0] * len(self._schedulers)
+        before, self._places = self._places, [_place(one()) for one in self._schedulers]
+        for number, (was, now) in enumerate(zip(before, self._places, strict=False)):
+            self._moved[number] = self._moved[number] + 1 if was != now else 0
+        found = [one() for one, moved in zip(self._schedulers, self._moved, strict=True) if moved >= _TELLING]
+        if found and self._rates() != self._begun_with:
+            self._knows = True
+            warn(_line([one for one in found if one is not None], num_workers=num_workers))
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+
+def _schedulers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list["weakref.ref[LRScheduler]"]:
+    """Find the schedulers, to which an optimizer has no link. Compound ones come before their parts."""
+    ids = {id(optimizer) for optimizer in optimizers}
+    found = [one for one in objects_of(LRScheduler) if id(vars(one).get("optimizer")) in ids]
+    return [weakref.ref(one) for one in sorted(found, key=lambda one: not hasattr(one, "_schedulers"))]
+
+
+def _place(scheduler: LRScheduler | None) -> tuple[Any, Any]:
+    """Return a number of steps, and the place within a cycle, which may be a fraction."""
+    return getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_cur", None)
+
+
+def _line(schedulers: Sequence[LRScheduler], *, num_workers: int) -> str:
+    name = type(schedulers[0]).__name__
+    lengths = [f"{key}={getattr(schedulers[0], key)}" for key in _LENGTHS if hasattr(schedulers[0], key)]
+    length = f" ({', '.join(lengths)})" if lengths else ""
+    return (
+        f"the script steps this {name}{length} once a step, and has not asked how many steps there are: each of "
+        f"{num_workers} workers makes a part of len(loader), so a schedule reckoned by that does not come to its end; "
+        "write epochs * session.steps_per_epoch(loader) for its length, and session.schedule(scheduler) in place of "
+        "scheduler.step()"
+    )
+
 
 _STEADY = 2
 """So many steps in a row have equal rates where a schedule does not go by steps."""
@@ -29,9 +111,6 @@ _STEADY = 2
 
 class RoundClock:
     """Rounds that a run has done, by a worker's latest news.
-
-    Args:
-        num_workers: With how many the run began.
 
     >>> clock, loop = RoundClock(num_workers=2), PlanFigures(num_samples=10, batch_size=3, budget_samples=10)
     >>> clock.begin(loop)
@@ -58,7 +137,6 @@ class RoundClock:
         self._figures, self._before, self._given = figures, self.reached, 0
 
     def given(self) -> None:
-        """Count a batch that the loop has been given."""
         self._given += 1
 
     def stepped(self, samples: int) -> int:
@@ -92,7 +170,6 @@ class RoundClock:
         self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
 
     def state_dict(self) -> dict[str, int]:
-        """Return the clock's state, with the position in the loop under way."""
         return {
             "reached": self.reached,
             "before": self._before,
@@ -101,19 +178,13 @@ class RoundClock:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there."""
         self.reached = max(self.reached, state["reached"])
         self._before, self._samples = state["before"], state["samples"]
         self.num_workers = state["num_workers"]
 
 
 class Scheduled:
-    """A scheduler that follows the clock.
-
-    Args:
-        scheduler: Steps a learning rate.
-        clock: The run's.
-    """
+    """A scheduler that follows the clock."""
 
     def __init__(self, scheduler: LRScheduler, clock: RoundClock) -> None:
         self._scheduler = scheduler
@@ -124,11 +195,6 @@ class Scheduled:
         """The scheduler's own count after the session's last step of it."""
 
     def catch_up(self) -> None:
-        """Step the scheduler to where the clock is.
-
-        Raises:
-            ConfigError: The script steps it too.
-        """
         due = self._clock.reached - self._begun
         if self._done < due and self._left_at is not None and self._count() != self._left_at:
             name = type(self._scheduler).__name__
@@ -145,24 +211,17 @@ class Scheduled:
         return int(getattr(self._scheduler, "last_epoch", self._done))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scheduler's state, and the clock's."""
         mine = {"begun": self._begun, "done": self._done}
         return {"scheduler": self._scheduler.state_dict(), "clock": self._clock.state_dict(), **mine}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self._scheduler.load_state_dict(state["scheduler"])
         self._clock.load_state_dict(state["clock"])
         self._begun, self._done, self._left_at = state["begun"], state["done"], None
 
 
 class Schedules:
-    """The schedulers of one worker's session.
-
-    Args:
-        optimizers: The session's.
-        num_workers: With how many the run began.
-    """
+    """The schedulers of one worker's session."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, num_workers: int) -> None:
         self.clock = RoundClock(num_workers=num_workers)
@@ -215,17 +274,14 @@ class Schedules:
             report("rates", num_evaluations, self._rates[0])
 
     def catch_up(self) -> None:
-        """Step all of them to where the clock is."""
         for scheduled in self._scheduled:
             scheduled.catch_up()
 
     def stepped(self, samples: int) -> None:
-        """Count a step and so many samples of all workers."""
         self.clock.stepped(samples)
         self.catch_up()
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
-        """End a loop over the data; see `RoundClock.end`."""
         self.clock.end(samples, whole=whole, exact=exact)
         self.catch_up()
 
@@ -235,13 +291,7 @@ class Schedules:
         self.catch_up()
 
     def warn_unless_kept(self, objects: Iterable[object], *, why: str, warn: Callable[[str], None]) -> None:
-        """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell.
-
-        Args:
-            objects: The registered objects.
-            why: The consequence.
-            warn: Tells the user.
-        """
+        """Tell the user of a scheduler that none of the registered objects is, or has, as far as one can tell."""
         if has_scheduler(self._optimizers) and not any(map(_has_scheduler, objects)):
             warn(
                 f"the optimizer has a scheduler that is not registered, so {why}: write "

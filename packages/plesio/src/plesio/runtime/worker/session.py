@@ -27,25 +27,20 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
 from plesio.core.within import AT_LEAST_1
-from plesio.runtime.worker.evaluation import Evaluator
+from plesio.runtime.worker.evaluation import Evaluator, Goals, Metric
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.step_watch import StepWatch
-from plesio.runtime.worker.hand_stepped import has_scheduler
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.judge import Goals, Metric, number_of
-from plesio.runtime.worker.keeper import Keeper, register
 from plesio.runtime.worker.loops import BetweenSteps, LoaderShard, Loops
+from plesio.runtime.worker.meter import WorkerTimeline, number_of
 from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.registered import Stateful
-from plesio.runtime.worker.schedules import Schedules
-from plesio.runtime.worker.session_parts import SessionParts
+from plesio.runtime.worker.registered import Keeper, Stateful, register
+from plesio.runtime.worker.schedules import Schedules, has_scheduler
 from plesio.runtime.worker.step_times import StepClock, StepTimes
-from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worker.whole_state import load_state, one_replica, state_of_run
-from plesio.runtime.worker.world import World
+from plesio.runtime.worker.world import SessionParts, World
 
 __all__ = ["Session"]
 
@@ -79,7 +74,7 @@ class Session:
         self._exchange, self._sharing = parts.exchange, parts.sharing
         self._steps, self._began = steps, steps.finished
         self._timeline, self._recovery = timeline, parts.recovery
-        self._equality, self._watch = parts.equality, StepWatch(replica)
+        self._equality = parts.equality
         self._now_s = timeline.now_s
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
@@ -108,6 +103,7 @@ class Session:
         self._on_state = replica.model.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
             OwnHook(self._state_asked, on_copy=self._state_asked)
         )
+        replica.stepper.watch(replica.parameters.values())
         replica.changes.begin()  # writes up to here were the session's
 
     def _so_far(self) -> dict[str, Any]:
@@ -421,7 +417,7 @@ class Session:
         if self._saver is not None:
             self._saver.close(failed=error is not None)
         self._on_state.remove()
-        self._watch.close()
+        self._replica.stepper.unwatch()
         self._exchange.close()
         self._timeline.trace.close()
         text, in_rack = None if error is None else f"{type(error).__name__}: {error}", self._sharing.in_rack

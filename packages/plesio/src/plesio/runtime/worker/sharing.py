@@ -12,8 +12,7 @@ from typing import Protocol
 
 from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
-from plesio.runtime.worker.exchange.broadcasts import broadcast_metric
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import LiveGroup, broadcast_metric
 from plesio.runtime.worker.exchange.store_client import Leases, StoreClient
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.rack_batches import Rack, RackBatches, RackBlocks, figures_for_racks
@@ -31,9 +30,7 @@ class Sharing(Protocol):
         """True if this worker is one of a rack that shares the store now: without it the other racks go on."""
         ...
 
-    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return the source of this worker's samples of the ``plan``-th loop."""
-        ...
+    def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource: ...
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
         """Return the evaluating worker's metric on the workers that wait for it; elsewhere the result of ``find``.
@@ -50,22 +47,19 @@ class InRounds:
     """Samples in fixed rounds of all ranks.
 
     Args:
-        rounds: This rank's.
         group: The workers that wait for the metric; None without others.
         in_rack: Whether this is the only rack of a run whose racks share the store.
     """
 
     rounds: RoundRecords
-    group: Group | None
+    group: LiveGroup | None
     in_rack: bool = False
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return a source of batches that every rank computes by itself."""
         return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Return rank 0's metric."""
-        return find() if self.group is None else broadcast_metric(find(), self.group)
+        return find() if self.group is None else broadcast_metric(find(), self.group.current)
 
 
 class Leaser(Protocol):
@@ -75,23 +69,16 @@ class Leaser(Protocol):
         """Hand in what is held back, and wait until it has been decided on."""
         ...
 
-    def admitted_at(self, clock: int) -> None:
-        """Take part again from ``clock`` on, after a rest."""
-        ...
+    def admitted_at(self, clock: int) -> None: ...
 
     def halt(self) -> None:
-        """Report that there are no samples because the stage on the store ends."""
+        """Take note that there are no samples because the stage on the store ends."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leasing:
-    """Leases samples from the coordinator.
-
-    Args:
-        client: How to reach it.
-        steps: Moved when a rest is over.
-    """
+    """Leases samples from the coordinator."""
 
     client: StoreClient
     steps: StepClock
@@ -110,15 +97,6 @@ class Leasing:
     def batches(
         self, figures: PlanFigures, *, plan: int, exchange: Leaser, rack: Rack | None
     ) -> LeasedBatches | RackBatches:
-        """Make the source of the samples that one loop leases.
-
-        Args:
-            figures: The plan that is dealt out.
-            plan: Number of the session's loop.
-            exchange: Rests and goes on.
-            rack: The worker's, if racks share the store.
-        """
-
         def admitted(clock: int) -> None:
             self.steps.go_on_from(clock)
             exchange.admitted_at(clock)
@@ -146,13 +124,7 @@ class Leasing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLeases:
-    """Samples that each worker, or each rack, leases as it goes.
-
-    Args:
-        leasing: How.
-        exchange: The worker's.
-        rack: The worker's, if racks share the store.
-    """
+    """Samples that each worker, or each rack, leases as it goes."""
 
     leasing: Leasing
     exchange: Leaser
@@ -160,13 +132,10 @@ class ByLeases:
 
     @property
     def in_rack(self) -> bool:
-        """True if racks share the store."""
         return self.rack is not None
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return a source of leased blocks."""
         return self.leasing.batches(figures, plan=plan, exchange=self.exchange, rack=self.rack)
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Share the metric; see `Leasing.share_metric`."""
         return self.leasing.share_metric(find, number=number, rack=self.rack)

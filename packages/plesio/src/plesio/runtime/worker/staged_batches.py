@@ -17,8 +17,7 @@ from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures, Remainder, Span
 from plesio.protocol.to_server import StageStop
 from plesio.protocol.to_worker import StageEnd
-from plesio.runtime.worker.exchange.broadcasts import broadcast_metric
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import LiveGroup, broadcast_metric
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.rack_batches import Rack, RackBatches
@@ -32,40 +31,21 @@ class Stages(Leaser, Protocol):
     """The exchanges of a worker, one after another."""
 
     @property
-    def meets(self) -> bool:
-        """True if the workers meet in every step or every few; False if updates go through the store now."""
-        ...
+    def meets(self) -> bool: ...
 
     @property
-    def rack(self) -> Rack | None:
-        """This worker's rack, if racks share the store now."""
-        ...
+    def rack(self) -> Rack | None: ...
 
     @property
-    def halted(self) -> bool:
-        """True if the stage on the store ends, by the latest news."""
-        ...
+    def halted(self) -> bool: ...
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> StageEnd:
-        """Stand still until it is known how to go on, and begin that.
-
-        Args:
-            plan: Number of the session's loop that the worker is in.
-            release: Called when all updates are handed in: gives back what is leased.
-        """
+        """Stand still until it is known how to go on, and begin that; see `StagedExchange.depart`."""
         ...
 
 
 class StagedBatches:
-    """Deals in rounds or in leases, as the exchange in force asks.
-
-    Args:
-        figures: The plan that is dealt out.
-        plan: Number of the session's loop.
-        rounds: The rank's; outlives the plan.
-        lease: Makes the source of what is leased in the stage that begins.
-        stages: Has the exchange in force.
-    """
+    """Deals in rounds or in leases, as the exchange in force asks."""
 
     def __init__(
         self,
@@ -106,7 +86,6 @@ class StagedBatches:
         return self._stages.halted and not self._to_the_end
 
     def batches(self) -> Iterator[Sequence[Span]]:
-        """Yield the positions of each batch, until there is none for now."""
         if not self._stopped:
             yield from self._current.batches()
 
@@ -155,29 +134,19 @@ class StagedBatches:
         return {"plan": self.plan, "figures": self.figures, "remainder": left}
 
     def taken(self, num_samples: int) -> None:
-        """Count a batch of ``num_samples`` that the training loop has been given."""
         self._current.taken(num_samples)
 
     def trained(self, num_samples: int) -> int | None:
-        """Count a step on the next ``num_samples`` samples; see `BatchSource`."""
         return self._current.trained(num_samples)
 
     def close(self) -> None:
-        """Leave the loop and give back the samples that were not trained on."""
         self._current.close()
 
 
 class StagedSharing:
-    """Deals samples and shares metrics as the exchange in force asks.
+    """Deals samples and shares metrics as the exchange in force asks."""
 
-    Args:
-        stages: Has the exchange in force.
-        leasing: Deals samples on the store.
-        rounds: This rank's, which are dealt on a collective.
-        group: The ranks.
-    """
-
-    def __init__(self, stages: Stages, *, leasing: Leasing, rounds: RoundRecords, group: Group) -> None:
+    def __init__(self, stages: Stages, *, leasing: Leasing, rounds: RoundRecords, group: LiveGroup) -> None:
         self._stages = stages
         self._leasing = leasing
         self._rounds = rounds
@@ -187,11 +156,9 @@ class StagedSharing:
 
     @property
     def in_rack(self) -> bool:
-        """True if this worker is one of a rack that shares the store now."""
         return self._stages.rack is not None
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return rounds or leased blocks, as the exchange in force needs them."""
         stages = self._stages
         self.batches = StagedBatches(
             figures,
@@ -203,9 +170,8 @@ class StagedSharing:
         return self.batches
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Return rank 0's metric, on all ranks of a collective; on the store see `Leasing.share_metric`."""
         if self._stages.meets:
-            return broadcast_metric(find(), self._group)
+            return broadcast_metric(find(), self._group.current)
         return self._leasing.share_metric(find, number=number, rack=self._stages.rack)
 
 
@@ -218,13 +184,6 @@ def stage_stop(
     rounds: RoundRecords,
 ) -> StageStop:
     """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
-
-    Args:
-        source: The source of the latest loop over the data.
-        clock: The worker's.
-        end: How it has left another stage on the store, if it has.
-        resumed: The run's position when this worker began, if it is resumed or was joined.
-        rounds: Records of the samples that have been trained on.
 
     Raises:
         ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.

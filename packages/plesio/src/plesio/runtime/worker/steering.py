@@ -17,7 +17,6 @@ class ServerSteering:
     """A worker's reports about itself, and its instructions.
 
     Args:
-        client: The connection to server 0.
         check: Called while waiting; raises when the workers' group is no more.
     """
 
@@ -26,11 +25,9 @@ class ServerSteering:
         self._check = check
 
     def review(self, review: Reviewed) -> None:
-        """Report what this worker saw."""
         self._client.send(Review(event=review))
 
     def steer(self) -> Steering:
-        """Wait for the answer to the last review."""
         return self._client.await_message(Steering, check=self._check)
 
     def news(self, rack: Rack | None) -> Steering | None:

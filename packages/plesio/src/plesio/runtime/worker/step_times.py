@@ -9,9 +9,9 @@ import logging
 from collections.abc import Iterator
 
 from plesio.core.clock import TrainingClock
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StepClock", "StepTimes"]
 
@@ -37,7 +37,6 @@ class StepClock:
         """The last step that is finished; only the clock's methods move it."""
 
     def finish(self, clock: int) -> None:
-        """Move to step ``clock``, which is finished."""
         assert clock == self.finished + 1, f"step {clock} follows step {self.finished}"
         self.finished = clock
 
@@ -47,13 +46,7 @@ class StepClock:
 
 
 class StepTimes:
-    """Measures the steps of one worker's session.
-
-    Args:
-        timeline: Takes the spans.
-        pacer: Delays steps to the time that they are to take; None for no delay.
-        already_s: Training time of the run before this worker's first step.
-    """
+    """Measures the steps of one worker's session."""
 
     def __init__(self, timeline: WorkerTimeline, *, pacer: Pacer | None, already_s: float) -> None:
         self._timeline = timeline
@@ -65,7 +58,6 @@ class StepTimes:
 
     @property
     def elapsed_s(self) -> float:
-        """Training time of the run so far."""
         return self._training.elapsed_s()
 
     def begin(self) -> None:
@@ -80,13 +72,7 @@ class StepTimes:
         self._marked_s = ended_s
 
     def computed(self, clock: int, *, ready_s: float | None, rounds: RoundRecords) -> None:
-        """Record that the gradient of step ``clock`` is complete.
-
-        Args:
-            clock: The step.
-            ready_s: The time at which the exchange had the gradient, if that was before now.
-            rounds: This rank's, which tell how large the step's batch is.
-        """
+        """Record that the gradient of step ``clock`` is complete; the exchange may have it since ``ready_s``."""
         if self._marked_s is None:
             self.begin()
         timeline, entered_s = self._timeline, self._now_s()
@@ -106,7 +92,6 @@ class StepTimes:
         self._marked_s = self._now_s()
 
     def stepped(self, clock: int, *, samples: int, loss: float | None) -> None:
-        """Record that step ``clock`` is finished."""
         timeline, ended_s = self._timeline, self._now_s()
         # the optimizer's step and the packing of tensors: all of the exchange that was neither waiting nor transfer
         timeline.worked((ended_s - self._entered_s) - (timeline.exchanged_s - self._exchanged_s))
@@ -116,7 +101,6 @@ class StepTimes:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop the training clock within this context."""
         self._training.pause()
         try:
             with self._timeline.beside_steps():
@@ -126,7 +110,6 @@ class StepTimes:
             self._marked_s = None if self._marked_s is None else self._now_s()
 
     def leave(self) -> None:
-        """End the last step."""
         self._timeline.leave_steps()
         if self._training.elapsed_s() > 0:
             self._training.pause()

@@ -28,16 +28,11 @@ _END = object()
 
 
 def is_stream(loader: DataLoader[Any]) -> bool:
-    """Tell whether the data set is iterable, with no positions to deal out."""
     return isinstance(loader.dataset, IterableDataset)
 
 
 def check_stream(loader: DataLoader[Any], *, samples: int | None, rounds: RoundRecords) -> None:
-    """Refuse what cannot be divided.
-
-    Raises:
-        DataError: The data set divides itself by rank, a number of samples is asked for, or this worker has no part.
-    """
+    """Refuse what cannot be divided: DataError."""
     if samples is not None:
         raise DataError(
             "session.shard(samples=...) needs a map-style data set (with __len__ and __getitem__): "
@@ -82,8 +77,6 @@ class Stream:
     """This worker's part of one loop.
 
     Args:
-        loader: The user's.
-        seed: The run's.
         epoch: Number of the loop.
         rounds: This rank's, with the workers that share the stream.
         past: The result of `position` where the run that is resumed or joined was in this loop.
@@ -113,7 +106,6 @@ class Stream:
         self._read = self._trained = 0
 
     def batches(self) -> Generator[Any]:
-        """Yield every batch of this worker."""
         iterator = self._begin()
         while True:
             own, num_workers = None, self._rounds.num_workers
@@ -142,7 +134,6 @@ class Stream:
             self._on_digest(self._num_digested.bit_length() - 1, float(self._digest))
 
     def trained(self) -> int:
-        """Count a step on all that was given, and return the number of workers that share the stream."""
         self._trained = self._read
         return self._rounds.num_workers
 
@@ -179,7 +170,6 @@ class _Numbers:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Draw random numbers in this context from the stream's own generators."""
         others = self._take()
         self._put(self._states)
         try:

@@ -11,14 +11,14 @@ keeps no more than that however long it is, and its trace has a few hundred samp
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
 
 from plesio.core.results import Level, Utilisation
 
-__all__ = ["MOST_SAMPLES", "SAMPLE_S", "CounterReading", "Counters", "HostCounters", "Sample", "UtilisationGauge"]
+__all__ = ["MOST_SAMPLES", "SAMPLE_S", "CounterReading", "HostCounters", "Sample", "UtilisationGauge"]
 
 SAMPLE_S = 0.5
 MOST_SAMPLES = 256
@@ -29,7 +29,6 @@ class CounterReading:
     """Counters at one moment: what only grows, and what is there.
 
     Attributes:
-        cpu_s: Processor seconds of this process.
         host_busy_s: Seconds of all processes of the machine, over all cores.
         host_s: Seconds of all cores, busy or not.
     """
@@ -42,14 +41,6 @@ class CounterReading:
     memory_bytes: float
     gpu: float | None = None
     gpu_memory_bytes: float | None = None
-
-
-class Counters(Protocol):
-    """The source of readings."""
-
-    def read(self) -> CounterReading:
-        """Read the counters now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +57,6 @@ class Sample:
 
     @classmethod
     def between(cls, before: CounterReading, after: CounterReading, *, duration_s: float) -> "Sample":
-        """Compute what was used between two readings."""
         host_s = after.host_s - before.host_s
         return cls(
             cpu=(after.cpu_s - before.cpu_s) / duration_s,
@@ -80,7 +70,6 @@ class Sample:
 
     @classmethod
     def mean_of(cls, first: "Sample", second: "Sample") -> "Sample":
-        """Join two stretches of equal length to one."""
         pairs = {name: (getattr(first, name), getattr(second, name)) for name in _NAMES}
         means: dict[str, Any] = {name: None if None in pair else statistics.fmean(pair) for name, pair in pairs.items()}
         return cls(**means)
@@ -98,13 +87,9 @@ _NAMES = tuple(field.name for field in fields(Sample))
 
 
 class UtilisationGauge:
-    """Samples of one worker.
+    """Samples of one worker."""
 
-    Args:
-        counters: Their source.
-    """
-
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: "HostCounters") -> None:
         self._counters = counters
         self._every_s = SAMPLE_S
         self._last: tuple[float, CounterReading] | None = None
@@ -158,7 +143,6 @@ class HostCounters:
         self._gpu_tells = self._on_gpu and _can_tell_utilisation()
 
     def read(self) -> CounterReading:
-        """Read the counters now."""
         own, host, network = self._process.cpu_times(), psutil.cpu_times(), psutil.net_io_counters()
         host_s = sum(host) - host.guest - host.guest_nice  # which are in user and nice already
         return CounterReading(

@@ -37,12 +37,6 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
 def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resumed: bool) -> None:
     """Begin from what `state_of_run` gave.
 
-    Args:
-        replica: The worker's.
-        state: The state that it gets.
-        steps: That this session has made.
-        resumed: Whether its run was resumed from a checkpoint.
-
     Raises:
         ConfigError: The session has begun already.
         DataError: The state is none, or of another model or optimizer.

@@ -1,22 +1,27 @@
-"""The surroundings of a session."""
+"""The surroundings of a session, and the parts of a worker that depend on its policy and its world."""
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult
+from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.exchange.equality import Equality
+from plesio.runtime.worker.exchange.exchange import Exchange
+from plesio.runtime.worker.past import WorkerPast
+from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.rounds import RoundRecords
+from plesio.runtime.worker.sharing import Sharing
 
-__all__ = ["World"]
+__all__ = ["SessionParts", "World"]
 
 
 class World(Protocol):
     """The surroundings of a session: the other workers, and the keeper of the run's records."""
 
     @property
-    def rank(self) -> int:
-        """This worker's number."""
-        ...
+    def rank(self) -> int: ...
 
     @property
     def num_workers(self) -> int:
@@ -47,9 +52,7 @@ class World(Protocol):
         ...
 
     @property
-    def info(self) -> RunInfo:
-        """Names for the results."""
-        ...
+    def info(self) -> RunInfo: ...
 
     def evaluated(
         self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
@@ -57,13 +60,9 @@ class World(Protocol):
         """Enter evaluations in the records; the last one is of this ``number``, if all workers may ask for it."""
         ...
 
-    def save_soon(self) -> None:
-        """Ask for a checkpoint."""
-        ...
+    def save_soon(self) -> None: ...
 
-    def leave(self) -> None:
-        """End this worker's part; where it evaluates, wait until all have."""
-        ...
+    def leave(self) -> None: ...
 
     def result(self, *, reports: bool = True) -> RunResult:
         """Return the run's figures as far as this process has them, after reporting its own if it ``reports`` them."""
@@ -80,3 +79,23 @@ class World(Protocol):
             in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """The parts of one worker that its session composes.
+
+    Attributes:
+        deals: False if the worker is alone and saves nothing: it iterates a loader as it is.
+        recovery: None where the loss of a worker ends the run, or no worker waits for it.
+        past: The past of a run that is resumed or joined; None for one that begins.
+        equality: Compares replicas, where a collective makes them equal.
+    """
+
+    policy: Policy
+    exchange: Exchange
+    sharing: Sharing
+    deals: bool = True
+    recovery: Recovery | None = None
+    past: WorkerPast | None = None
+    equality: Equality | None = None

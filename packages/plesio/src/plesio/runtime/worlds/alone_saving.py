@@ -12,8 +12,8 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.coordinator.ledger import LedgerState
 from plesio.runtime.worker.exchange.exchange import LocalExchange, StepProgress
 from plesio.runtime.worker.loading import BatchSource, SynchronousBatches
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
-from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.alone import AloneWorld
 
 __all__ = ["AloneSaving"]

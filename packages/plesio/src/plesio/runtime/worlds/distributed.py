@@ -28,9 +28,9 @@ from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
+from plesio.runtime.worker.meter import WorkerTimeline
+from plesio.runtime.worker.recovery import StopPoint
 from plesio.runtime.worker.rounds import RoundRecords
-from plesio.runtime.worker.stop_point import StopPoint
-from plesio.runtime.worker.timeline import WorkerTimeline
 from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 

@@ -15,28 +15,25 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, Gauge, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, Gauge, Participant, SnapshotTaker
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
-from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.held_rate import HeldRate
+from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
-from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.staged import StagedExchange, StageParts
 from plesio.runtime.worker.exchange.store import StoreExchange
-from plesio.runtime.worker.exchange.store_stage import StoreExchanges
 from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.recovery import Recovery, Regroupable
-from plesio.runtime.worker.session_parts import SessionParts
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.distributed import DistributedWorld
 
 __all__ = ["OnTransition", "Parts"]
@@ -121,7 +118,7 @@ class Parts:
             timeline=self.timeline,
         )
         if self.place.rank == 0:
-            store.stored.offer()
+            store.offer()
         self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.stepper.settings))
         return store
 
@@ -157,9 +154,6 @@ class Parts:
         """Make the exchange of a policy that changes while it runs."""
         self.replica.changes.watch()
         client, policy, timeline = self.world.client, self.policy, self.timeline
-        stores = None
-        if can_push:
-            stores = StoreExchanges(self.replica, client=client, timeline=timeline, gauge=monitor, exchanges=exchanges)
         first, first_review = self._first(self._point)
         channel = ServerSteering(client, check=self.world.check_group)
         limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
@@ -169,7 +163,7 @@ class Parts:
             parts=StageParts(
                 group=group,
                 exchanges=exchanges,
-                stores=stores,
+                client=client if can_push else None,
                 channel=channel,
                 rounds=self.world.rounds,
                 leasing=self._leasing(),
@@ -181,7 +175,7 @@ class Parts:
                 group=group,
                 channel=channel,
                 timeline=timeline,
-                held=HeldRate(self.replica, limit, timeline),
+                limit=limit,
                 monitor=monitor,
                 first_review=first_review,
             ),
@@ -224,13 +218,13 @@ class Parts:
         )
         return replace(parts, recovery=recovery, past=recovery.join() if self.place.late else None)
 
-    def _monitor(self, group: Group, *, can_push: bool) -> StepMonitor | None:
+    def _monitor(self, group: LiveGroup, *, can_push: bool) -> StepMonitor | None:
         """Make the monitor that measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
         traits = WorkerTraits(
             self.place.rank,
-            rack=group.rack,
+            rack=group.current.rack,
             can_push=can_push,
             low_rank_share=FlatGradients(self.replica).share_sent(Sent.LOW_RANK.compression),
             scales_loss=self.replica.scaling is not None,
@@ -244,7 +238,7 @@ class Parts:
             total_samples=self.total_samples,
         )
 
-    def _watch(self, group: Group) -> RackWatch | None:
+    def _watch(self, group: LiveGroup) -> RackWatch | None:
         """Return a watch on the racks that a probe found, if it found any."""
         if self.found is None or self.found.between is None:
             return None
@@ -254,22 +248,16 @@ class Parts:
     def _exchanges(
         self, group: LiveGroup, *, gauge: Gauge | None, seed: int, watch: RackWatch | None
     ) -> CollectiveExchanges:
-        return CollectiveExchanges(
-            self.replica,
-            group=group,
-            timeline=self.timeline,
-            snapshots=self.snapshots,
-            gauge=gauge,
-            seed=seed,
-            watch=watch,
-            elastic=self.world.terms.elastic,
+        own = Participant(
+            replica=self.replica, group=group.current, timeline=self.timeline, snapshots=self.snapshots, gauge=gauge
         )
+        return CollectiveExchanges(own, group=group, elastic=self.world.terms.elastic, seed=seed, watch=watch)
 
     def _group(self) -> LiveGroup:
         workers = [self.place.rank] if self.place.late else range(self.place.num_workers)
         return LiveGroup(self.world.group(self.replica.device.type), workers)
 
-    def _in_rounds(self, group: Group, *, in_rack: bool = False) -> InRounds:
+    def _in_rounds(self, group: LiveGroup, *, in_rack: bool = False) -> InRounds:
         return InRounds(rounds=self.world.rounds, group=group, in_rack=in_rack)
 
     def _leasing(self) -> Leasing:

@@ -1,7 +1,7 @@
 """The end of a run on a collective whose server is lost: its workers put the records together by themselves.
 
 A server of such a run holds no parameters and decides nothing but who goes on after a loss. All that it has of the run
-the workers have reported, and each of them keeps its reports (`plesio.runtime.worker.history`). So the workers go on,
+the workers have reported, and each of them keeps its reports (`plesio.runtime.worker.meter`). So the workers go on,
 and when all have trained, each sends all others its figures, and the first of them writes the results. They notice the
 loss at different moments, and need not agree on it before: a worker sends nothing to the others by another way because
 of it until its own training is over, and then all of them do.
@@ -21,8 +21,7 @@ from plesio.policies import Policy
 from plesio.protocol.figures import Report
 from plesio.protocol.to_server import Regrouped
 from plesio.runtime.coordinator.ledger import Ledger
-from plesio.runtime.worker.exchange.broadcasts import broadcast_text
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worlds.run_terms import RunTerms

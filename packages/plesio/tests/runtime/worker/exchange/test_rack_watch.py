@@ -28,6 +28,7 @@ class _Others:
 
     def __init__(self, *ratios: float) -> None:
         self._ratios = ratios
+        self.current = self
 
     def all_gather(self, tensor: torch.Tensor) -> Gathering:
         return _Gathered([tensor, *(torch.full_like(tensor, ratio) for ratio in self._ratios)])

@@ -47,12 +47,7 @@ def ddp_comm_hook(compression: Compression) -> CommHook | None:
 
 
 def torch_comm_hook(hook: TorchHook, group: dist.ProcessGroup) -> CommHook:
-    """Return the named hook of torch's, with a fresh state if it has one.
-
-    Args:
-        hook: Its name.
-        group: The ranks.
-    """
+    """Return the named hook of torch's, with a fresh state if it has one."""
     match hook.form:
         case "fp16":
             return fp16_compress_hook

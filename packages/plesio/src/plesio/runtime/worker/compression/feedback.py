@@ -44,19 +44,16 @@ class ErrorFeedback:
 
     @property
     def average_norm(self) -> float:
-        """Moving average of the updates' norms; 0 before the first."""
         return self._average / self._weight if self._weight else 0.0
 
     @property
     def ratio(self) -> float:
-        """The residual's norm over the updates' average norm."""
         if self.residual_norm == 0:
             return 0.0
         return self.residual_norm / self.average_norm if self.average_norm else float("inf")
 
     @property
     def exceeded(self) -> bool:
-        """True if the residual has outgrown the limit."""
         return self.ratio > self.limit
 
     def compensate(self, update: Tensor) -> Tensor:

@@ -10,12 +10,7 @@ __all__ = ["HalfPrecisionCodec"]
 
 
 class HalfPrecisionCodec(Codec):
-    """Payload: ``[num_elements]`` of float16 or bfloat16.
-
-    Args:
-        compression: One of the two.
-        num_elements: Length of an update.
-    """
+    """Payload: ``[num_elements]`` of float16 or bfloat16."""
 
     summable = True
 
@@ -24,9 +19,7 @@ class HalfPrecisionCodec(Codec):
         self._dtype = torch.float16 if compression.form == "fp16" else torch.bfloat16
 
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
-        """Round to nearest."""
         return update.to(self._dtype)
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        """Add ``scale`` times what ``payload`` says to ``to``."""
         to.add_(payload.to(to.dtype), alpha=scale)

@@ -5,7 +5,7 @@ and 16-bit sums stay in range. With feedback an exchange also carries whether an
 ranks know it when the exchange is over and none has to be asked: one number more in a sum, one byte more in a part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,27 +33,20 @@ __all__ = [
 
 @dataclass(slots=True)
 class CountedGroup:
-    """The group's collectives, counted.
-
-    Attributes:
-        sent_bytes: Bytes that this rank has sent, every collective being a ring.
-    """
+    """The group's collectives, with the bytes that this rank has sent, every collective being a ring."""
 
     group: Group
     sent_bytes: int = 0
 
     def all_reduce(self, tensor: Tensor) -> Work:
-        """Begin to overwrite ``tensor`` with the sum over the ranks."""
         self._count(Collective("all_reduce", tensor.numel() * tensor.element_size()))
         return self.group.all_reduce(tensor)
 
     def all_gather(self, tensor: Tensor) -> Gathering:
-        """Begin to collect every rank's ``tensor``."""
         self._count(Collective("all_gather", self.group.size * tensor.numel() * tensor.element_size()))
         return self.group.all_gather(tensor)
 
     def all_to_all(self, rows: Tensor) -> Gathering:
-        """Begin to send row r to rank r, and to collect all ranks' rows for this one."""
         self._count(Collective("all_to_all", rows.numel() * rows.element_size()))
         return self.group.all_to_all(rows)
 
@@ -76,12 +69,8 @@ class ExchangeOutcome:
     asked: bool = False
 
 
-class Transfer(Protocol):
-    """An exchange under way."""
-
-    def finish(self) -> ExchangeOutcome:
-        """Return when it is over."""
-        ...
+Transfer = Callable[[], ExchangeOutcome]
+"""An exchange under way: called once, it returns when it is over."""
 
 
 class Mean(Protocol):
@@ -105,105 +94,67 @@ class FullMean:
     wire: CountedGroup
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away."""
-        return _Full(share, self.wire.all_reduce(share))
+        work = self.wire.all_reduce(share)
 
+        def finish() -> ExchangeOutcome:
+            work.wait()
+            return ExchangeOutcome(share)
 
-@dataclass(frozen=True, slots=True)
-class _Full:
-    share: Tensor
-    work: Work
-
-    def finish(self) -> ExchangeOutcome:
-        self.work.wait()
-        return ExchangeOutcome(self.share)
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
 class SummedMean:
-    """An all-reduce of summable payloads.
-
-    Args:
-        wire: To the other ranks.
-        codec: Makes them.
-        feedback: Whether residuals are kept.
-    """
+    """An all-reduce of summable payloads."""
 
     wire: CountedGroup
     codec: Codec
     feedback: bool
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away."""
         payload = self.codec.encode(share, clock=clock)
         buffer = torch.cat([payload, payload.new_full((1,), asks)]) if self.feedback else payload
-        return _Summed(self, share, payload, buffer, clock, self.wire.all_reduce(buffer))
+        work = self.wire.all_reduce(buffer)
 
+        def finish() -> ExchangeOutcome:
+            mean = torch.zeros_like(share)
+            if self.feedback:
+                self.codec.add(payload, to=share, clock=clock, scale=-1.0)
+            work.wait()
+            self.codec.add(buffer[: len(payload)], to=mean, clock=clock)
+            return ExchangeOutcome(mean, share, bool(buffer[-1] > 0)) if self.feedback else ExchangeOutcome(mean)
 
-@dataclass(frozen=True, slots=True)
-class _Summed:
-    way: SummedMean
-    share: Tensor
-    payload: Tensor
-    buffer: Tensor
-    clock: int
-    work: Work
-
-    def finish(self) -> ExchangeOutcome:
-        codec, feedback = self.way.codec, self.way.feedback
-        mean = torch.zeros_like(self.share)
-        if feedback:
-            codec.add(self.payload, to=self.share, clock=self.clock, scale=-1.0)
-        self.work.wait()
-        codec.add(self.buffer[: len(self.payload)], to=mean, clock=self.clock)
-        if not feedback:
-            return ExchangeOutcome(mean)
-        return ExchangeOutcome(mean, self.share, bool(self.buffer[-1] > 0))
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredMean:
-    """An all-gather of payloads, which every rank decodes and adds up in the order of the ranks.
-
-    Args:
-        wire: To the other ranks.
-        codec: Makes them.
-        feedback: Whether residuals are kept.
-    """
+    """An all-gather of payloads, which every rank decodes and adds up in the order of the ranks."""
 
     wire: CountedGroup
     codec: Codec
     feedback: bool
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away."""
-        payload = self.codec.encode(share, clock=clock)
+        sent = self.codec.encode(share, clock=clock)
+        size = len(sent)
         if self.feedback:  # behind it, for what is in it begins where a float32 may
-            payload = torch.cat([payload, payload.new_full((1,), asks)])
-        return _Gathered(self, share, payload, clock, self.wire.all_gather(payload))
+            sent = torch.cat([sent, sent.new_full((1,), asks)])
+        gathering = self.wire.all_gather(sent)
 
+        def finish() -> ExchangeOutcome:
+            mean = torch.zeros_like(share)
+            if self.feedback:
+                self.codec.add(sent[:size], to=share, clock=clock, scale=-1.0)
+            parts = gathering.wait()
+            for part in parts:
+                # a part may begin anywhere in the memory of them all, and float32 numbers may not
+                self.codec.add(part[:size].clone(), to=mean, clock=clock)
+            if not self.feedback:
+                return ExchangeOutcome(mean)
+            return ExchangeOutcome(mean, share, any(bool(part[-1]) for part in parts))
 
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    way: GatheredMean
-    share: Tensor
-    payload: Tensor
-    clock: int
-    gathering: Gathering
-
-    def finish(self) -> ExchangeOutcome:
-        codec, feedback = self.way.codec, self.way.feedback
-        size = len(self.payload) - feedback
-        mean = torch.zeros_like(self.share)
-        if feedback:
-            codec.add(self.payload[:size], to=self.share, clock=self.clock, scale=-1.0)
-        parts = self.gathering.wait()
-        for part in parts:
-            # a part may begin anywhere in the memory of them all, and float32 numbers may not
-            codec.add(part[:size].clone(), to=mean, clock=self.clock)
-        if not feedback:
-            return ExchangeOutcome(mean)
-        return ExchangeOutcome(mean, self.share, any(bool(part[-1]) for part in parts))
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +165,7 @@ class ScatteredMean:
     something else. With feedback, what the second encoding leaves out is in the residual of the rank that did it.
 
     Args:
-        wire: To the other ranks.
         codec: Made for an n-th, rounded up; rounds and adds up all parts at once.
-        num_elements: Their number in all.
-        feedback: Whether residuals are kept.
     """
 
     wire: CountedGroup
@@ -226,98 +174,69 @@ class ScatteredMean:
     feedback: bool
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away."""
-        size = self.wire.group.size
+        size, rank = self.wire.group.size, self.wire.group.rank
         parts = torch.nn.functional.pad(share, (0, size * self.codec.num_elements - self.num_elements)).view(size, -1)
-        payloads = self.codec.encode(parts, clock=2 * clock)  # a stream of random numbers for each of two encodings
+        sent = self.codec.encode(parts, clock=2 * clock)  # a stream of random numbers for each of two encodings
+        length = sent.shape[1]
         if self.feedback:
-            payloads = torch.cat([payloads, payloads.new_full((size, 1), asks)], 1)
-        return _Scattered(self, parts, payloads, clock, self.wire.all_to_all(payloads))
+            sent = torch.cat([sent, sent.new_full((size, 1), asks)], 1)
+        scattering = self.wire.all_to_all(sent)
 
+        def decoded(rows: Tensor) -> Tensor:
+            found = torch.zeros_like(parts)
+            self.codec.add(rows, to=found, clock=clock)
+            return found
 
-@dataclass(frozen=True, slots=True)
-class _Scattered:
-    way: ScatteredMean
-    parts: Tensor
-    payloads: Tensor
-    clock: int
-    scattering: Gathering
+        def finish() -> ExchangeOutcome:
+            rows = torch.stack(list(scattering.wait()))
+            asked = self.feedback and bool(rows[:, -1].any())
+            payload = self.codec.encode(own := decoded(rows[:, :length]).sum(0), clock=2 * clock + 1)
+            if self.feedback:
+                payload = torch.cat([payload, payload.new_full((1,), asked)])
+            rows = torch.stack(list(self.wire.all_gather(payload).wait()))
+            means = decoded(rows[:, :length])
+            mean = means.view(-1)[: self.num_elements].clone()
+            if not self.feedback:
+                return ExchangeOutcome(mean)
+            # the residual: what the two encodings have left out of this rank's share
+            left = parts.clone()
+            self.codec.add(sent[:, :length], to=left, clock=clock, scale=-1.0)
+            left[rank] += own - means[rank]
+            return ExchangeOutcome(mean, left.view(-1)[: self.num_elements].clone(), bool(rows[:, -1].any()))
 
-    def finish(self) -> ExchangeOutcome:
-        way, codec, feedback = self.way, self.way.codec, self.way.feedback
-        length = self.payloads.shape[1] - feedback
-        rows = torch.stack(list(self.scattering.wait()))
-        asked = feedback and bool(rows[:, -1].any())
-        payload = codec.encode(own := self._decoded(rows[:, :length]).sum(0), clock=2 * self.clock + 1)
-        if feedback:
-            payload = torch.cat([payload, payload.new_full((1,), asked)])
-        rows = torch.stack(list(way.wire.all_gather(payload).wait()))
-        asked = feedback and bool(rows[:, -1].any())
-        means = self._decoded(rows[:, :length])
-        mean = means.view(-1)[: way.num_elements].clone()
-        return ExchangeOutcome(mean, self._residual(own, means[way.wire.group.rank]) if feedback else None, asked)
-
-    def _decoded(self, payloads: Tensor) -> Tensor:
-        parts = torch.zeros_like(self.parts)
-        self.way.codec.add(payloads, to=parts, clock=self.clock)
-        return parts
-
-    def _residual(self, own: Tensor, sent: Tensor) -> Tensor:
-        """Return the part of this rank's share that the two encodings left out."""
-        codec, length = self.way.codec, self.payloads.shape[1] - 1
-        left = self.parts.clone()
-        codec.add(self.payloads[:, :length], to=left, clock=self.clock, scale=-1.0)
-        left[self.way.wire.group.rank] += own - sent
-        return left.view(-1)[: self.way.num_elements].clone()
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
 class FactoredMean:
-    """Two all-reduces, of every P and then of every Q; only the first goes on while the caller does something else.
-
-    Args:
-        wire: To the other ranks.
-        factoring: The factors of this rank's matrices.
-        feedback: Whether residuals are kept.
-    """
+    """Two all-reduces, of every P and then of every Q; only the first goes on while the caller does something else."""
 
     wire: CountedGroup
     factoring: Factoring
     feedback: bool
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away."""
         first = self.factoring.first(share)
         if self.feedback:
             first = torch.cat([first, first.new_full((1,), asks)])
-        return _Factored(self, share, first, self.wire.all_reduce(first))
+        work = self.wire.all_reduce(first)
 
+        def finish() -> ExchangeOutcome:
+            work.wait()
+            mean = torch.zeros_like(share)
+            bases = self.factoring.bases(first)
+            second = self._second(share, bases)
+            self.factoring.add(first, bases, second, to=mean)
+            self.factoring.begin_next_at(second)
+            return ExchangeOutcome(mean, share, bool(first[-1] > 0)) if self.feedback else ExchangeOutcome(mean)
 
-@dataclass(frozen=True, slots=True)
-class _Factored:
-    way: FactoredMean
-    share: Tensor
-    first: Tensor
-    work: Work
+        return finish
 
-    def finish(self) -> ExchangeOutcome:
-        factoring, feedback = self.way.factoring, self.way.feedback
-        self.work.wait()
-        mean = torch.zeros_like(self.share)
-        bases = factoring.bases(self.first)
-        second = self._second(bases)
-        factoring.add(self.first, bases, second, to=mean)
-        factoring.begin_next_at(second)
-        if not feedback:
-            return ExchangeOutcome(mean)
-        return ExchangeOutcome(mean, self.share, bool(self.first[-1] > 0))
-
-    def _second(self, bases: Sequence[Tensor]) -> Tensor:
+    def _second(self, share: Tensor, bases: Sequence[Tensor]) -> Tensor:
         """Compute every Q of the mean; the share becomes the residual."""
-        factoring = self.way.factoring
-        own = factoring.second(self.share, bases)
-        if self.way.feedback:
-            factoring.subtract(bases, own, of=self.share)
-        if factoring.factors_something:
-            self.way.wire.all_reduce(own).wait()
+        own = self.factoring.second(share, bases)
+        if self.feedback:
+            self.factoring.subtract(bases, own, of=share)
+        if self.factoring.factors_something:
+            self.wire.all_reduce(own).wait()
         return own

@@ -29,11 +29,7 @@ _STREAM = 3
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """One that is factored.
-
-    Attributes:
-        begin: Its beginning in the flat update.
-    """
+    """One that is factored; ``begin`` is its beginning in the flat update."""
 
     begin: int
     rows: int
@@ -56,7 +52,6 @@ class Factoring:
     over the ranks before it is used.
 
     Args:
-        compression: The rank.
         shapes: Shapes of the tensors of an update.
         seed: The run's; all ranks begin alike.
     """
@@ -82,7 +77,6 @@ class Factoring:
 
     @property
     def factors_something(self) -> bool:
-        """True if there is a second payload."""
         return bool(self._matrices)
 
     def first(self, update: Tensor) -> Tensor:

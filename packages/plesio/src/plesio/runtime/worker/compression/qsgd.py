@@ -19,9 +19,6 @@ class QsgdCodec(Codec):
     A level is ``⌊v s/M + u⌋`` with u uniform in [0, 1), which is v s/M in the mean.
 
     Args:
-        compression: How many levels.
-        num_elements: Length of an update.
-        seed: The run's.
         rank: Ranks round independently.
     """
 

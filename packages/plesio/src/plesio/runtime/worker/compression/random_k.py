@@ -16,8 +16,6 @@ class RandomKCodec(Codec):
     """Payload: ``[k]`` float32 numbers, in the order of their places.
 
     Args:
-        compression: How many.
-        num_elements: Length of an update.
         seed: The run's; the same on all ranks.
     """
 
@@ -47,5 +45,4 @@ class RandomKCodec(Codec):
         return kept.mul_(self._sizes.to(kept)) if self._unbiased else kept
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        """Add ``scale`` times what ``payload`` says to ``to``."""
         to.index_add_(0, self.places(clock, device=to.device), payload.to(to.dtype), alpha=scale)

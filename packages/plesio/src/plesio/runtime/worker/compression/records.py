@@ -2,36 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
-from plesio.policies.compression import Compression
-from plesio.runtime.worker.compression.reducer import CompressionFigures, Flush
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.compression.reducer import CompressedReducer
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
+from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["CompressionRecords", "Recorded"]
+__all__ = ["CompressionRecords"]
 
 _WHOLE_BITS = 6
 """Bits of the number of exchanges up to which each is recorded; from there on half as many with each bit."""
-
-
-class Recorded(Protocol):
-    """A reducer whose doings are taken down."""
-
-    compression: Compression
-
-    @property
-    def exchanges(self) -> str:
-        """The name of its exchanges, equal on ranks whose numbers are equal."""
-        ...
-
-    @property
-    def flushes(self) -> Sequence[Flush]:
-        """Exchanges that were sent in full because a guard had asked for it."""
-        ...
-
-    def figures(self) -> CompressionFigures:
-        """Return the counts so far."""
-        ...
 
 
 class CompressionRecords:
@@ -44,10 +23,9 @@ class CompressionRecords:
 
     Args:
         reducers: One exchange's; all do the same, at the same clocks. None where it sends nothing that is dense.
-        timeline: Takes it.
     """
 
-    def __init__(self, reducers: Sequence[Recorded], *, timeline: WorkerTimeline) -> None:
+    def __init__(self, reducers: Sequence[CompressedReducer | RackReducer], *, timeline: WorkerTimeline) -> None:
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)
@@ -55,7 +33,7 @@ class CompressionRecords:
         self._num_exchanges = 0
 
     def exchanged(self, clock: int) -> None:
-        """Tell how much is kept back after the exchange of ``clock``, and of the flushes that a guard had asked for."""
+        """Record how much is kept back after the exchange of ``clock``, and the flushes that a guard had asked for."""
         self._num_exchanges += 1
         every = 1 << max(0, self._num_exchanges.bit_length() - _WHOLE_BITS)
         if self._keeps_residual and self._num_exchanges % every == 0:
@@ -76,7 +54,6 @@ class CompressionRecords:
         self._event("flush", clock, reason="settle")
 
     def close(self, clock: int) -> None:
-        """Tell the figures of an exchange that ends at ``clock``."""
         self._look()
         figures = [reducer.figures() for reducer in self._reducers]
         for reducer, each in zip(self._reducers, figures, strict=True):

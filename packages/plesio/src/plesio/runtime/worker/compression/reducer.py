@@ -69,7 +69,6 @@ class Flush:
 
     @property
     def asked(self) -> bool:
-        """True if this rank was one of those that asked."""
         return self.ratio > self.limit
 
 
@@ -79,12 +78,10 @@ class CompressionFigures:
 
     Attributes:
         num_exchanges: Exchanges that are finished, the refused ones included.
-        num_refused: Exchanges whose mean was not finite.
         sent_bytes: Bytes sent by this rank, every collective being a ring.
         uncompressed_bytes: Bytes that it would have sent without compression.
         residual_ratio: Norm of the residual over the updates' average norm, after the last exchange.
         worst_residual_ratio: The largest of all exchanges.
-        flushes: Exchanges sent in full.
     """
 
     num_exchanges: int = 0
@@ -105,7 +102,6 @@ class CompressedReducer:
     """Makes means over the ranks of flat tensors of one length; one exchange at a time.
 
     Args:
-        group: The ranks.
         compression: Equal on all ranks.
         shapes: Shapes of the tensors that lie one after the other in the flat one.
         seed: The run's; equal on all ranks.
@@ -142,18 +138,12 @@ class CompressedReducer:
         self._flushes: list[Flush] = []
 
     @property
-    def keeps_residual(self) -> bool:
-        """True if the part that is not sent is added to the next update."""
-        return self.compression.keeps_residual
-
-    @property
     def residual(self) -> Tensor | None:
         """The part of its shares (updates times weights) that this rank has kept back; None is zero."""
         return None if self._feedback is None else self._feedback.residual
 
     @property
     def flushes(self) -> Sequence[Flush]:
-        """Exchanges that were sent in full because a guard had asked for it."""
         return self._flushes
 
     @torch.no_grad()
@@ -180,7 +170,7 @@ class CompressedReducer:
         self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
-        self._pending = PendingMean(lambda: self._take(transfer.finish(), clock=clock, dtype=dtype))
+        self._pending = PendingMean(lambda: self._take(transfer(), clock=clock, dtype=dtype))
         return self._pending
 
     def _take(self, outcome: ExchangeOutcome, *, clock: int, dtype: torch.dtype) -> Tensor:
@@ -202,7 +192,6 @@ class CompressedReducer:
         return mean
 
     def figures(self) -> CompressionFigures:
-        """Return the counts so far."""
         return CompressionFigures(
             num_exchanges=self._num_exchanges,
             num_refused=self._num_refused,
@@ -219,14 +208,13 @@ class PendingMean:
 
     Args:
         take: Waits for it.
+        took_s: Tells the seconds that it took, if that is known.
     """
 
-    def __init__(self, take: Callable[[], Tensor]) -> None:
+    def __init__(self, take: Callable[[], Tensor], *, took_s: Callable[[], float | None] = lambda: None) -> None:
         self._take = take
+        self.took_s = took_s
         self._mean: Tensor | None = None
-
-    def took_s(self) -> None:
-        """Return None: it is not known."""
 
     @torch.no_grad()
     def wait(self) -> Tensor:
@@ -237,14 +225,7 @@ class PendingMean:
 
 
 def make_codec(compression: Compression, *, num_elements: int, seed: int, rank: int) -> Codec:
-    """Make the codec of a compression that has payloads.
-
-    Args:
-        compression: One that neither sends everything nor factors matrices.
-        num_elements: Length of an update.
-        seed: The run's.
-        rank: The rank that encodes.
-    """
+    """Make the codec of a compression that neither sends everything nor factors matrices."""
     match compression:
         case HalfPrecision():
             return HalfPrecisionCodec(compression, num_elements=num_elements)

@@ -14,12 +14,7 @@ _MAGNITUDE = 0x7FFF_FFFF
 
 
 class TopKCodec(Codec):
-    """Payload: k float32 numbers in the order of their places, then the places, as bytes.
-
-    Args:
-        compression: How many.
-        num_elements: Length of an update.
-    """
+    """Payload: k float32 numbers in the order of their places, then the places, as bytes."""
 
     summable = False
 
@@ -47,7 +42,6 @@ class TopKCodec(Codec):
         return places[keep]
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        """Add ``scale`` times what ``payload`` says to ``to``."""
         num_bytes = 4 * self._num_kept
         numbers = payload[:num_bytes].view(torch.float32)
         places = unpack_places(payload[num_bytes:], num_places=self._num_kept, among=self.num_elements)

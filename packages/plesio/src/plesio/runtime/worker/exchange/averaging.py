@@ -22,15 +22,20 @@ import torch
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SharedState, SnapshotTaker, StepProgress
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.exchange import (
+    CollectiveExchange,
+    HeldSteps,
+    Participant,
+    SharedState,
+    StepProgress,
+)
+from plesio.runtime.worker.exchange.flat import flat_of, parts_of
+from plesio.runtime.worker.exchange.group import Summing, takes_blame
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
-from plesio.runtime.worker.exchange.outer_step import FullReducer, OuterStep
+from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
-from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean, parts
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.exchange.replica import State
+from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean
 
 __all__ = ["AveragingExchange", "DeltaAveraging", "ReducerMaker"]
 
@@ -53,40 +58,25 @@ class DeltaAveraging:
     moments: MeanMoments | None
 
 
-class AveragingExchange:
+class AveragingExchange(CollectiveExchange):
     """Averages parameters every ``policy.period`` steps and merges the mean ``policy.delay`` steps later.
 
+    Local steps take the policy's share of the learning rate.
+
     Args:
-        replica: Equal on all ranks when the exchange is built.
-        policy: Has the period, and the share of the learning rate that local steps take.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0, each at the next averaging.
-        gauge: Shown this rank's own gradients; None for a policy that never adapts.
+        own: Its snapshots are each taken at the next averaging.
+        group: The ranks, or racks whose ranks bring equal tensors.
         deltas: How deltas of parameters are averaged; None averages the parameters themselves.
     """
 
-    ready_s: float | None = None
-
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        policy: Policy,
-        group: Group,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        gauge: Gauge | None = None,
-        deltas: DeltaAveraging | None = None,
-    ) -> None:
-        self._replica = replica
+    def __init__(self, own: Participant, *, policy: Policy, group: Summing, deltas: DeltaAveraging | None) -> None:
+        self._replica = replica = own.replica
+        self._timeline = own.timeline
+        self._snapshots, self._gauge = own.snapshots, own.gauge
         self._policy = policy
         self._group = group
-        self._timeline = timeline
         self._leads = group.rank == 0
-        self._snapshots = snapshots
         self._share = 1.0
-        self._gauge = gauge
         self._pending: StepProgress | None = None
         """When the averaging under way was begun."""
         self._latest: StepProgress | None = None
@@ -106,25 +96,22 @@ class AveragingExchange:
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors.exchanged() if kind == "buffer"])
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Do nothing: between two averagings the replica holds all there is of the shared state."""
+        # between two averagings the replica holds all there is of the shared state
         return nullcontext()
 
     def replaced(self) -> None:
-        """Count the replica's progress from here."""
         for mean in self._means:
             if isinstance(mean, DeltaMean):
                 mean.begin()
 
     def held_steps(self) -> HeldSteps | None:
-        """Return the replica's steps: the worker's own, and those of all up to the last averaging that was merged."""
         return None if self._latest is None else HeldSteps(settled=self._averaged_clock, counted=self._latest.clock)
 
     def units(self) -> list[int]:
-        """Return a unit for each rank: each worker is on its own between two averagings."""
         return list(range(self._group.size))
 
     def count_as(self, share: float) -> None:
-        """Set the weight of this rank's parameters in the mean; the ranks' shares add up to their number."""
+        """Set the weight of this rank's parameters; the ranks' shares add up to their number."""
         self._share = share
 
     def _average(self, tensors: Sequence[Named]) -> None:
@@ -135,7 +122,7 @@ class AveragingExchange:
         for named in _by_dtype(
             [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
         ):
-            reducer: Reducer = FullReducer(self._group)
+            reducer: Reducer | None = None
             if deltas.make_reducer is not None:
                 compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
             dtype = named[0][1].dtype
@@ -154,11 +141,10 @@ class AveragingExchange:
     def _met(self, named: Sequence[Named], progress: torch.Tensor) -> None:
         """Correct the moments by how far the workers have come on average since they met last."""
         if self._moments is not None:
-            of = zip(named, parts(named, progress), strict=True)
+            of = zip(named, parts_of(progress, [tensor for _, tensor in named]), strict=True)
             self._moments.met({self._replica.parameters[name]: part for (name, _), part in of})
 
     def step(self, progress: StepProgress) -> None:
-        """Step locally, then merge and start the averagings that are due."""
         if self._finite():
             with self._replica.stepper.scaled_rate(self._policy.inner_rate):
                 self._replica.stepper.step()
@@ -173,7 +159,6 @@ class AveragingExchange:
         return self._gauge.measure(list(self._replica.gradients()))
 
     def stepped(self, progress: StepProgress) -> None:
-        """Take note of the replica's step, then merge and start the averagings that are due."""
         self._latest = progress
         self._num_steps += 1
         merges = self._policy.merges_at(progress.clock)
@@ -226,16 +211,9 @@ class AveragingExchange:
         """Return the averaged tensors by name; what is not averaged (integer buffers) comes from this rank."""
         state = self._replica.state()
         for mean, flat in zip(self._means, means, strict=True):
-            for (name, _), part in zip(mean.named, parts(mean.named, flat), strict=True):
+            for (name, _), part in zip(mean.named, parts_of(flat, mean.tensors), strict=True):
                 state[name] = part.to("cpu", copy=True)
         return state
-
-    def accumulating(self) -> nullcontext[None]:
-        """Do nothing: gradients stay on the rank anyhow."""
-        return nullcontext()
-
-    def admitted_at(self, clock: int) -> None:
-        """Do nothing: no worker rests, for all ranks have equally many batches."""
 
     @torch.no_grad()
     def shared(self) -> State | None:
@@ -246,18 +224,13 @@ class AveragingExchange:
         """
         if self._latest is None or self._latest.clock == self._averaged_clock:
             return self._replica.state() if self._leads else None
-        means = [torch.cat([tensor.reshape(-1) for _, tensor in mean.named]) for mean in self._means]
+        means = [flat_of(mean.tensors) for mean in self._means]
         for flat in means:
             self._group.all_reduce(flat).wait()
             flat.div_(self._group.size)
         return self._state(means) if self._leads else None
 
-    def settle(self) -> None:
-        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
-        self.finish()
-
     def finish(self) -> None:
-        """Merge what is under way, and average once more, in full, if steps were made since or something kept back."""
         self._merge()
         latest = self._latest
         kept_back = any(mean.kept_back for mean in self._means)
@@ -268,11 +241,9 @@ class AveragingExchange:
                 self._records.settled(latest.clock)
 
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots taken since the last call (rank 0)."""
         return self._snapshots.take()
 
     def close(self) -> None:
-        """Forget what is under way."""
         self._replica.held_by(None)
         self._pending = None
         if self._moments is not None:

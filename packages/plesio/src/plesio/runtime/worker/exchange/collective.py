@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,17 +10,17 @@ import torch
 from plesio.core.errors import ExchangeError
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
+from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
 from plesio.runtime.worker.exchange.ddp import DdpExchange
 from plesio.runtime.worker.exchange.equality import Equality
-from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Gauge, HeldSteps, SnapshotTaker
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, Participant, SnapshotTaker
 from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
-from plesio.runtime.worker.exchange.group import Group, TorchGroup
+from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
-from plesio.runtime.worker.exchange.live_group import LiveGroup
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
@@ -27,47 +28,35 @@ from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
-from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.store import StoreExchange
+from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
 from plesio.runtime.worker.rack_batches import Rack
-from plesio.runtime.worker.timeline import WorkerTimeline
 
-__all__ = ["CollectiveExchanges"]
+__all__ = ["CollectiveExchanges", "StageExchange"]
+
+StageExchange = StoreExchange | RackStoreExchange
+"""On the store: a worker's by itself, or as one of a rack."""
 
 
 class CollectiveExchanges:
     """Builds one exchange after another for one worker.
 
     Args:
-        replica: The worker's.
+        own: The worker's part.
         group: The workers that are there; an exchange is built on the group that they are now.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
-        gauge: Shown this rank's own gradients; None for a policy that never adapts.
         seed: The run's; equal on all ranks.
         watch: Shown what exchanges by racks take; None where nothing was predicted.
         elastic: Whether workers go on when one of them is lost.
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        *,
-        group: LiveGroup,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        gauge: Gauge | None = None,
-        seed: int = 0,
-        watch: RackWatch | None = None,
-        elastic: bool = False,
+        self, own: Participant, *, group: LiveGroup, elastic: bool, seed: int = 0, watch: RackWatch | None = None
     ) -> None:
-        self._replica = replica
+        self._own_at_first = own
+        self._replica, self._timeline, self._gauge = own.replica, own.timeline, own.gauge
         self._live = group
-        self._timeline = timeline
-        self._snapshots = snapshots
-        self._gauge = gauge
         self._seed = seed
         self._watch = watch
         self._elastic = elastic
@@ -85,7 +74,7 @@ class CollectiveExchanges:
         self._racks = None
         self._outer_made_as = None
         if self._group.rank == 0:
-            self._snapshots.take_over(samples)
+            self._own_at_first.snapshots.take_over(samples)
 
     @torch.no_grad()
     def make_equal(self) -> None:
@@ -105,12 +94,10 @@ class CollectiveExchanges:
             self._replica.scaling.agree(self._group, device=self._replica.device)
 
     def own(self) -> dict[str, Any]:
-        """Return the state that outlives an exchange here, as plain values."""
         outer = {str(dtype): step.velocity for dtype, step in self._outer.items()}
         return {"outer": outer, "made_as": None if self._outer_made_as is None else list(self._outer_made_as)}
 
     def take_own(self, own: dict[str, Any]) -> None:
-        """Take over what `own` gave."""
         if own["made_as"] is None:
             return
         inner_rate, momentum = own["made_as"]
@@ -125,7 +112,7 @@ class CollectiveExchanges:
     def passed(self, samples: int) -> None:
         """Take note of samples trained by way of another exchange, which has kept its own snapshots."""
         self._outer_made_as = None  # nor has it moved on by the steps that were made here
-        self._snapshots.passed(samples)
+        self._own_at_first.snapshots.passed(samples)
 
     def share(self, policy: Policy, shares: Sequence[float]) -> float:
         """Return the weight of this rank's parameters in a mean under ``policy``, relative to an equal share.
@@ -145,7 +132,6 @@ class CollectiveExchanges:
         return next(ranks for ranks in self._racks.members if self._group.rank in ranks)
 
     def build(self, policy: Policy) -> CollectiveExchange:
-        """Build the exchange of ``policy``."""
         changes, warn = self._replica.changes, self._timeline.meter.warn
         changes.lost_under(policy, warn=warn, refuses=self._gauge is None)  # else there will be another policy
         return self._build(policy)
@@ -160,15 +146,13 @@ class CollectiveExchanges:
             return self._build_hooked(policy, policy.hook)
         if policy.update == "gradient":
             return self._build_in_step(policy)
-        return AveragingExchange(
-            self._replica,
-            policy=policy,
-            group=self._group,
-            timeline=self._timeline,
-            snapshots=self._snapshots,
-            gauge=self._gauge,
-            deltas=self._deltas(policy, self._group, num_replicas=self._group.size, outer=self._outer_steps(policy)),
-        )
+        group = self._group
+        deltas = self._deltas(policy, group, num_replicas=group.size, outer=self._outer_steps(policy))
+        return AveragingExchange(self._own, policy=policy, group=group, deltas=deltas)
+
+    @property
+    def _own(self) -> Participant:
+        return replace(self._own_at_first, group=self._group)
 
     def _deltas(
         self,
@@ -186,11 +170,7 @@ class CollectiveExchanges:
         return DeltaAveraging(make_reducer=make_reducer, outer=outer or {}, moments=moments)
 
     def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
-        """Make the moments that follow the mean of the workers, if ``policy`` shares them.
-
-        Raises:
-            ExchangeError: The optimizer has no moments that can be shared.
-        """
+        """Make the moments that follow the mean of the workers, if ``policy`` shares them."""
         if policy.moments == "own":
             return None
         if not self._replica.stepper.can_share_moments:
@@ -204,54 +184,20 @@ class CollectiveExchanges:
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """Build the exchange of a policy that cuts the replica; the virtual world cuts nothing and sends everything."""
         if isinstance(self._group, TorchGroup):
-            return FsdpExchange(
-                self._replica,
-                blocks=policy.blocks,
-                group=self._group,
-                timeline=self._timeline,
-                snapshots=self._snapshots,
-            )
-        return ShardedMeanExchange(
-            self._replica,
-            blocks=policy.blocks,
-            group=self._group,
-            timeline=self._timeline,
-            snapshots=self._snapshots,
-        )
+            return FsdpExchange(self._own, group=self._group, blocks=policy.blocks)
+        return ShardedMeanExchange(self._own, blocks=policy.blocks)
 
     def _build_in_step(self, policy: Policy) -> SynchronousExchange:
-        """Build the exchange of a policy whose replicas are equal after every step: gradients are averaged."""
+        """Build the exchange of a policy whose replicas are equal after every step."""
         self._outer_made_as = None
         if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
             return self._build_ddp(self._group, comm_hook=ddp_comm_hook(policy.compression))
         if policy.delay > 0 or policy.compression != NO_COMPRESSION:
-            return GradientMeanExchange(
-                self._replica,
-                policy=policy,
-                group=self._group,
-                timeline=self._timeline,
-                snapshots=self._snapshots,
-                gauge=self._gauge,
-                seed=self._seed,
-            )
-        return ReducingExchange(
-            self._replica,
-            group=self._group,
-            timeline=self._timeline,
-            snapshots=self._snapshots,
-            gauge=self._gauge,
-        )
+            return GradientMeanExchange(self._own, policy=policy, seed=self._seed)
+        return ReducingExchange(self._own)
 
     def _build_ddp(self, group: TorchGroup, *, comm_hook: CommHook | None) -> DdpExchange:
-        return DdpExchange(
-            self._replica,
-            group=group,
-            timeline=self._timeline,
-            snapshots=self._snapshots,
-            gauge=self._gauge,
-            comm_hook=comm_hook,
-            elastic=self._elastic,
-        )
+        return DdpExchange(self._own, group=group, comm_hook=comm_hook, elastic=self._elastic)
 
     def _build_hooked(self, policy: Policy, hook: TorchHook) -> SynchronousExchange:
         """Build DDP with one of torch's hooks; in the virtual world, which has no DDP, only for those that just cast.
@@ -269,15 +215,8 @@ class CollectiveExchanges:
                 )
             return self._build_in_step(BSP(compression=HalfPrecision(form=hook.form)))
         if hook.form == "post_local_sgd":
-            return PostLocalExchange(
-                self._replica,
-                policy=policy,
-                hook=hook,
-                group=self._group,
-                timeline=self._timeline,
-                snapshots=self._snapshots,
-                elastic=self._elastic,
-            )
+            own = replace(self._own, gauge=None)
+            return PostLocalExchange(own, group=self._group, policy=policy, hook=hook, elastic=self._elastic)
         self._outer_made_as = None
         return self._build_ddp(self._group, comm_hook=torch_comm_hook(hook, self._group.process_group))
 
@@ -307,11 +246,7 @@ class CollectiveExchanges:
         return rack
 
     def rack(self, *, together: bool) -> Rack:
-        """Describe this rank's rack, in a stage whose racks share the store; all ranks call it.
-
-        Args:
-            together: True if racks exchange in rounds of all.
-        """
+        """Describe this rank's rack, in a stage whose racks share the store; all ranks call it."""
         members = self.racks().members
         return Rack(
             group=self._own_rack(),
@@ -320,26 +255,24 @@ class CollectiveExchanges:
             together=together,
         )
 
-    def build_on_store(self, inner: Policy, store: StoreExchange) -> RackStoreExchange:
-        """Build the exchange of racks that share a store, with ``store`` for a rack's first rank; all call it.
+    def build_store(self, policy: Policy, client: StoreClient) -> StageExchange:
+        """Build the exchange of a policy on the store, in the middle of a run, for a replica that is equal on all."""
+        layout = SliceLayout.of(self._replica.tensors.exchanged(), num_servers=len(client.endpoints))
+        store = StoreExchange(
+            self._replica, policy=policy, client=client, layout=layout, timeline=self._timeline, gauge=self._gauge
+        )
+        return store if policy.inner is None else self.build_on_store(policy.inner, store)
 
-        Args:
-            inner: The policy within a rack.
-            store: This worker's way to the store.
-        """
+    def build_on_store(self, inner: Policy, store: StoreExchange) -> RackStoreExchange:
+        """Build the exchange of racks that share a store, with ``store`` for a rack's first rank; all call it."""
         rack = self._own_rack()
         in_step = self._inside(rack)._build_in_step(inner)
         return RackStoreExchange(in_step, store, rack=rack, replica=self._replica, timeline=self._timeline)
 
     def _inside(self, rack: Group) -> "CollectiveExchanges":
-        return CollectiveExchanges(
-            self._replica,
-            group=LiveGroup(rack, self._rack_mates()),
-            timeline=self._timeline,
-            snapshots=SnapshotTaker(None),
-            gauge=None if self._gauge is None else _RackGauge(self._gauge, self._rack_mates()),
-            elastic=self._elastic,
-        )
+        mates = self._rack_mates()
+        own = replace(self._own, snapshots=SnapshotTaker(None), ranks=mates)
+        return CollectiveExchanges(own, group=LiveGroup(rack, mates), elastic=self._elastic)
 
     def _build_levels(self, policy: Policy, inner: Policy) -> CollectiveExchange:
         racks = self.racks()
@@ -350,15 +283,8 @@ class CollectiveExchanges:
                 )
             return self.build(inner)
         between = BetweenRacks(self._group, racks, rails=policy.compression.cuts, watch=self._watch)
-        outer = AveragingExchange(
-            self._replica,
-            policy=policy,
-            group=between,
-            timeline=self._timeline,
-            snapshots=self._snapshots,
-            gauge=self._gauge,
-            deltas=self._deltas(policy, between, num_replicas=len(racks.members)),
-        )
+        deltas = self._deltas(policy, between, num_replicas=len(racks.members))
+        outer = AveragingExchange(self._own, policy=policy, group=between, deltas=deltas)
         return HierarchicalExchange(self._inside(between.inside)._build(inner), outer, racks=racks.members)
 
 
@@ -370,24 +296,3 @@ def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> R
     if isinstance(group, BetweenRacks):
         return lambda shapes: RackReducer(group, compression, shapes=shapes, seed=seed)
     return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed)
-
-
-class _RackGauge:
-    """A worker's gauge where its gradient is one of its rack's."""
-
-    def __init__(self, gauge: Gauge, ranks: Sequence[int]) -> None:
-        self._gauge = gauge
-        self._ranks = ranks
-
-    @property
-    def weight(self) -> float:
-        return self._gauge.weight_among(self._ranks)
-
-    def weight_among(self, ranks: Sequence[int]) -> float:
-        return self._gauge.weight_among(ranks)
-
-    def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
-        return self._gauge.measure(parts, scale=scale)
-
-    def exchanged(self, clock: int, *, took_s: float) -> None:
-        self._gauge.exchanged(clock, took_s=took_s)

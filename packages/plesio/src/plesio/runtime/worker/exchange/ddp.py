@@ -31,7 +31,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
@@ -39,13 +38,13 @@ from torch.utils._pytree import tree_leaves
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
-from plesio.runtime.worker.exchange.exchange import Gauge, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, Participant, StepProgress
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio.runtime.worker.exchange.replica import GradientBuckets, Replica
+from plesio.runtime.worker.exchange.replica import GradientBuckets
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange
 from plesio.runtime.worker.loss_scaling import LossScaler
 from plesio.runtime.worker.own_hook import OwnHook
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["DdpExchange"]
 
@@ -54,29 +53,13 @@ class DdpExchange(ReducingExchange):
     """Bulk synchronous: DDP averages the gradients of every step.
 
     Args:
-        replica: Equal on all ranks when the exchange is built.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
-        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts, and DDP reduces
-            without a hook.
+        own: Without a gauge DDP reduces without a hook.
         comm_hook: torch's own compression of a bucket; None for none.
-        elastic: Whether the workers go on when one is lost.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        group: TorchGroup,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        gauge: Gauge | None = None,
-        comm_hook: CommHook | None = None,
-        elastic: bool = False,
-    ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
-        self._buckets = GradientBuckets(replica)
+    def __init__(self, own: Participant, *, group: TorchGroup, comm_hook: CommHook | None, elastic: bool) -> None:
+        super().__init__(own)
+        self._buckets = GradientBuckets(replica := own.replica)
         self._torch_group = group
         self._comm_hook = comm_hook
         self._failures = _Failures(group) if elastic else None
@@ -108,7 +91,7 @@ class DdpExchange(ReducingExchange):
         if self._failures is not None:
             hook = self._failures.noted(hook)
         if self._gauge is not None:
-            state = self._gauge, self._replica.scaling, self._torch_group, hook or allreduce_hook
+            state = self._gauge, self._ranks, self._replica.scaling, self._torch_group, hook or allreduce_hook
             ddp.register_comm_hook(state, _reduce_gauged)
         elif hook is not None:
             ddp.register_comm_hook(self._torch_group.process_group, hook)
@@ -187,11 +170,7 @@ class DdpExchange(ReducingExchange):
         self._ddp.require_backward_grad_sync = False
 
     def _complete(self, progress: StepProgress) -> None:
-        """Average the gradients, unless DDP has.
-
-        Raises:
-            RuntimeError: The mean could not be made: what it was made with is gone.
-        """
+        """Average the gradients, unless DDP has; RuntimeError where what the mean was made with is gone."""
         if self._failures is not None and self._failures.first is not None:
             raise self._failures.first
         if not self._reduces:
@@ -234,7 +213,6 @@ class DdpExchange(ReducingExchange):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Leave out the reduction of backward passes in this context."""
         with self._ddp.no_sync():
             yield
 
@@ -260,20 +238,9 @@ class _Ddp(DistributedDataParallel):
     def _distributed_broadcast_coalesced(
         self, tensors: list[torch.Tensor], _buffer_size: int, authoritative_rank: int = 0
     ) -> None:
-        for alike in _alike(tensors):
-            flat: torch.Tensor = _flatten_dense_tensors(alike)  # type: ignore[no-untyped-call]
-            self.group.broadcast(flat, source=authoritative_rank)
-            parts = _unflatten_dense_tensors(flat, alike)  # type: ignore[no-untyped-call]
-            for tensor, sent in zip(alike, parts, strict=True):
-                tensor.copy_(sent)
-
-
-def _alike(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Group tensors by their type, in an order that all ranks have."""
-    groups: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    return list(groups.values())
+        for alike in by_dtype(tensors):
+            self.group.broadcast(flat := flat_of(alike), source=authoritative_rank)
+            write_parts(flat, alike)
 
 
 class _Failures:
@@ -284,7 +251,6 @@ class _Failures:
         self._group = group
 
     def note(self, error: RuntimeError) -> None:
-        """Keep the first one."""
         self.first = self.first or error
 
     def noted(self, hook: CommHook | None) -> CommHook:
@@ -338,13 +304,12 @@ def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
 
 
 def _reduce_gauged(
-    state: tuple[Gauge, LossScaler | None, TorchGroup, CommHook],
+    state: tuple[Gauge, Sequence[int] | None, LossScaler | None, TorchGroup, CommHook],
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
 ) -> torch.futures.Future[torch.Tensor]:
-    """Reduce a bucket after measuring and weighting this rank's gradient."""
-    gauge, scaling, group, reduce = state
+    gauge, ranks, scaling, group, reduce = state
     gradient: torch.Tensor = bucket.buffer()
     gauge.measure([gradient], scale=1.0 if scaling is None else scaling.scale)
-    if (weight := gauge.weight) != 1.0:
+    if (weight := gauge.weight(ranks)) != 1.0:
         gradient.mul_(weight)
     return reduce(group.process_group, bucket)

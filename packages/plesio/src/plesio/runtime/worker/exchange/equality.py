@@ -15,8 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.exchange import HeldSteps
-from plesio.runtime.worker.exchange.group import Group, TorchGroup
-from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Equality"]
@@ -31,10 +30,7 @@ class Equality:
     """Compares replicas and learning rates of the workers of a collective.
 
     Args:
-        replica: This worker's.
-        group: The workers.
         held_steps: Tells which steps the replica holds.
-        warn: Tells the user once of a line.
     """
 
     def __init__(
@@ -52,21 +48,13 @@ class Equality:
         self._began_in: Group | None = None
 
     def stepped(self) -> None:
-        """Compare after the first step of a group that leaves replicas equal.
-
-        Raises:
-            ExchangeError: They are not.
-        """
+        """Compare after the first step of a group that leaves replicas equal; ExchangeError if they are not."""
         group = self._group.current
         if group is not self._began_in and (not isinstance(group, TorchGroup) or self.compare()):
             self._began_in = group
 
     def compare(self) -> bool:
-        """Compare, if replicas are to be equal now, which all workers know alike; returns whether they are to be.
-
-        Raises:
-            ExchangeError: They are not.
-        """
+        """Compare, if replicas are to be equal now, which all workers know alike; returns whether they are to be."""
         held, group = self._held_steps(), self._group.current
         if not isinstance(group, TorchGroup) or held is None or held.settled != held.counted:
             return False
@@ -101,7 +89,6 @@ class Equality:
         return [float(group["lr"]) for group in self._replica.optimizer.param_groups if "lr" in group]
 
     def _bits(self) -> torch.Tensor:
-        """Compute one number for each parameter and each learning rate."""
         rates = torch.tensor(self._rates(), dtype=torch.float64, device=self._replica.device)
         return torch.stack([*map(_sum_of_bits, self._whole().values()), *rates.view(torch.int64)])
 

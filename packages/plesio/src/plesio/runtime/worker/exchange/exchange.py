@@ -7,8 +7,9 @@ from typing import Protocol
 
 import torch
 
+from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.meter import WorkerTimeline
 
 __all__ = [
     "CollectiveExchange",
@@ -16,6 +17,7 @@ __all__ = [
     "Gauge",
     "HeldSteps",
     "LocalExchange",
+    "Participant",
     "SharedState",
     "SnapshotTaker",
     "StepProgress",
@@ -28,7 +30,6 @@ class StepProgress:
 
     Attributes:
         clock: This worker's clock.
-        samples: Samples of this worker's step.
         global_samples: Samples of all workers so far, where that is known without asking (collectives); else None.
         loss: This worker's loss, if it gave one.
         at_s: Training time.
@@ -63,8 +64,8 @@ class HeldSteps:
     counted: int
 
 
-class Exchange(Protocol):
-    """How one worker shares its updates. Every method is called from the training thread.
+class Exchange:
+    """How one worker shares its updates; here nothing is held back. Every method is called from the training thread.
 
     An exchange owns the optimizer step: when `step` returns, the replica is ready for the next forward pass and the
     gradients are cleared.
@@ -73,64 +74,79 @@ class Exchange(Protocol):
     @property
     def ready_s(self) -> float | None:
         """When this step's own gradient was complete, if it is being exchanged since then; else None."""
-        ...
+        return None
 
     def step(self, progress: StepProgress) -> None:
         """Exchange this step's gradient and bring the replica up to date."""
-        ...
+        raise NotImplementedError
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Let backward passes in this context only add to the gradient."""
-        ...
+        return nullcontext()
 
     def admitted_at(self, clock: int) -> None:
-        """Take part again from ``clock`` on, after a rest."""
-        ...
+        """Take part again from ``clock`` on, after a rest; in a collective no worker rests."""
 
     def shared(self) -> State | None:
         """Return the shared parameters now, on the worker that evaluates; None on the others. All workers call it."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """Contribute what is still held back. All workers call it, once, before `close`."""
-        ...
+        """Contribute what is still held back. All workers call it after the same step."""
 
     def snapshots(self) -> list[SharedState]:
         """Return the snapshots taken since the last call, on the worker that evaluates."""
-        ...
+        return []
 
     def close(self) -> None:
         """Let go of the model: hooks, buffers, handles."""
-        ...
 
 
-class CollectiveExchange(Exchange, Protocol):
-    """An exchange that another one can follow in the middle of a run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant:
+    """One rank's part in a collective, of which all exchanges there are built.
+
+    Attributes:
+        replica: Equal on all ranks when an exchange is built.
+        group: The ranks.
+        timeline: Takes blocked spans.
+        snapshots: Kept on rank 0.
+        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
+        ranks: The group's among those whose shares the gauge knows; None for all of them.
+    """
+
+    replica: Replica
+    group: Group
+    timeline: WorkerTimeline
+    snapshots: "SnapshotTaker"
+    gauge: "Gauge | None" = None
+    ranks: Sequence[int] | None = None
+
+
+class CollectiveExchange(Exchange):
+    """An exchange that another one can follow in the middle of a run: `finish` makes all replicas their mean."""
 
     def count_as(self, share: float) -> None:
         """Set the weight of this rank's parameters in a mean of parameters, relative to an equal share.
 
         All ranks call it between steps, after the same one.
         """
-        ...
 
     def settle(self) -> None:
         """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
-        ...
+        self.finish()
 
     def held_steps(self) -> HeldSteps | None:
         """Return the steps that the replica holds; None if it has made none by this exchange."""
-        ...
+        return None
 
     def units(self) -> list[int]:
         """Return a number for each rank, shared by the ranks whose replicas are equal after every step."""
-        ...
+        raise NotImplementedError
 
 
-class LocalExchange:
+class LocalExchange(Exchange):
     """An exchange of one worker alone: an ordinary single-process run."""
-
-    ready_s: float | None = None
 
     def __init__(self, replica: Replica, *, timeline: WorkerTimeline, snapshots: "SnapshotTaker") -> None:
         self._replica = replica
@@ -139,11 +155,9 @@ class LocalExchange:
         self._after_step: Callable[[StepProgress], None] = lambda progress: None
 
     def after_step(self, look: Callable[[StepProgress], None]) -> None:
-        """Have ``look`` called when a step is over."""
         self._after_step = look
 
     def step(self, progress: StepProgress) -> None:
-        """Step the optimizer unless the gradient is not finite."""
         if self._replica.gradients_finite():
             self._replica.stepper.step()
         else:
@@ -152,51 +166,24 @@ class LocalExchange:
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
         self._after_step(progress)
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Do nothing: nothing is held back."""
-        return nullcontext()
-
-    def admitted_at(self, clock: int) -> None:
-        """Do nothing: the worker never rests."""
-
     def shared(self) -> State | None:
-        """Return the replica's own state."""
         return self._replica.state()
 
-    def finish(self) -> None:
-        """Do nothing: nothing is held back."""
-
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots taken since the last call."""
         return self._snapshots.take()
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
 
 
 class Gauge(Protocol):
     """Looks at a worker's own gradients before they are exchanged, where the policy adapts to what it sees."""
 
-    @property
-    def weight(self) -> float:
-        """The factor of this rank's gradient before the mean over the ranks is taken."""
-        ...
-
-    def weight_among(self, ranks: Sequence[int]) -> float:
-        """Return the factor before the mean over some of the ranks."""
+    def weight(self, ranks: Sequence[int] | None) -> float:
+        """Return the factor of this rank's gradient before the mean over some of the ranks, or all, is taken."""
         ...
 
     def measure(self, parts: Sequence[torch.Tensor], *, scale: float = 1.0) -> bool:
-        """Measure some or all of the gradient of the step under way; always the same parts in the same order.
+        """Measure some or all of the gradient, times ``scale``, of the step under way; returns whether it is finite.
 
-        An extraordinary one is scaled down in place.
-
-        Args:
-            parts: Tensors of the gradient, times ``scale``.
-            scale: Scale of the loss.
-
-        Returns:
-            True if it is finite.
+        They are always the same parts in the same order. An extraordinary gradient is scaled down in place.
         """
         ...
 
@@ -208,37 +195,28 @@ class Gauge(Protocol):
 class SnapshotTaker:
     """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never).
 
+    Every worker computes from the samples of all when one is due.
+
     Args:
         every: Samples between two snapshots.
         keeps: Whether this worker is the one that keeps them.
     """
 
     def __init__(self, every: int | None, *, keeps: bool = True) -> None:
-        self._wished = every
-        self._every = every if keeps else None
+        self._every = every
+        self._keeps = keeps
         self._passed = 0
         self._taken: list[SharedState] = []
 
     def due(self, samples: int | None) -> bool:
-        """Tell whether a multiple has been passed since the last snapshot."""
         return self._every is not None and samples is not None and samples // self._every > self._passed
 
     def offer(self, samples: int | None, *, at_s: float, state: Callable[[], State]) -> None:
-        """Take a snapshot if one is due."""
-        if samples is not None and self._every is not None and self.due(samples):
-            self._passed = samples // self._every
-            self._taken.append(SharedState(samples, at_s, state()))
-
-    def due_somewhere(self, samples: int | None) -> bool:
-        """Tell whether one is due on the worker that keeps them; every worker computes it from the samples of all."""
-        return self._wished is not None and samples is not None and samples // self._wished > self._passed
-
-    def offer_somewhere(self, samples: int | None, *, at_s: float, state: State | None) -> None:
-        """Take a snapshot that is due, of a state that is there on the worker that keeps them."""
-        if state is not None:
-            self.offer(samples, at_s=at_s, state=lambda: state)
-        elif self._wished is not None and samples is not None:
-            self._passed = samples // self._wished
+        """Take a snapshot if one is due; ``state`` is called on the worker that keeps them."""
+        if self._every is not None and samples is not None and self.due(samples):
+            self.passed(samples)
+            if self._keeps:
+                self._taken.append(SharedState(samples, at_s, state()))
 
     def passed(self, samples: int) -> None:
         """Skip the snapshots up to here, which others have taken."""
@@ -246,12 +224,10 @@ class SnapshotTaker:
             self._passed = samples // self._every
 
     def take_over(self, samples: int) -> None:
-        """Keep the snapshots on this worker from here on."""
-        if self._every is None:
-            self._every = self._wished
+        if not self._keeps:
+            self._keeps = True
             self.passed(samples)
 
     def take(self) -> list[SharedState]:
-        """Return the snapshots since the last call."""
         taken, self._taken = self._taken, []
         return taken

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, parts_of
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["FlatGradients"]
@@ -17,17 +18,12 @@ class FlatGradients:
     A parameter that has no gradient counts as having a gradient of zeros, so that what is exchanged has one length
     whatever a step has used, and gets one like all others. Sparse gradients, which have no length of their own, are
     taken and given as they are (`Replica.sparse` says which); where no module has announced one, it is made dense.
-
-    Args:
-        replica: The worker's.
     """
 
     def __init__(self, replica: Replica) -> None:
         parameters = [p for name, p in replica.parameters.items() if name not in replica.sparse]
         self._sparse = list(replica.sparse.values())
-        self._groups = [
-            [p for p in parameters if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in parameters)
-        ]
+        self._groups = by_dtype(parameters)
         self._unused = set(parameters)
         """Have never had a gradient on this rank."""
 
@@ -46,7 +42,7 @@ class FlatGradients:
     def take(self) -> list[Tensor]:
         """Take the gradients from the replica, which has none afterwards."""
         flats = [
-            torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad.to_dense()).reshape(-1) for p in group])
+            flat_of([torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in group])
             for group in self._groups
         ]
         for group in self._groups:
@@ -60,8 +56,8 @@ class FlatGradients:
     def give(self, flats: Sequence[Tensor]) -> None:
         """Make ``flats`` the gradients; they share their memory."""
         for group, flat in zip(self._groups, flats, strict=True):
-            for parameter, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
-                parameter.grad = part.view_as(parameter)
+            for parameter, part in zip(group, parts_of(flat, group), strict=True):
+                parameter.grad = part
 
     def leave_alone(self) -> None:
         """Take the gradient from parameters that are frozen by now or were not used: both stay as they are."""
@@ -79,14 +75,12 @@ class FlatGradients:
         return taken
 
     def give_sparse(self, gradients: Sequence[Tensor]) -> None:
-        """Make these the sparse gradients."""
         for parameter, gradient in zip(self._sparse, gradients, strict=True):
             parameter.grad = gradient
 
     @torch.no_grad()
     def zeros(self) -> list[Tensor]:
-        """Return gradients of nothing."""
-        return [torch.cat([torch.zeros_like(p).reshape(-1) for p in group]) for group in self._groups]
+        return [torch.zeros_like(flat_of(group)) for group in self._groups]
 
 
 def _rows(parameter: Tensor) -> Tensor:

@@ -16,13 +16,12 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from plesio.runtime.worker.exchange.exchange import SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import Participant, StepProgress
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio.runtime.worker.exchange.replica import Replica, State, all_finite
+from plesio.runtime.worker.exchange.replica import State, all_finite
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["FsdpExchange"]
 
@@ -31,25 +30,13 @@ class FsdpExchange(SynchronousExchange):
     """Bulk synchronous: FSDP2 averages the gradients of every step, and each rank steps its part.
 
     Args:
-        replica: Equal on all ranks when the exchange is built; cut from then on until `finish`.
-        blocks: Classes of modules that are gathered one at a time.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
+        own: Its replica is cut from now on until `finish`.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        blocks: tuple[str, ...],
-        group: TorchGroup,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-    ) -> None:
-        self._collectives = FsdpCollectives(timeline.now_s)
-        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots)
-        self._sharding: Sharding | None = Sharding(replica, group=group, blocks=blocks, collectives=self._collectives)
+    def __init__(self, own: Participant, *, group: TorchGroup, blocks: tuple[str, ...]) -> None:
+        self._collectives = collectives = FsdpCollectives(own.timeline.now_s)
+        super().__init__(own)
+        self._sharding: Sharding | None = Sharding(own.replica, group=group, blocks=blocks, collectives=collectives)
 
     @property
     def ready_s(self) -> float | None:  # type: ignore[override]  # the others know it as a moment
@@ -58,19 +45,14 @@ class FsdpExchange(SynchronousExchange):
         return self._timeline.now_s() - blocked_s if blocked_s else None
 
     def step(self, progress: StepProgress) -> None:
-        """Step the optimizer with this rank's part of the mean gradient."""
         if self.reduce(progress):
             self._replica.stepper.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._stepped = progress.clock
-        if self._snapshots.due_somewhere(progress.global_samples):
-            state = self._whole()
-            self._snapshots.offer_somewhere(progress.global_samples, at_s=progress.at_s, state=state)
+        if self._snapshots.due(progress.global_samples):
+            state = self.shared()
+            self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=lambda: state or {})
         self._collectives.begin()
-
-    def _whole(self) -> State | None:
-        """Return the shared state on rank 0; all ranks call it."""
-        return super().shared() if self._sharding is None else self._sharding.state()
 
     def reduce(self, progress: StepProgress) -> bool:
         """Find out whether the mean gradient, of which each rank has a part, is finite everywhere.
@@ -105,8 +87,7 @@ class FsdpExchange(SynchronousExchange):
             model.set_requires_gradient_sync(True)
 
     def shared(self) -> State | None:
-        """Return the whole parameters on rank 0. All workers call it."""
-        return self._whole()
+        return super().shared() if self._sharding is None else self._sharding.state()
 
     def finish(self) -> None:
         """Make the parameters whole on every worker. All workers call it, once."""

@@ -28,11 +28,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 
 
 class FsdpCollectives:
-    """The collectives of one worker's step, and the time it was inside them.
-
-    Args:
-        now_s: Reads the training's clock.
-    """
+    """The collectives of one worker's step, and the time it was inside them."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -43,7 +39,6 @@ class FsdpCollectives:
         self._asks = True
 
     def begin(self) -> None:
-        """Begin another step."""
         self.blocked_s, self.checksum = 0.0, 0
 
     def agreed(self) -> None:
@@ -58,11 +53,7 @@ class FsdpCollectives:
 
     @contextmanager
     def doing(self, kind: str, number: int, *, among: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
-        """Check and time one collective within this context.
-
-        Raises:
-            ExchangeError: Others are about to do another one.
-        """
+        """Check and time one collective within this context; ExchangeError if others are about to do another one."""
         begun_s = self._now_s()
         self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
         if self._asks:
@@ -76,11 +67,7 @@ class FsdpCollectives:
 
     @staticmethod
     def compare(checksums: Sequence[float]) -> None:
-        """Return when all ranks' checksums are equal.
-
-        Raises:
-            ExchangeError: They are not.
-        """
+        """Return when all ranks' checksums are equal; ExchangeError if they are not."""
         other = next((rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]), None)
         if other is not None:
             raise ExchangeError(
@@ -95,7 +82,6 @@ class _Allocating:
         self._number = number
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for a collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 

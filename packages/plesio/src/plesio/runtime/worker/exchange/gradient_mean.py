@@ -32,14 +32,11 @@ from torch import Tensor
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
-from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, Participant, StepProgress
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
-from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.late_gradient import apply_late
-from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["GradientMeanExchange"]
 
@@ -58,27 +55,12 @@ class GradientMeanExchange(SynchronousExchange):
     """All replicas are equal, and step with the mean gradient of ``policy.delay`` steps before.
 
     Args:
-        replica: Equal on all ranks when the exchange is built.
-        policy: Has the delay and the compression.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
         seed: The run's; equal on all ranks.
-        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        policy: Policy,
-        group: Group,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        seed: int,
-        gauge: Gauge | None = None,
-    ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots, gauge=gauge)
+    def __init__(self, own: Participant, *, policy: Policy, seed: int) -> None:
+        super().__init__(own)
+        replica, group = own.replica, own.group
         self._delay = policy.delay
         self._judges_together = policy.delay == 0
         self._flat = FlatGradients(replica)
@@ -87,7 +69,7 @@ class GradientMeanExchange(SynchronousExchange):
             for _ in range(max(1, policy.delay))
         ]
         reducers = [reducer for one in self._rotation for reducer in one]
-        self._records = CompressionRecords(reducers, timeline=timeline)
+        self._records = CompressionRecords(reducers, timeline=own.timeline)
         self._keeps_residual = policy.compression.keeps_residual
         self._kept_back = False
         """True if something has been sent in part since everything was sent in full."""
@@ -118,7 +100,7 @@ class GradientMeanExchange(SynchronousExchange):
         weight = 1.0
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
-            weight = self._gauge.weight
+            weight = self._gauge.weight(self._ranks)
         own = self._flat.take()
         if self._delay == 0:
             begun_s = self._timeline.now_s()
@@ -146,7 +128,6 @@ class GradientMeanExchange(SynchronousExchange):
         self._kept_back = self._keeps_residual
 
     def _first(self) -> _Due:
-        """Wait for the oldest mean under way."""
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
         self._records.exchanged(first.started.clock)
@@ -171,12 +152,7 @@ class GradientMeanExchange(SynchronousExchange):
         for buffer in self._buffers:
             self._group.broadcast(buffer)
 
-    def settle(self) -> None:
-        """Apply what is under way or kept back, so that nothing is left. All workers call it after the same step."""
-        self.finish()
-
     def finish(self) -> None:
-        """Apply what is under way, then the mean of what was kept back."""
         while self._under_way:
             self._apply(*self._await_first())
         if self._latest is None:
@@ -190,7 +166,6 @@ class GradientMeanExchange(SynchronousExchange):
             apply_late(self._replica, self._flat, kept)
 
     def _send_rest(self, clock: int) -> list[Tensor]:
-        """Send in full what was kept back, and return its mean."""
         nothing = self._flat.zeros()
         sent = [
             [reducer.begin(flat, clock, in_full=True).wait() for reducer, flat in zip(reducers, nothing, strict=True)]
@@ -201,7 +176,6 @@ class GradientMeanExchange(SynchronousExchange):
         return [torch.stack(same).sum(0) for same in zip(*sent, strict=True)]
 
     def close(self) -> None:
-        """Forget what is under way."""
         self._under_way.clear()
         if self._latest is not None:
             self._records.close(self._latest.clock)

@@ -1,4 +1,4 @@
-"""The ranks of a collective exchange, in whichever world they are.
+"""The ranks of a collective exchange, in whichever world they are; and how they agree on plain values.
 
 **What Gloo forgets.** When a connection ends after a rank has read that its peer is ready for a message, and before it
 has sent that, Gloo wakes nobody: the collective neither completes nor fails (torch 2.13; one abort in 25 in the midst
@@ -7,6 +7,7 @@ Gloo's thread waits on, and the group would wait for it when it is destroyed: it
 """
 
 import ctypes
+import json
 import math
 import threading
 import time
@@ -18,7 +19,21 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-__all__ = ["CutOffError", "Gathering", "Group", "TorchGroup", "Work"]
+from plesio.core.results import Found
+
+__all__ = [
+    "CutOffError",
+    "Gathering",
+    "Group",
+    "LiveGroup",
+    "Summing",
+    "TorchGroup",
+    "Work",
+    "broadcast_bytes",
+    "broadcast_metric",
+    "broadcast_text",
+    "takes_blame",
+]
 
 SPLIT_TIMEOUT = timedelta(seconds=10)
 """How long ranks wait for each other when they make parts of their group: one may be lost meanwhile."""
@@ -33,9 +48,7 @@ class CutOffError(RuntimeError):
 class Work(Protocol):
     """A collective under way."""
 
-    def wait(self) -> object:
-        """Return when its result is there."""
-        ...
+    def wait(self) -> object: ...
 
     def took_s(self) -> float:
         """Return the seconds from when this rank began it until its result was there; call it after `wait`."""
@@ -45,13 +58,11 @@ class Work(Protocol):
 class Gathering(Protocol):
     """An all-gather or all-to-all under way."""
 
-    def wait(self) -> list[torch.Tensor]:
-        """Wait for all ranks' tensors, and return them in their order."""
-        ...
+    def wait(self) -> list[torch.Tensor]: ...
 
 
-class Group(Protocol):
-    """All ranks call the same operations in the same order, on tensors that are alike."""
+class Summing(Protocol):
+    """Ranks that make sums."""
 
     @property
     def rank(self) -> int:
@@ -59,9 +70,15 @@ class Group(Protocol):
         ...
 
     @property
-    def size(self) -> int:
-        """Ranks in all."""
+    def size(self) -> int: ...
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Begin to overwrite ``tensor`` with the sum over the ranks."""
         ...
+
+
+class Group(Summing, Protocol):
+    """All ranks call the same operations in the same order, on tensors that are alike."""
 
     @property
     def rack(self) -> int:
@@ -70,10 +87,6 @@ class Group(Protocol):
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
         """Overwrite ``tensor`` with the source's."""
-        ...
-
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
-        """Begin to overwrite ``tensor`` with the sum over the ranks."""
         ...
 
     def all_gather(self, tensor: torch.Tensor) -> Gathering:
@@ -114,12 +127,10 @@ class _TorchWork:
         self._ended_s = time.perf_counter()
 
     def wait(self) -> None:
-        """Return when its result is there."""
         self._group.finish(self._work)
         self._waited_s = time.perf_counter()
 
     def took_s(self) -> float:
-        """Return the seconds from when this rank began it until its result was there."""
         return min(self._ended_s, self._waited_s) - self._began_s
 
 
@@ -130,7 +141,6 @@ class _TorchGathering:
         self._group = group
 
     def wait(self) -> list[torch.Tensor]:
-        """Wait for all ranks' tensors, and return them in their order."""
         self._group.finish(self._work)
         return self._parts
 
@@ -139,8 +149,6 @@ class TorchGroup:
     """The ranks of a torch.distributed process group.
 
     Args:
-        process_group: The group.
-        rack: Number of the rack that this process is in.
         connecting: A context in which connections of further groups are opened.
     """
 
@@ -165,21 +173,18 @@ class TorchGroup:
         self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
-        """Overwrite ``tensor`` with the source's."""
         self._enter()
         work = dist.broadcast(tensor, group=self.process_group, group_src=source, async_op=True)
         assert work is not None, "this process is a member of the group"
         self.finish(work)
 
     def all_reduce(self, tensor: torch.Tensor) -> _TorchWork:
-        """Begin to overwrite ``tensor`` with the sum over the ranks."""
         self._enter()
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchWork(work, self)
 
     def all_gather(self, tensor: torch.Tensor) -> _TorchGathering:
-        """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
         self._enter()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
@@ -187,7 +192,6 @@ class TorchGroup:
         return _TorchGathering(work, parts, self)
 
     def all_to_all(self, rows: torch.Tensor) -> _TorchGathering:
-        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
         self._enter()
         received = torch.empty_like(rows)
         work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
@@ -195,7 +199,6 @@ class TorchGroup:
         return _TorchGathering(work, list(received), self)
 
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
-        """Return this rank's part of the group, the same for the same parts; None if it is in none. All call it."""
         key = tuple(tuple(part) for part in parts)
         self._enter()
         if key not in self._parts:
@@ -280,3 +283,72 @@ class TorchGroup:
         for part in list(self._parts.values()):  # the training thread may be making one
             if part is not None:
                 part.abort()
+
+
+def takes_blame(group: Summing, *, guilty: bool, device: torch.device) -> bool:
+    """Decide whether this rank counts a refused mean: every guilty one does, and if there is none, rank 0 for all.
+
+    All see that it is not finite, and none can trace it to an update but its own. All of the group call this.
+    """
+    flags = torch.tensor([1.0 if guilty else 0.0], device=device)
+    group.all_reduce(flags).wait()
+    return guilty or (flags.item() == 0 and group.rank == 0)
+
+
+def broadcast_text(text: str, *, group: Group, source: int) -> str:
+    """Return the source's text on all of the group; all call it."""
+    return broadcast_bytes(text.encode(), group=group, source=source).decode()
+
+
+def broadcast_bytes(data: bytes, *, group: Group, source: int) -> bytes:
+    length = torch.tensor([len(data)])
+    group.broadcast(length, source=source)
+    tensor = torch.empty(int(length), dtype=torch.uint8)
+    if group.rank == source:
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    group.broadcast(tensor, source=source)
+    return tensor.numpy().tobytes()
+
+
+def broadcast_metric(found: Found, group: Group) -> Found:
+    """Broadcast rank 0's result to the group; all of it call this."""
+    several = json.dumps(found).encode() if isinstance(found, dict) else b""
+    single = float("nan") if found is None or isinstance(found, dict) else found
+    value = torch.tensor([single, len(several)], dtype=torch.float64)
+    group.broadcast(value)
+    if not value[1]:
+        return float(value[0])
+    text = (
+        torch.zeros(int(value[1]), dtype=torch.uint8)
+        if not several
+        else torch.frombuffer(bytearray(several), dtype=torch.uint8)
+    )
+    group.broadcast(text)
+    numbers: dict[str, float] = json.loads(text.numpy().tobytes())
+    return numbers
+
+
+class LiveGroup:
+    """Has the present group. An exchange is built on `current`, and built anew when that changes.
+
+    Args:
+        first: The group that the run begins with.
+        workers: Its members, by rank in it.
+    """
+
+    def __init__(self, first: Group, workers: Sequence[int]) -> None:
+        self.current = first
+        self.workers = tuple(workers)
+
+    def become(self, group: Group, workers: Sequence[int]) -> None:
+        self.current, self.workers = group, tuple(workers)
+
+    @property
+    def worker(self) -> int:
+        """This one's number in the run, whatever its rank here is."""
+        return self.workers[self.current.rank]
+
+    @property
+    def rank(self) -> int:
+        """This worker's place among those that are there."""
+        return self.current.rank

@@ -20,13 +20,11 @@ from plesio.runtime.worker.exchange.replica import State
 __all__ = ["HierarchicalExchange"]
 
 
-class HierarchicalExchange:
+class HierarchicalExchange(CollectiveExchange):
     """Steps as one exchange has it and then merges and starts averagings as another has.
 
     Args:
         inner: The rack's; takes no snapshots.
-        outer: Between racks.
-        racks: The ranks of each.
     """
 
     def __init__(self, inner: CollectiveExchange, outer: AveragingExchange, *, racks: Sequence[Sequence[int]]) -> None:
@@ -42,48 +40,32 @@ class HierarchicalExchange:
         )
 
     def units(self) -> list[int]:
-        """Return the rack of each rank: replicas are equal within a rack."""
         rack_of = {rank: number for number, ranks in enumerate(self._racks) for rank in ranks}
         return [rack_of[rank] for rank in sorted(rack_of)]
 
     def count_as(self, share: float) -> None:
-        """Set the weight of this rank's parameters in a mean over all ranks; equal in a rack."""
         self._outer.count_as(share)
 
     @property
     def ready_s(self) -> float | None:
-        """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
         return self._inner.ready_s
 
     def step(self, progress: StepProgress) -> None:
-        """Step with the rack's mean gradient, then merge and start the averagings that are due."""
         self._inner.step(progress)
         self._outer.stepped(progress)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Leave out the reduction of backward passes in this context."""
         return self._inner.accumulating()
 
-    def admitted_at(self, clock: int) -> None:
-        """Do nothing: no worker rests, for all ranks have equally many batches."""
-
     def shared(self) -> State | None:
-        """Return the mean of the racks' parameters as they are now, on rank 0; the replicas stay."""
         return self._outer.shared()
 
-    def settle(self) -> None:
-        """Make all replicas equal, and equal to their mean. All workers call it after the same step."""
-        self._outer.settle()
-
     def finish(self) -> None:
-        """Merge what is under way, and average once more if steps were made since it began."""
         self._outer.finish()
 
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots taken since the last call (rank 0), each at an averaging between racks."""
         return self._outer.snapshots()
 
     def close(self) -> None:
-        """Let go of the model."""
         self._inner.close()
         self._outer.close()

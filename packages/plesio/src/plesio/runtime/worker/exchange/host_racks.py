@@ -59,8 +59,6 @@ class HostRacks:
         within: The way between hosts of the same rack.
         between: The way between hosts of different racks, while one host of each rack sends, or all of equally large
         ones; None with one rack.
-        num_bytes: Bytes sent by all hosts together.
-        took_s: How long it took.
     """
 
     racks: tuple[int, ...]
@@ -71,7 +69,6 @@ class HostRacks:
 
     @property
     def num_racks(self) -> int:
-        """How many."""
         return max(self.racks) + 1
 
     @property

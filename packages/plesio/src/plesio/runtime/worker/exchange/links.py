@@ -13,11 +13,7 @@ __all__ = ["Inbox", "Links", "PeerGoneError", "TorchLinks"]
 
 
 class PeerGoneError(CutOffError):
-    """The worker at the other end is gone.
-
-    Attributes:
-        rank: Which.
-    """
+    """The worker at the other end is gone."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"worker {rank} is gone")
@@ -27,34 +23,23 @@ class PeerGoneError(CutOffError):
 class Inbox(Protocol):
     """A message that is expected."""
 
-    def wait(self) -> torch.Tensor:
-        """Wait for the message and return it.
-
-        Raises:
-            PeerGoneError: The sender is gone.
-        """
-        ...
+    def wait(self) -> torch.Tensor: ...
 
 
 class Links(Protocol):
-    """Point-to-point messages of bytes. Those between two workers under one tag arrive in the order of sending."""
+    """Point-to-point messages of bytes. Those between two workers under one tag arrive in the order of sending.
+
+    Raises:
+        PeerGoneError: The worker at the other end is gone.
+    """
 
     @property
-    def rank(self) -> int:
-        """This worker's."""
-        ...
+    def rank(self) -> int: ...
 
     def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
         """Begin to send ``message`` (uint8, one-dimensional), which must stay as it is.
 
-        Args:
-            message: The bytes.
-            to: The receiver.
-            tag: Common to messages that have an order.
-            most: So many of them may be on their way; a further one waits. 2 are double buffers.
-
-        Raises:
-            PeerGoneError: The receiver is gone.
+        Of those under a tag ``most`` may be on their way; a further one waits. 2 are double buffers.
         """
         ...
 
@@ -63,11 +48,7 @@ class Links(Protocol):
         ...
 
     def flush(self, to: int) -> None:
-        """Return when all that was sent to a worker has left.
-
-        Raises:
-            PeerGoneError: It is gone.
-        """
+        """Return when all that was sent to a worker has left."""
         ...
 
 
@@ -93,8 +74,6 @@ class TorchLinks:
     ahead, each would wait for the other.
 
     Args:
-        group: The workers.
-        device: Gets the messages.
         workers: Their ranks in the job, by place in the group.
     """
 
@@ -106,7 +85,6 @@ class TorchLinks:
         self._sends: dict[tuple[int, int], deque[tuple[torch.Tensor, dist.Work]]] = {}
 
     def send(self, message: torch.Tensor, *, to: int, tag: int, most: int = 2) -> None:
-        """Begin to send; wait for an earlier message if as many as may be are on their way."""
         message = message.cpu()
         under_way = self._sends.setdefault((to, tag), deque())
         try:
@@ -119,7 +97,6 @@ class TorchLinks:
         under_way.append((message, work))
 
     def expect(self, num_bytes: int, *, source: int, tag: int) -> _TorchInbox:
-        """Make room for the next message; it is received while this worker does other things."""
         buffer = torch.empty(num_bytes, dtype=torch.uint8)
         try:
             work = dist.irecv(buffer, group=self._group, group_src=self._place_of[source], tag=tag)
@@ -129,7 +106,6 @@ class TorchLinks:
         return _TorchInbox(buffer, work, source=source, device=self._device)
 
     def flush(self, to: int) -> None:
-        """Return when all that was sent to a worker has left."""
         for (receiver, _), under_way in self._sends.items():
             while receiver == to and under_way:
                 try:

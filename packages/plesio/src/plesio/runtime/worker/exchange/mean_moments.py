@@ -78,7 +78,6 @@ class MeanMoments:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Stop watching steps."""
         self._hook.remove()
 
     @torch.no_grad()
@@ -107,11 +106,7 @@ class MeanMoments:
 
     @torch.no_grad()
     def met(self, progress_of: Mapping[Tensor, Tensor]) -> None:
-        """Go on with the mean's momentum.
-
-        Args:
-            progress_of: D by parameter: how far the workers came on average until the meeting was begun.
-        """
+        """Go on with the mean's momentum; ``progress_of`` has D by parameter, up to when the meeting was begun."""
         for group, rate in zip(self._optimizer.param_groups, self._rates_met, strict=True):
             for parameter in group["params"]:
                 if not rate or parameter not in progress_of or parameter not in self._means:

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plesio.runtime.worker.exchange.group import Group, Work
-
-__all__ = ["FullReducer", "OuterStep"]
+__all__ = ["OuterStep"]
 
 
 class OuterStep:
@@ -50,36 +48,3 @@ class OuterStep:
             self.velocity = torch.zeros_like(progress)
         self.velocity.lerp_(progress / num_steps, 1 - self._momentum)
         return torch.mul(self.velocity, num_steps * self._factor, out=progress)
-
-
-class FullReducer:
-    """Means over the ranks of flat tensors, sent in full; one at a time.
-
-    Args:
-        group: The ranks.
-    """
-
-    keeps_residual = False
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "_PendingSum":
-        """Begin the sum of all ranks' ``flat`` tensors times their weights; the tensors stay as they are."""
-        share = flat * weight
-        return _PendingSum(share, self._group.all_reduce(share))
-
-
-class _PendingSum:
-    def __init__(self, share: Tensor, work: Work) -> None:
-        self._share = share
-        self._work = work
-
-    def wait(self) -> Tensor:
-        """Wait for the sum."""
-        self._work.wait()
-        return self._share
-
-    def took_s(self) -> float:
-        """Return the seconds that it took."""
-        return self._work.took_s()

@@ -30,12 +30,7 @@ WAIT_S = 30.0
 
 
 class PairLink:
-    """Messages between the ranks of a group; whoever says nothing for `WAIT_S` ends the probe with a RuntimeError.
-
-    Args:
-        group: The ranks.
-        most_bytes: The most in a message.
-    """
+    """Messages between the ranks of a group; one that sends nothing for `WAIT_S` ends the probe: RuntimeError."""
 
     def __init__(self, group: TorchGroup, *, most_bytes: int = MOST_BYTES) -> None:
         self._group = group
@@ -47,7 +42,6 @@ class PairLink:
         """To other ranks, headers and what collectives send left out."""
 
     def meet(self) -> None:
-        """Return when all have come."""
         self.gathered(torch.zeros(1))
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:

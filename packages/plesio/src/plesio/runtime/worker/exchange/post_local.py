@@ -16,10 +16,10 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from plesio.policies import Policy, TorchHook
 from plesio.runtime.worker.compression.comm_hooks import torch_comm_hook
 from plesio.runtime.worker.exchange.ddp import DdpExchange
-from plesio.runtime.worker.exchange.exchange import HeldSteps, SnapshotTaker, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, Participant, StepProgress
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import TorchGroup
-from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.exchange.replica import State
 
 __all__ = ["PostLocalExchange"]
 
@@ -28,34 +28,11 @@ class PostLocalExchange(DdpExchange):
     """Gradients are averaged for a while, then parameters now and then.
 
     Args:
-        replica: Equal on all ranks when the exchange is built.
-        policy: Has the period.
         hook: Has the length of the warm-up.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
-        elastic: Whether the workers go on when one is lost.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        policy: Policy,
-        hook: TorchHook,
-        group: TorchGroup,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        elastic: bool,
-    ) -> None:
-        super().__init__(
-            replica,
-            group=group,
-            timeline=timeline,
-            snapshots=snapshots,
-            comm_hook=torch_comm_hook(hook, group.process_group),
-            elastic=elastic,
-        )
+    def __init__(self, own: Participant, *, group: TorchGroup, policy: Policy, hook: TorchHook, elastic: bool) -> None:
+        super().__init__(own, group=group, comm_hook=torch_comm_hook(hook, group.process_group), elastic=elastic)
         self._policy = policy
         self._warmup = hook.start
         self._averager = PeriodicModelAverager(policy.period, hook.start, group.process_group)
@@ -63,7 +40,6 @@ class PostLocalExchange(DdpExchange):
         """Clock at which all replicas were equal last."""
 
     def step(self, progress: StepProgress) -> None:
-        """Step the optimizer, and average the parameters if it is time."""
         clock = progress.clock
         if self.reduce(progress):
             self._replica.stepper.step()
@@ -86,28 +62,21 @@ class PostLocalExchange(DdpExchange):
             super()._blame(progress)
 
     def held_steps(self) -> HeldSteps | None:
-        """Return the replica's steps: the worker's own, and those of all up to the last averaging."""
         return None if self._stepped is None else HeldSteps(settled=self._averaged or 0, counted=self._stepped)
 
     def units(self) -> list[int]:
-        """Return a unit for each rank: each worker is on its own between two averagings."""
         return list(range(self._group.size))
 
     @torch.no_grad()
     def _average(self) -> None:
-        for dtype in dict.fromkeys(tensor.dtype for tensor in self._averaging()):
-            alike = [tensor for tensor in self._averaging() if tensor.dtype == dtype]
-            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-            self._group.all_reduce(flat).wait()
-            parts = torch.split(flat.div_(self._group.size), [tensor.numel() for tensor in alike])
-            for tensor, part in zip(alike, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+        for alike in by_dtype(self._averaging()):
+            self._group.all_reduce(flat := flat_of(alike)).wait()
+            write_parts(flat.div_(self._group.size), alike)
 
     def _averaging(self) -> Iterator[torch.Tensor]:
         return (tensor.detach() for tensor in self._replica.parameters.values())
 
     def shared(self) -> State | None:
-        """Return the mean of the replicas as they are now, on rank 0; the replicas stay. All workers call it."""
         if self._stepped == self._averaged:
             return super().shared()
         own = [tensor.clone() for tensor in self._averaging()]
@@ -118,12 +87,7 @@ class PostLocalExchange(DdpExchange):
                 tensor.copy_(before)
         return state
 
-    def settle(self) -> None:
-        """Make all replicas their mean. All workers call it after the same step."""
-        self.finish()
-
     def finish(self) -> None:
-        """Make all replicas their mean, if they are not."""
         if self._stepped != self._averaged:
             self._average()
             self._averaged = self._stepped

@@ -30,8 +30,6 @@ class RackReducer:
     Args:
         between: All ranks; with one rail where the compression cannot be cut.
         compression: For what is sent between racks; equal on all ranks.
-        shapes: Shapes of the tensors that lie one after the other in the flat one.
-        seed: The run's; equal on all ranks.
     """
 
     def __init__(
@@ -53,11 +51,6 @@ class RackReducer:
             )
 
     @property
-    def keeps_residual(self) -> bool:
-        """True if the part that is not sent is added to the next update; the same on all ranks."""
-        return self.compression.keeps_residual
-
-    @property
     def exchanges(self) -> str:
         """The name under which its exchanges are counted: rails flush by themselves."""
         rails = self._between.num_rails
@@ -65,24 +58,15 @@ class RackReducer:
 
     @property
     def residual(self) -> Tensor | None:
-        """The part of its shares of this rank's slice that this rank's rack has kept back; None is zero."""
         return None if self._on_rail is None else self._on_rail.residual
 
     @property
     def flushes(self) -> Sequence[Flush]:
-        """Exchanges that this rank's rail sent in full because a guard had asked for it."""
         return () if self._on_rail is None else self._on_rail.flushes
 
     @torch.no_grad()
     def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool = False) -> PendingMean:
-        """Begin the mean of all ranks' ``flat`` tensors, which stay as they are.
-
-        Args:
-            flat: This rank's, floating-point, and its rack's.
-            clock: The exchange's: the same on all ranks, and another for every exchange.
-            weight: This rank's, equal in its rack; all ranks' together are 1.
-            in_full: Send everything, and what was kept back of earlier updates; all ranks do or none.
-        """
+        """Begin the mean of all ranks' ``flat`` tensors; as `CompressedReducer.begin`, and equal in a rack."""
         if self._on_rail is None:
             received = torch.empty_like(flat)
             return PendingMean(lambda: self._spread(received))

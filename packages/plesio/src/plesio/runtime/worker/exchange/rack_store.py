@@ -16,25 +16,24 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from plesio.runtime.worker.exchange.exchange import SharedState, StepProgress
+from plesio.runtime.worker.exchange.exchange import Exchange, SharedState, StepProgress
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store import StoreAnswer, StoreExchange
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.meter import WorkerTimeline
 
 __all__ = ["RackStoreExchange"]
 
 
-class RackStoreExchange:
+class RackStoreExchange(Exchange):
     """Averages gradients in the rack, and exchanges with the store by way of the rack's leader.
 
     Args:
         inner: The rack's; takes no snapshots.
         store: This worker's way to the store; pushes and pulls on the leader only.
         rack: The workers of the rack; rank 0 leads.
-        replica: The worker's.
-        timeline: Takes waiting and communicating.
     """
 
     def __init__(
@@ -56,21 +55,20 @@ class RackStoreExchange:
 
     @property
     def ready_s(self) -> float | None:
-        """When this step's own gradient was complete, if it is being exchanged in the rack since then; else None."""
         return self._inner.ready_s
 
     @property
     def halted(self) -> bool:
-        """True if the stage that the exchange is for ends, by the rack's latest news."""
         return self._store.halted
 
     def halt(self) -> None:
-        """Take note that the stage that the exchange is for ends."""
         self._store.halt()
 
     def resume(self) -> None:
-        """Take note that the stage that the exchange is for goes on after all."""
         self._store.resume()
+
+    def offer(self) -> None:
+        self._store.offer()
 
     def begin(self, clock: int) -> None:
         """Take the shared state over and begin at ``clock``. All of a rack call it, as all that follows."""
@@ -82,14 +80,12 @@ class RackStoreExchange:
             self._rack.broadcast(tensor)
 
     def admitted_at(self, clock: int) -> None:
-        """Take part again from ``clock`` on, with parameters as they are now."""
         self._clock = clock
         if self._leads:
             self._store.admitted_at(clock)
         self._copy_leader()
 
     def step(self, progress: StepProgress) -> None:
-        """Add the rack's mean gradient to its update under way; exchange if it is time."""
         self._clock = progress.clock
         finite = self._inner.reduce(progress)
         due = self._store.due(progress.clock)
@@ -122,46 +118,34 @@ class RackStoreExchange:
         store = self._store
         sent = torch.tensor(store.answer, dtype=torch.float64)
         self._rack.broadcast(sent)
-        parameters = list(self._replica.parameters.values())
-        for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
-            alike = [parameter for parameter in parameters if parameter.dtype == dtype]
-            flat = torch.cat([parameter.reshape(-1) for parameter in alike])
-            self._rack.broadcast(flat)
+        for alike in by_dtype(self._replica.parameters.values()):
+            self._rack.broadcast(flat := flat_of(alike))
             if not self._leads:
-                parts = torch.split(flat, [parameter.numel() for parameter in alike])
-                for parameter, part in zip(alike, parts, strict=True):
-                    parameter.copy_(part.view_as(parameter))
+                write_parts(flat, alike)
         credit, waited_s, halted, samples = sent.tolist()
         store.take_answer(StoreAnswer(int(credit), waited_s, bool(halted), int(samples)))
         return float(waited_s)
 
     def flush(self) -> None:
-        """Hand in what the rack holds back, and wait until it has been decided on."""
         if self._leads:
             self._store.flush()
         self._follow()
 
     def take_back(self) -> None:
-        """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
         self._store.take_back()
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Leave out the reduction of backward passes in this context."""
         return self._inner.accumulating()
 
     def shared(self) -> State | None:
-        """Return the shared state now, on the worker that evaluates."""
         return self._store.shared()
 
     def finish(self) -> None:
-        """Hand in what the rack holds back."""
         self.flush()
 
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots that the servers have taken since the last call."""
         return self._store.snapshots()
 
     def close(self) -> None:
-        """Let go of the model."""
         self._inner.close()
         self._store.close()

@@ -16,7 +16,7 @@ import torch
 from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, broadcast_s
 from plesio.cost.link import Link
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 
 __all__ = ["OFF_BY", "SHORTEST_S", "WINDOW", "RackWatch"]
@@ -33,12 +33,14 @@ class RackWatch:
 
     Args:
         found: The probe's result, with two racks or more.
-        group: All ranks.
+        group: The workers that are there.
         workers_per_host: Workers that share a host's way to other racks.
         warn: Called on every rank, with a sentence, at most once within racks and once between them.
     """
 
-    def __init__(self, found: HostRacks, *, group: Group, workers_per_host: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, found: HostRacks, *, group: LiveGroup, workers_per_host: int, warn: Callable[[str], None]
+    ) -> None:
         assert found.between is not None, "one rack has nothing between"
         self._within, self._between = found.within, found.between
         self._group = group
@@ -84,7 +86,7 @@ class RackWatch:
 
     def _compare(self) -> None:
         own = torch.tensor(list(self._least.values()), dtype=torch.float64)
-        least = torch.stack(self._group.all_gather(own).wait()).amin(dim=0).tolist()
+        least = torch.stack(self._group.current.all_gather(own).wait()).amin(dim=0).tolist()
         for where, ratio in zip(self._least, least, strict=True):
             longer, shorter = ratio > OFF_BY, where == "between" and ratio < 1 / OFF_BY
             if math.isfinite(ratio) and (longer or shorter) and where not in self._said:

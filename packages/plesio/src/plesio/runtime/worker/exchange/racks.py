@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plesio.runtime.worker.exchange.group import Gathering, Group, Work
+from plesio.runtime.worker.exchange.group import Group, Work
 from plesio.runtime.worker.exchange.rack_watch import RackWatch
 
 __all__ = ["BetweenRacks", "Racks"]
@@ -59,7 +59,6 @@ class Racks:
 
     @property
     def leaders(self) -> tuple[int, ...]:
-        """The first rank of each rack."""
         return tuple(ranks[0] for ranks in self.members)
 
 
@@ -67,8 +66,6 @@ class BetweenRacks:
     """All ranks of a group, where those of a rack bring equal tensors to a sum.
 
     Args:
-        group: All ranks.
-        racks: The racks that they are in.
         rails: Whether all ranks of racks that are equally large take part between racks, or the leaders alone.
         watch: Shown what sums take; None where nothing was predicted.
     """
@@ -76,8 +73,6 @@ class BetweenRacks:
     def __init__(self, group: Group, racks: Racks, *, rails: bool = True, watch: RackWatch | None = None) -> None:
         self.rank = group.rank
         self.size = group.size
-        self.rack = group.rack
-        self._group = group
         self.watch = watch
         self.sizes = list(map(len, racks.members))
         between = racks.rails if rails else (racks.leaders,)
@@ -89,22 +84,6 @@ class BetweenRacks:
         assert inside is not None, "every rank is in a rack"
         self.inside = inside
         """The ranks of this rank's rack."""
-
-    def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
-        """Overwrite ``tensor`` with the source's."""
-        self._group.broadcast(tensor, source=source)
-
-    def all_gather(self, tensor: torch.Tensor) -> Gathering:
-        """Begin to collect every rank's ``tensor``; it must stay as it is until they are there."""
-        return self._group.all_gather(tensor)
-
-    def all_to_all(self, rows: torch.Tensor) -> Gathering:
-        """Begin to send row r of ``rows`` to rank r; collects every rank's row for this one."""
-        return self._group.all_to_all(rows)
-
-    def split(self, parts: Sequence[Sequence[int]]) -> Group | None:
-        """Split into groups of some ranks each."""
-        return self._group.split(parts)
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Sum":
         """Begin to overwrite ``tensor``, equal on the ranks of a rack, with the sum over all ranks.
@@ -148,7 +127,6 @@ class _Sum:
         self._between = between
 
     def wait(self) -> None:
-        """Return when the sum is there."""
         if self._work is not None:
             self._work.wait()
         begun_s = time.perf_counter()

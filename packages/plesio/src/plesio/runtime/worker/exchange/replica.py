@@ -137,7 +137,6 @@ class Replica:
 
     @property
     def is_cut(self) -> bool:
-        """True if the parameters are only this worker's parts."""
         return self._cutter is not None
 
     def whole(self) -> AbstractContextManager[None]:
@@ -156,8 +155,7 @@ class Replica:
     def odd_gradients(self, *, looks: bool) -> Iterator[str]:
         """Yield lines on a step without a gradient, and, at the first, on gradients that a scaler has scaled.
 
-        Args:
-            looks: Whether this worker looks for such a scaler: one does for all, since their scripts are alike.
+        One worker ``looks`` for such a scaler for all, since their scripts are alike.
         """
         if all(parameter.grad is None for parameter in self.parameters.values()):
             yield _NO_GRADIENT
@@ -196,7 +194,6 @@ class Replica:
 
     @property
     def device(self) -> torch.device:
-        """Device of the first parameter."""
         return next(iter(self.parameters.values())).device
 
     @property
@@ -213,7 +210,6 @@ class Replica:
                 yield parameter.grad
 
     def gradients_finite(self) -> bool:
-        """Tell whether no gradient holds NaN or infinity (read in one pass, without a copy)."""
         return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
     def true_units(self, clock: int) -> AbstractContextManager[None]:
@@ -291,7 +287,6 @@ class GradientBuckets:
         self._flat: list[torch.Tensor] = []
 
     def finite(self) -> bool:
-        """Tell whether no gradient holds NaN or infinity."""
         gradients = list(self._replica.gradients())
         if any(gradient.is_sparse for gradient in gradients):
             return self._replica.gradients_finite()

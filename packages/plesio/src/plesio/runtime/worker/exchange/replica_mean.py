@@ -20,28 +20,39 @@ trained since; a rank whose own delta was not finite, to the base itself.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from plesio.runtime.worker.exchange.group import Group, Work
+from plesio.runtime.worker.compression import CompressedReducer, PendingMean
+from plesio.runtime.worker.exchange.flat import flat_of, parts_of
+from plesio.runtime.worker.exchange.group import Summing, Work
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean", "parts"]
+__all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean"]
 
 Named = tuple[str, Tensor]
 Met = Callable[[Sequence[Named], Tensor], None]
 
 
-class ReplicaMean(Protocol):
-    """The mean of some tensors of one dtype; one at a time is under way."""
+Reducer = CompressedReducer | RackReducer
 
-    @property
-    def named(self) -> Sequence[Named]:
-        """The replica's tensors and their names."""
-        ...
+
+class ParameterMean:
+    """The mean of the tensors themselves."""
+
+    kept_back = False
+    refused = False
+    sent_finite = True
+
+    def __init__(self, named: Sequence[Named], *, group: Summing) -> None:
+        self.named = named
+        self.tensors = [tensor for _, tensor in named]
+        self._group = group
+        self._under_way: tuple[Tensor, Tensor, Work] | None = None
+        """The tensor that was sent, the tensor that becomes the sum, and the collective under way."""
 
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now.
@@ -52,78 +63,7 @@ class ReplicaMean(Protocol):
             share: This rank's weight; the ranks' shares add up to their number.
             in_full: Send everything, also what was kept back.
         """
-        ...
-
-    def wait(self) -> float | None:
-        """Return when the mean is there: the seconds that it took, if that is known."""
-        ...
-
-    def merge(self, *, stepped: bool) -> Tensor:
-        """Merge it, and return the tensors' mean, flat; they have changed since it was begun if ``stepped``."""
-        ...
-
-    @property
-    def refused(self) -> bool:
-        """True if the last mean was not finite and refused; the same on all ranks."""
-        ...
-
-    @property
-    def sent_finite(self) -> bool:
-        """True if this rank's contribution to the last mean was finite."""
-        ...
-
-    @property
-    def kept_back(self) -> bool:
-        """True if something has not been sent yet."""
-        ...
-
-
-class Reducer(Protocol):
-    """Makes means of the ranks' deltas."""
-
-    @property
-    def keeps_residual(self) -> bool:
-        """True if it keeps back what it does not send."""
-        ...
-
-    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool) -> "PendingDelta":
-        """Begin the sum of the ranks' ``flat`` tensors times their weights, which add up to 1."""
-        ...
-
-
-class PendingDelta(Protocol):
-    """A mean under way."""
-
-    def wait(self) -> Tensor:
-        """Wait for the mean."""
-        ...
-
-    def took_s(self) -> float | None:
-        """Return the seconds that it took, if that is known."""
-        ...
-
-
-class ParameterMean:
-    """The mean of the tensors themselves.
-
-    Args:
-        named: Tensors of one dtype.
-        group: The ranks.
-    """
-
-    kept_back = False
-    refused = False
-    sent_finite = True
-
-    def __init__(self, named: Sequence[Named], *, group: Group) -> None:
-        self.named = named
-        self._group = group
-        self._under_way: tuple[Tensor, Tensor, Work] | None = None
-        """The tensor that was sent, the tensor that becomes the sum, and the collective under way."""
-
-    def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
-        """Begin the mean of the tensors as they are now."""
-        sent = _flat(self.named)
+        sent = flat_of(self.tensors)
         total = sent * share
         self._under_way = sent, total, self._group.all_reduce(total)
 
@@ -135,13 +75,12 @@ class ParameterMean:
         return work.took_s()
 
     def merge(self, *, stepped: bool) -> Tensor:
-        """Merge it, and return it."""
+        """Merge it, and return it, flat; the tensors have changed since it was begun if ``stepped``."""
         assert self._under_way is not None, "begun"
         (sent, total, _), self._under_way = self._under_way, None
         mean = total.div_(self._group.size)  # sum, then divide
-        for (_, tensor), before, after in zip(
-            self.named, parts(self.named, sent), parts(self.named, mean), strict=True
-        ):
+        before_after = parts_of(sent, self.tensors), parts_of(mean, self.tensors)
+        for tensor, before, after in zip(self.tensors, *before_after, strict=True):
             if stepped:
                 tensor.add_(after - before)
             else:
@@ -158,19 +97,21 @@ class DeltaMean:
 
     Args:
         named: Tensors of one dtype, equal on all ranks.
-        reducer: Made for their shapes.
-        outer: Makes the step of the mean.
-        group: The ranks.
+        reducer: Made for their shapes; None sends all of a delta.
         met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
     """
 
     def __init__(
-        self, named: Sequence[Named], *, reducer: Reducer, outer: OuterStep, group: Group, met: Met = _nothing
+        self, named: Sequence[Named], *, reducer: Reducer | None, outer: OuterStep, group: Summing, met: Met = _nothing
     ) -> None:
         self.named = named
+        self.tensors = [tensor for _, tensor in named]
         self.kept_back = False
+        """True if something has not been sent yet."""
         self.refused = False
+        """True if the last mean was not finite and refused; the same on all ranks."""
         self.sent_finite = True
+        """True if this rank's contribution to the last mean was finite."""
         self.begin()
         self._reducer = reducer
         self._outer = outer
@@ -178,21 +119,25 @@ class DeltaMean:
         self._num_steps = 0
         self._group = group
         self._own = self._mean = torch.empty(0)
-        self._pending: PendingDelta | None = None
+        self._pending: PendingMean | None = None
 
     def begin(self) -> None:
         """Count from the tensors as they are now."""
-        self._base = _flat(self.named)
+        self._base = flat_of(self.tensors)
 
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
-        """Begin the mean of the tensors as they are now."""
         self._num_steps = num_steps
-        self._own = _flat(self.named).sub_(self._base)
-        self._pending = self._reducer.begin(self._own, clock, weight=share / self._group.size, in_full=in_full)
-        self.kept_back = self._reducer.keeps_residual and not in_full
+        self._own = flat_of(self.tensors).sub_(self._base)
+        weight = share / self._group.size
+        if self._reducer is None:
+            total = self._own * weight
+            work = self._group.all_reduce(total)
+            self._pending = PendingMean(lambda: (work.wait(), total)[1], took_s=work.took_s)
+        else:
+            self._pending = self._reducer.begin(self._own, clock, weight=weight, in_full=in_full)
+            self.kept_back = self._reducer.compression.keeps_residual and not in_full
 
     def wait(self) -> float | None:
-        """Return when the mean is there: the seconds that it took, if that is known."""
         assert self._pending is not None, "begun"
         pending, self._pending = self._pending, None
         self._mean = pending.wait()
@@ -208,9 +153,9 @@ class DeltaMean:
             self._met(self.named, self._mean)
             self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
             self._base.add_(self._mean)
-        bases = parts(self.named, self._base)
-        corrections = parts(self.named, self._mean.sub_(self._own))
-        for (_, tensor), base, correction in zip(self.named, bases, corrections, strict=True):
+        bases = parts_of(self._base, self.tensors)
+        corrections = parts_of(self._mean.sub_(self._own), self.tensors)
+        for tensor, base, correction in zip(self.tensors, bases, corrections, strict=True):
             if stepped and self.sent_finite:
                 tensor.add_(correction)
             else:
@@ -219,11 +164,5 @@ class DeltaMean:
         return self._base
 
 
-def _flat(named: Sequence[Named]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for _, tensor in named])
-
-
-def parts(named: Sequence[Named], flat: Tensor) -> list[Tensor]:
-    """Cut ``flat`` into the shapes of the tensors, sharing its memory."""
-    sizes = [tensor.numel() for _, tensor in named]
-    return [part.view_as(tensor) for part, (_, tensor) in zip(torch.split(flat, sizes), named, strict=True)]
+ReplicaMean = ParameterMean | DeltaMean
+"""The mean of some tensors of one dtype; one at a time is under way."""

@@ -14,15 +14,7 @@ _Described = tuple[str, torch.Tensor, TensorKind, int]
 
 
 class ReplicaTensors:
-    """Lists the tensors of a replica.
-
-    Args:
-        model: The user's module.
-        parameters: Its trained parameters.
-        frozen: Its other ones.
-        buffers: Its buffers of floating point.
-        group_of: Group of the optimizer that each parameter is in, -1 for none.
-    """
+    """Lists the tensors of a replica; ``group_of`` is -1 for a parameter in no group of the optimizer."""
 
     def __init__(
         self,
@@ -56,7 +48,6 @@ class ReplicaTensors:
         ]
 
     def all(self) -> Sequence[torch.Tensor]:
-        """Return the parameters, frozen ones too, and all buffers."""
         return [t.detach() for t in (*self._parameters.values(), *self._frozen.values(), *self._model.buffers())]
 
     def not_trained(self) -> Sequence[torch.Tensor]:

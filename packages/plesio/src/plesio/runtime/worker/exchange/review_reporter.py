@@ -2,17 +2,18 @@
 
 from typing import Any
 
+from plesio.core.records import from_values, to_values
 from plesio.policies import Reviewed
+from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.policies.policy import NEVER
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress
-from plesio.runtime.worker.exchange.held_rate import HeldRate
-from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
 from plesio.runtime.worker.steering import ServerSteering
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ReviewReporter"]
 
@@ -21,11 +22,7 @@ class ReviewReporter:
     """The reviews of one worker.
 
     Args:
-        replica: The model that is trained.
-        group: The ranks.
-        channel: The way to server 0 and back.
-        timeline: Takes waiting for an answer.
-        held: Holds learning rates that leap.
+        limit: The largest learning rate that is allowed, so that none leaps; None is no limit.
         monitor: Gathers reviews; None if they are not read.
         first_review: Clock of the first review and the one from which its answer holds.
     """
@@ -37,7 +34,7 @@ class ReviewReporter:
         group: LiveGroup,
         channel: ServerSteering,
         timeline: WorkerTimeline,
-        held: HeldRate,
+        limit: RateLimit | None,
         monitor: StepMonitor | None,
         first_review: tuple[int, int],
     ) -> None:
@@ -45,7 +42,7 @@ class ReviewReporter:
         self._group = group
         self._channel = channel
         self._timeline = timeline
-        self._held = held
+        self._limit = limit
         self._monitor = monitor
         self._review, self._holds = first_review
         self._awaits_news = False
@@ -53,15 +50,29 @@ class ReviewReporter:
 
     def step(self, progress: StepProgress, exchange: Exchange) -> None:
         """Have a step exchanged, at the rate that is allowed, and report when a review is due."""
-        share = self._held.share_at(progress.clock)
+        user_rate = float(self._replica.optimizer.param_groups[0]["lr"])
+        share = self._share_of(user_rate, clock=progress.clock)
         with self._replica.stepper.scaled_rate(share):
             exchange.step(progress)
-        rate = share * self._held.rate
+        rate = share * user_rate
         if self._monitor is not None:
             self._monitor.step(progress, rate=rate)
         if progress.clock >= self._review:
             self._review, self._awaits_news = NEVER, True
             self._channel.review(self._seen(progress.clock, rate=rate))
+
+    def _share_of(self, rate: float, *, clock: int) -> float:
+        """Return the factor of the user's learning rate in this step, and record that it is held where it leaps."""
+        if self._limit is None:
+            return 1.0
+        held_before, allowed = self._limit.holds, self._limit.allow(rate)
+        if self._limit.holds and not held_before:
+            self._timeline.event("hold", at_s=self._timeline.now_s(), clock=clock, rate=rate, allowed=allowed)
+            self._timeline.meter.totals.fallbacks.append(
+                f"at step {clock} the learning rate leapt to {rate:.4g}, above all earlier ones: it was held at "
+                f"{allowed:.4g} and raised step by step while training bore it"
+            )
+        return allowed / rate if self._limit.holds else 1.0
 
     def _seen(self, clock: int, *, rate: float) -> Reviewed:
         if self._monitor is None:
@@ -101,11 +112,13 @@ class ReviewReporter:
 
     def good(self) -> None:
         """Take the rates up to here for good ones: a review found nothing wrong."""
-        self._held.good()
+        if self._limit is not None:
+            self._limit.good()
 
     def returned(self) -> None:
         """Judge rates anew: the run goes back to an earlier state."""
-        self._held.returned()
+        if self._limit is not None:
+            self._limit.returned()
 
     def forget(self) -> None:
         """Measure from here on: another stage begins."""
@@ -114,16 +127,15 @@ class ReviewReporter:
 
     @property
     def clipped(self) -> str | None:
-        """A line about gradients that were scaled down, if there were any."""
         return None if self._monitor is None else self._monitor.clipped
 
     def memory(self) -> dict[str, Any]:
-        """Return usual steps and rates, as plain values."""
-        return ({} if self._monitor is None else {"monitor": self._monitor.own()}) | self._held.own()
+        limit = {} if self._limit is None else {"limit": to_values(self._limit)}
+        return ({} if self._monitor is None else {"monitor": self._monitor.own()}) | limit
 
     def go_on_from(self, memory: dict[str, Any]) -> None:
-        """Take over what `memory` gave."""
         if self._monitor is not None and "monitor" in memory:
             self._monitor.take_own(memory["monitor"])
             self._monitor.forget()
-        self._held.take_own(memory)
+        if self._limit is not None and "limit" in memory:
+            self._limit = from_values(memory["limit"], RateLimit)

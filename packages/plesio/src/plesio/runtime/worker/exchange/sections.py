@@ -25,7 +25,6 @@ class Section:
     """Parameters that are gathered together.
 
     Attributes:
-        module: The module that they belong to.
         parameters: Parameters of the module that are in no section within it, trained ones and others.
         is_root: Whether it is the model, which stays whole from its forward to its backward pass.
     """
@@ -66,11 +65,7 @@ def sections_of(model: nn.Module, names: Sequence[str] = ()) -> list[Section]:
 
 
 def check_sections(replica: Replica, sections: Sequence[Section]) -> None:
-    """Return when all of the replica can be cut.
-
-    Raises:
-        TaskError: Something of it cannot.
-    """
+    """Return when all of the replica can be cut; TaskError if not."""
     model = replica.model
     if _only_holds(model):
         raise TaskError(f"a {type(model).__name__} has no forward pass that fsdp could gather it for; use a module")

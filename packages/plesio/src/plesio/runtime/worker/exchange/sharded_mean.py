@@ -13,46 +13,24 @@ from them. That is as many bytes, and the same numbers as under BSP. Memory in p
 import torch
 from torch import nn
 
-from plesio.runtime.worker.exchange.exchange import SnapshotTaker, StepProgress
-from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.exchange import Participant, StepProgress
+from plesio.runtime.worker.exchange.flat import flat_of, write_parts
 from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ShardedMeanExchange"]
 
 
 class ShardedMeanExchange(SynchronousExchange):
-    """Averages gradients as a reduce-scatter and two gatherings of each section do.
+    """Averages gradients as a reduce-scatter and two gatherings of each section do."""
 
-    Args:
-        replica: Equal on all ranks when the exchange is built.
-        blocks: Classes of modules that are gathered one at a time.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
-
-    Raises:
-        TaskError: The model cannot be cut.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        blocks: tuple[str, ...],
-        group: Group,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-    ) -> None:
-        super().__init__(replica, group=group, timeline=timeline, snapshots=snapshots)
-        self._sections = sections_of(replica.model, blocks)
-        check_sections(replica, self._sections)
+    def __init__(self, own: Participant, *, blocks: tuple[str, ...]) -> None:
+        super().__init__(own)
+        self._sections = sections_of(own.replica.model, blocks)
+        check_sections(own.replica, self._sections)
 
     @torch.no_grad()
     def reduce(self, progress: StepProgress) -> bool:
-        """Average the gradients, section by section."""
         begun_s = self._timeline.now_s()
         for section in self._sections:
             if section.parameters:
@@ -70,10 +48,8 @@ class ShardedMeanExchange(SynchronousExchange):
         if not section.is_root:
             self._group.all_gather(sent).wait()
         flat = torch.cat([part[: mean.numel()] for part in gathered])
-        sizes = [parameter.numel() for parameter in trained]
-        for parameter, part in zip(trained, torch.split(flat[: sum(sizes)], sizes), strict=True):
-            assert parameter.grad is not None, "filled in"
-            parameter.grad.copy_(part.view_as(parameter))
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]  # all are filled in
+        write_parts(flat[: sum(gradient.numel() for gradient in gradients)], gradients)
 
     def _reduce_scatter(self, section: Section, trained: list[nn.Parameter]) -> torch.Tensor:
         """Return this rank's part of the mean gradient; empty for a section that trains nothing."""
@@ -85,6 +61,6 @@ class ShardedMeanExchange(SynchronousExchange):
             if parameter.grad is None:  # others may have used it
                 parameter.grad = torch.zeros_like(parameter)
         rows = trained[0].new_zeros(num_ranks * numel)
-        flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained if parameter.grad is not None])
+        flat = flat_of([parameter.grad for parameter in trained if parameter.grad is not None])
         rows[: flat.numel()] = flat.div_(num_ranks)
         return torch.stack(self._group.all_to_all(rows.view(num_ranks, numel)).wait()).sum(0)

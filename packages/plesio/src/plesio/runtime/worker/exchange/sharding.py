@@ -36,10 +36,7 @@ class Sharding:
     """The cutter of a replica, which is equal on all ranks; it can make it whole again.
 
     Args:
-        replica: The replica.
-        group: The ranks.
         blocks: Classes of modules that are gathered one at a time; none are those of lists.
-        collectives: Does what FSDP2 sends.
 
     Raises:
         TaskError: The model or the optimizer's state cannot be cut.

@@ -29,7 +29,6 @@ class SparseMean:
 
     Args:
         gradients: This rank's, COO; at least one, and the same ones on all ranks.
-        group: The ranks.
         weight: This rank's; the ranks' weights add up to 1.
     """
 

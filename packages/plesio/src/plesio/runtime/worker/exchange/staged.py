@@ -37,23 +37,24 @@ from plesio.core.records import to_values
 from plesio.policies import Policy, parse_policy
 from plesio.protocol.to_server import StageStop
 from plesio.protocol.to_worker import StageEnd, Steering
-from plesio.runtime.worker.exchange.collective import CollectiveExchanges
+from plesio.runtime.worker.exchange.collective import CollectiveExchanges, StageExchange
 from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, HeldSteps, SharedState, StepProgress
-from plesio.runtime.worker.exchange.live_group import LiveGroup
+from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
-from plesio.runtime.worker.exchange.store_stage import StageExchange, StoreExchanges
+from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
-from plesio.runtime.worker.quiescent_point import QuiescentPoint, Saver
+from plesio.runtime.worker.meter import WorkerTimeline
+from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.rack_batches import Rack
+from plesio.runtime.worker.registered import Keeper
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, stage_stop
 from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["StageParts", "StagedExchange"]
 
@@ -65,19 +66,15 @@ class StageParts:
     """The parts that the stages of one worker are made of.
 
     Attributes:
-        group: The ranks.
-        exchanges: Builds the exchange of each policy on the collective.
-        stores: Builds that of each policy on the store; None where there is none.
+        client: Connections to the servers of the store; None where no policy can go there.
         channel: The way to server 0, which decides what follows a stage.
         rounds: This rank's; dealt in the shares that are asked for.
-        leasing: Deals samples on the store.
         steps: Moved where all go on together.
-        timeline: Takes this worker's time.
     """
 
     group: LiveGroup
     exchanges: CollectiveExchanges
-    stores: StoreExchanges | None
+    client: StoreClient | None
     channel: ServerSteering
     rounds: RoundRecords
     leasing: Leasing
@@ -98,16 +95,11 @@ class _Stage:
     """This worker's, if racks share the store."""
 
 
-class StagedExchange:
+class StagedExchange(Exchange):
     """Runs the policies that the policy's machine asks for, one after another.
 
     Args:
-        replica: Equal on all ranks.
-        first: The policy to begin with.
-        parts: Make the stages.
-        reporter: Reports reviews and brings their answers.
         on_transition: Called after every change, with the optimizer, on every worker.
-        saver: Takes checkpoints.
         resumed: Position of the run when it was saved, if it is resumed; ``first`` and the first review are then those
             from there on.
         late: Whether this worker has yet to join the others.
@@ -121,9 +113,9 @@ class StagedExchange:
         parts: StageParts,
         reporter: ReviewReporter,
         on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
-        saver: Saver | None = None,
-        resumed: QuiescentPoint | None = None,
-        late: bool = False,
+        saver: Keeper | None,
+        resumed: QuiescentPoint | None,
+        late: bool,
     ) -> None:
         self._replica = replica
         self._parts = parts
@@ -153,7 +145,7 @@ class StagedExchange:
 
     def _begin(self, policy: Policy, *, end: StageEnd | None) -> None:
         """Begin a stage under ``policy``, in force at this worker's clock."""
-        exchanges, stores = self._parts.exchanges, self._parts.stores
+        exchanges = self._parts.exchanges
         rack = exchanges.rack(together=policy.synchronous) if policy.racks_share_store else None
         # on the way to the store samples are leased for the rack, before there is an exchange
         self._stage = _Stage(policy, self._clock, rack=rack)
@@ -162,20 +154,25 @@ class StagedExchange:
             collective.count_as(exchanges.share(policy, self._shares))
             self._stage = replace(self._stage, exchange=collective, collective=collective)
             return
-        assert stores is not None, f"{policy.spec} without a store"
-        store = stores.begin(
-            policy,
-            clock=self._clock,
-            leads=self._leads(end),
-            enter=lambda: self._parts.channel.enter_store(self._stage_stop(end)),
-        )
+        assert self._parts.client is not None, f"{policy.spec} without a store"
+        store = exchanges.build_store(policy, self._parts.client)
+        self._enter(store, end=end)
         self._stage = replace(self._stage, exchange=store, store=store)
 
-    def _stage_stop(self, end: StageEnd | None) -> StageStop:
-        """Return this worker's stop on its way to the store, from which it has come by ``end`` if it was there."""
-        return stage_stop(
-            self.sharing.batches, clock=self._clock, end=end, resumed=self._resumed, rounds=self._parts.rounds
-        )
+    def _enter(self, store: StageExchange, *, end: StageEnd | None) -> None:
+        """Go to the store with all others, or go on there if they have come from it by ``end``."""
+        timeline, clock = self._parts.timeline, self._clock
+        begun_s = timeline.now_s()
+        if self._leads(end):
+            store.offer()
+        entered_s = timeline.now_s()
+        stop = stage_stop(self.sharing.batches, clock=clock, end=end, resumed=self._resumed, rounds=self._parts.rounds)
+        self._parts.channel.enter_store(stop)
+        waited_s = timeline.now_s()
+        store.begin(clock)
+        timeline.communicate(begun_s, entered_s, clock=clock)
+        timeline.wait(entered_s, waited_s, clock=clock)
+        timeline.communicate(waited_s, timeline.now_s(), clock=clock)
 
     @property
     def meets(self) -> bool:
@@ -184,7 +181,6 @@ class StagedExchange:
 
     @property
     def rack(self) -> Rack | None:
-        """This worker's rack, if racks share the store now."""
         return self._stage.rack
 
     @property
@@ -193,13 +189,11 @@ class StagedExchange:
         return self._stage.store is not None and self._stage.store.halted
 
     def halt(self) -> None:
-        """Take note that the stage on the store ends."""
         if self._stage.store is not None:
             self._stage.store.halt()
 
     @property
     def ready_s(self) -> float | None:
-        """When this step's own gradient was complete, if it is being exchanged since then; else None."""
         return self._stage.exchange.ready_s
 
     def step(self, progress: StepProgress) -> None:
@@ -237,12 +231,7 @@ class StagedExchange:
                 self._stage.collective.count_as(self._parts.exchanges.share(self._stage.policy, self._shares))
 
     def depart(self, plan: int, *, release: Callable[[], None]) -> StageEnd:
-        """Stand still at the end of a stage on the store until it is known how to go on, and begin that.
-
-        Args:
-            plan: Number of the session's loop that the worker is in.
-            release: Called when all updates are handed in: gives back what is leased.
-        """
+        """Stand still at the end of a stage on the store until it is known how to go on; ``release`` ends leases."""
         self.flush()
         release()
         end = self._parts.channel.leave_store(StageStop(clock=self._clock, plan=plan), self._stage.rack)
@@ -305,7 +294,6 @@ class StagedExchange:
         return self._parts.group.rank == 0 if end is None else self._parts.group.worker == end.leader
 
     def _quiescent_point(self, steer: Steering, end: StageEnd | None) -> QuiescentPoint:
-        """Collect the state to save of this moment."""
         own = {"kept": [copy.state() for copy in self._kept], **self._memory()}
         moment = QuiescentPoint.of(
             steer,
@@ -318,7 +306,7 @@ class StagedExchange:
 
     def _average_state(self, clock: int, *, parameters: bool) -> None:
         begun_s = self._parts.timeline.now_s()
-        if not average_state(self._replica, self._parts.group, parameters=parameters):
+        if not average_state(self._replica, self._parts.group.current, parameters=parameters):
             self._parts.timeline.meter.totals.fallbacks.append(
                 f"at step {clock} the optimizer's state was dropped: not all workers had one"
             )
@@ -331,11 +319,11 @@ class StagedExchange:
         return None if held is None else HeldSteps(settled=max(held.settled, stage.began), counted=held.counted)
 
     def units(self) -> list[int]:
-        """Return the units of ranks whose replicas are equal after every step."""
-        return [0] * self._parts.group.size if self._stage.collective is None else self._stage.collective.units()
+        return (
+            [0] * self._parts.group.current.size if self._stage.collective is None else self._stage.collective.units()
+        )
 
     def settle(self) -> None:
-        """Bring what is under way or held back to its end, so that all replicas are equal."""
         if self._stage.collective is not None:
             self._stage.collective.settle()
 
@@ -386,35 +374,28 @@ class StagedExchange:
             self._on_transition(transition, self._replica.optimizer)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Let backward passes in this context only add to the gradient."""
         return self._stage.exchange.accumulating()
 
     def admitted_at(self, clock: int) -> None:
-        """Go on after a rest on the store, from ``clock`` on; on a collective no worker rests."""
         self._clock = clock
         self._stage.exchange.admitted_at(clock)
 
     def flush(self) -> None:
-        """Hand in to the store what is held back."""
         if self._stage.store is not None:
             self._stage.store.flush()
 
     def shared(self) -> State | None:
-        """Return the shared parameters now, on rank 0 (on the store: on the worker that evaluates)."""
         return self._stage.exchange.shared()
 
     def finish(self) -> None:
-        """Contribute what is still held back."""
         self._stage.exchange.finish()
         if (clipped := self._reporter.clipped) is not None:
             self._parts.timeline.meter.totals.fallbacks.append(clipped)
 
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots taken since the last call, on the worker that evaluates."""
         taken, self._snapshots = self._snapshots, []
         return taken + self._stage.exchange.snapshots()
 
     def close(self) -> None:
-        """Let go of the model."""
         self._stage.exchange.close()
         self._kept.clear()

@@ -8,23 +8,29 @@ rank loads the older one. It was kept at one clock by all, perhaps between two a
 state are then averaged. The residual of a compression is not in it. The copies take twice the memory of the parameters
 and the optimizer's state. On the store each keeps the parameters that it pulled last, of versions about as old; the
 optimizer's state is the servers', so a return to such a copy begins without.
+
+Workers that go on in a new group come to the same state in two moves: what is staged (an `Apply`) is applied when all
+of it is there. Nothing of a replica changes before that, so a worker that is cut off once more is where it was.
 """
 
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
+from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["StateCopy", "average_state"]
+__all__ = ["Apply", "StateCopy", "average_state", "copied_optimizer", "copied_replica", "mean_replica"]
 
 
 class StateCopy:
     """Parameters, buffers and the optimizer's state, as they were when it was made.
 
     Args:
-        replica: The worker's.
         optimizer_state: Whether the replica's optimizer has the state; if not, a return begins with none.
     """
 
@@ -49,7 +55,6 @@ class StateCopy:
 
     @classmethod
     def of(cls, replica: Replica, state: dict[str, Any]) -> Self:
-        """Make the copy that `state` was taken of, for a replica of the same model."""
         copy = cls(replica)
         parameters = list(replica.parameters.values())
         copy._tensors = list(zip(_tensors(replica), state["tensors"], strict=True))
@@ -93,16 +98,88 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
     alike = count.item() == own * group.size
     if not alike:
         state.clear()
-    for dtype in dict.fromkeys(tensor.dtype for tensor in (tensors + held if alike else tensors)):
-        same = [tensor for tensor in (tensors + held if alike else tensors) if tensor.dtype == dtype]
-        flat = torch.cat([tensor.detach().reshape(-1).to(device) for tensor in same])
+    for same in by_dtype(tensors + held if alike else tensors):
+        flat = flat_of([tensor.detach().to(device) for tensor in same])
         group.all_reduce(flat).wait()
-        flat.div_(group.size)
-        for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+        write_parts(flat.div_(group.size), same)
     replica.stepper.sparse_momentum()
     return alike
 
 
 def _tensors(replica: Replica) -> list[torch.Tensor]:
     return [*replica.parameters.values(), *replica.model.buffers()]
+
+
+Apply = Callable[[], None]
+"""Makes what was staged the replica's."""
+
+
+@torch.no_grad()
+def copied_replica(replica: Replica, group: Group, *, source: int, frozen: bool = False) -> Apply:
+    """Fetch the source's parameters and buffers; with ``frozen`` also the parameters that are not trained."""
+    of = replica.tensors.all() if frozen else [tensor.detach() for tensor in _tensors(replica)]
+    flats = [(tensors, flat_of(tensors)) for tensors in by_dtype(of)]
+    for _, flat in flats:
+        group.broadcast(flat, source=source)
+    return lambda: _write(flats)
+
+
+@torch.no_grad()
+def mean_replica(replica: Replica, group: Group, *, weight: float) -> Apply:
+    """Compute the weighted mean of parameters and floating-point buffers; a worker with nothing to give weighs 0."""
+    floating = [tensor.detach() for tensor in _tensors(replica) if tensor.is_floating_point()]
+    total = torch.tensor([weight], dtype=torch.float64, device=floating[0].device)
+    group.all_reduce(total).wait()
+    share = weight / float(total.item())
+    flats = [(tensors, flat_of(tensors)) for tensors in by_dtype(floating)]
+    for _, flat in flats:
+        if share == 0.0:
+            flat.zero_()
+        flat.mul_(share)
+        group.all_reduce(flat).wait()
+    return lambda: _write(flats)
+
+
+@torch.no_grad()
+def copied_optimizer(replica: Replica, group: Group, *, source: int) -> Apply:
+    """Fetch the state of the source's optimizer; learning rates and other options stay each worker's own."""
+    state = replica.optimizer.state
+    own = [[_row(key, value) for key, value in state.get(p, {}).items()] for p in replica.parameters.values()]
+    table: list[list[list[Any]]] = json.loads(broadcast_text(json.dumps(own), group=group, source=source))
+    copies: list[dict[str, Any]] = []
+    for parameter, rows in zip(replica.parameters.values(), table, strict=True):
+        copies.append(copy := {})
+        for key, kind, dtype, shape, device in rows:
+            if kind == "value":
+                copy[key] = shape
+                continue
+            if group.rank == source:
+                value = state[parameter][key].detach().to_dense().clone()
+            else:
+                where = parameter.device if device == "same" else torch.device("cpu")
+                value = torch.empty(shape, dtype=getattr(torch, dtype), device=where)
+            group.broadcast(value, source=source)
+            copy[key] = value
+    return lambda: _set_state(replica, copies)
+
+
+def _row(key: str, value: Any) -> list[Any]:
+    """Describe a key of a parameter's state: its kind, and what it takes to make room for it."""
+    if not isinstance(value, Tensor):
+        return [key, "value", None, value, None]
+    where = "cpu" if value.device.type == "cpu" else "same"
+    return [key, "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), where]
+
+
+def _set_state(replica: Replica, copies: Sequence[dict[str, Any]]) -> None:
+    state = replica.optimizer.state
+    state.clear()
+    for parameter, copy in zip(replica.parameters.values(), copies, strict=True):
+        if copy:
+            state[parameter] = copy
+    replica.stepper.sparse_momentum()
+
+
+def _write(flats: Sequence[tuple[Sequence[Tensor], Tensor]]) -> None:
+    for tensors, flat in flats:
+        write_parts(flat, tensors)

@@ -1,11 +1,19 @@
-"""Steps a replica's optimizer, and describes it as exchanges and reviews need it."""
+"""Steps a replica's optimizer, and describes it as exchanges and reviews need it.
+
+A session steps its optimizer itself, as the policy says. A step of it by the program or by ``scaler.step``, or of
+another optimizer that has the same parameters (in a hook on gradients, say), moves the parameters of this worker alone,
+or twice. torch calls one hook before the steps of all optimizers; it finds the session by the first of its parameters.
+"""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plesio.core.errors import TaskError
 from plesio.core.plain import own_numbers
@@ -22,7 +30,6 @@ class Stepper:
 
     Args:
         optimizer: The user's, or several as one (`plesio.runtime.parameters.optimizers`).
-        sparse: Parameters whose gradients are sparse.
         changes: Counts what hooks write after a step as the script's.
 
     Raises:
@@ -39,13 +46,34 @@ class Stepper:
         """Settings of the optimizer as the program made it."""
         self._sparse = sparse
         self._changes = changes
+        self._watched: list[object] = []
+        """Kept, so that nothing else has an id of theirs."""
         self.is_stepping = False
         """True while the session steps the optimizer."""
         for one in self.optimizers:
             _check_closure(one)
 
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Refuse steps of these parameters that the session has not asked for, until `unwatch`."""
+        self._watched = [self._optimizer, *parameters]
+        _watches.add(self, self._watched)
+
+    def unwatch(self) -> None:
+        _watches.remove(self._watched)
+        self._watched.clear()
+
+    def check_asked(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse a step that an optimizer of the parameters is about to make and that the session has not asked for."""
+        # a step at rate 0 moves nothing: torch.distributed.checkpoint makes one to have an optimizer's state
+        if self.is_stepping or not any(group.get("lr", 1.0) for group in optimizer.param_groups):
+            return
+        raise TaskError(
+            f"{type(optimizer).__name__}.step() was called beside session.step(), which steps the same parameters: "
+            "leave it out, and scaler.step(optimizer) and optimizers in hooks on gradients too; session.step(loss) "
+            "steps the optimizer that plesio.join was given"
+        )
+
     def step(self) -> None:
-        """Step the optimizer with the gradients that are there."""
         with self.stepping():
             self._optimizer.step()
 
@@ -127,3 +155,35 @@ def _check_closure(optimizer: torch.optim.Optimizer) -> None:
             f"{type(optimizer).__name__} evaluates the loss by itself, as often as it likes (step(closure)), where "
             "workers exchange once a step; use an optimizer that steps with the gradients that are there"
         )
+
+
+class _Watches:
+    """The steppers that watch, of all sessions of this process, by the ids of their optimizers and parameters."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Stepper] = {}
+        self._lock = threading.Lock()
+        self._hook: torch.utils.hooks.RemovableHandle | None = None
+
+    def add(self, stepper: Stepper, watched: Iterable[object]) -> None:
+        with self._lock:
+            self._of.update({id(one): stepper for one in watched})
+            self._hook = self._hook or register_optimizer_step_pre_hook(self._before)
+
+    def remove(self, watched: Iterable[object]) -> None:
+        with self._lock:
+            for one in watched:
+                self._of.pop(id(one), None)
+            if not self._of and self._hook is not None:
+                self._hook.remove()
+                self._hook = None
+
+    def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        for one in itertools.chain((optimizer,), held):
+            if (stepper := self._of.get(id(one))) is not None:
+                stepper.check_asked(optimizer)
+                return
+
+
+_watches = _Watches()

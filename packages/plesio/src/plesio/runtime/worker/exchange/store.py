@@ -14,7 +14,6 @@ into parameters by itself is refused: the next pull would undo it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +22,11 @@ from plesio.policies import Policy
 from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options
-from plesio.runtime.worker.exchange.exchange import Gauge, SharedState, StepProgress
+from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.server_steps import ServerSteps
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
-from plesio.runtime.worker.exchange.stored_state import StoredState
-from plesio.runtime.worker.timeline import WorkerTimeline
+from plesio.runtime.worker.exchange.stored_state import ServerSteps, StoredState
+from plesio.runtime.worker.meter import WorkerTimeline
 
 __all__ = ["StoreAnswer", "StoreExchange"]
 
@@ -49,17 +47,8 @@ class StoreAnswer(NamedTuple):
     samples: int = 0
 
 
-class StoreExchange:
-    """One worker's view of the store.
-
-    Args:
-        replica: The worker's.
-        policy: Has the period, and the kind of update.
-        client: Connections to the servers.
-        layout: Places of the tensors on the servers.
-        timeline: Takes waiting and communicating.
-        gauge: Shown this worker's own gradients; None for a policy that never adapts.
-    """
+class StoreExchange(Exchange):
+    """One worker's view of the store."""
 
     ready_s: float | None = None
 
@@ -78,8 +67,7 @@ class StoreExchange:
         self._gauge = gauge
         self._client = client
         self._timeline = timeline
-        self.stored = StoredState(replica, policy=policy, client=client, layout=layout)
-        """The shared state on the servers."""
+        self._stored = StoredState(replica, policy=policy, client=client, layout=layout)
         self._gradients: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
@@ -92,7 +80,7 @@ class StoreExchange:
         self._fetched_snapshots = len(client.snapshots())
         self._steps = ServerSteps(
             replica,
-            fetch=self.stored.fetch_optimizer,
+            fetch=self._stored.fetch_optimizer,
             policy=policy,
             warn=timeline.meter.warn,
             refuses=gauge is None,  # else the policy goes elsewhere, once it has noticed
@@ -101,15 +89,12 @@ class StoreExchange:
 
     @property
     def halted(self) -> bool:
-        """True if the stage that the exchange is for ends, by the latest news."""
         return self.answer.halted
 
     def halt(self) -> None:
-        """Take note that the stage that the exchange is for ends."""
         self.answer = self.answer._replace(halted=True)
 
     def resume(self) -> None:
-        """Take note that the stage that the exchange is for goes on after all."""
         self.answer = self.answer._replace(halted=False)
 
     def take_answer(self, answer: StoreAnswer) -> None:
@@ -122,21 +107,22 @@ class StoreExchange:
         replies = self._client.shared(snapshot=None, optimizer=True)
         self._merge(replies)
         if self._policy.update == "gradient":
-            self.stored.set_optimizer(replies)
+            self._stored.set_optimizer(replies)
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
+    def offer(self) -> None:
+        """Give the servers this replica's state to start from."""
+        self._stored.offer()
+
     def begin(self, clock: int) -> None:
-        """Take the shared state over and begin at ``clock``."""
         self._clock = self._pushed_clock = clock
         self._merge(self._client.pull(after=clock, clock=clock, known_version=None))
 
     def admitted_at(self, clock: int) -> None:
-        """Take part again from ``clock`` on, with parameters as they are now."""
         self._clock = self._pushed_clock = clock
         self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
 
     def step(self, progress: StepProgress) -> None:
-        """Add this step to the update under way; exchange if it is time."""
         if self._gauge is not None:
             self._gauge.measure(list(self._replica.gradients()))
         finite = self._replica.gradients_finite()
@@ -159,13 +145,7 @@ class StoreExchange:
         return self._policy.exchanges_at(clock) or clock + 1 > self.answer.credit
 
     def add(self, progress: StepProgress, *, finite: bool, due: bool) -> None:
-        """Make the step that is in the gradients a part of the update under way, if it is finite.
-
-        Args:
-            progress: The step.
-            finite: Whether the gradients are.
-            due: Whether an exchange follows.
-        """
+        """Make the step that is in the gradients a part of the update under way, if it is finite."""
         self._clock = progress.clock
         self._num_samples += progress.samples
         if finite:
@@ -189,7 +169,6 @@ class StoreExchange:
                         self._replica.optimizer.step()
 
     def exchange(self) -> None:
-        """Push the update under way and pull the parameters."""
         self._push()
         self._pull(clock=self._clock)
 
@@ -217,7 +196,7 @@ class StoreExchange:
         else:
             begun_s = self._timeline.now_s()
             self._tell_frozen()
-            present, payloads = self.stored.pack(self._update())
+            present, payloads = self._stored.pack(self._update())
             groups = group_options(self._replica.optimizer)
             changed = self._policy.update == "gradient" and groups != self._sent_groups
             if changed:
@@ -245,9 +224,8 @@ class StoreExchange:
             )
 
     def _update(self) -> dict[str, torch.Tensor]:
-        """Return the tensors to push, by name."""
         if self._policy.update == "delta":
-            update = self.stored.delta()
+            update = self._stored.delta()
         else:
             for grad in self._gradients.values() if self._num_steps > 1 else ():
                 grad.div_(self._num_steps)
@@ -268,7 +246,7 @@ class StoreExchange:
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
     def _merge(self, replies: Sequence[Reply]) -> None:
-        self.stored.merge(replies)
+        self._stored.merge(replies)
         self._version = min(reply.version for reply in replies)
         self.answer = StoreAnswer(
             credit=min(reply.credit for reply in replies),
@@ -278,15 +256,10 @@ class StoreExchange:
         )
 
     def flush(self) -> None:
-        """Hand in what is held back, and wait until it has been decided on."""
         self.answer = self.answer._replace(waited_s=0.0)
         if self._num_steps:
             self._push()
             self._pull(clock=0)  # credit for a first step is always there
-
-    def accumulating(self) -> nullcontext[None]:
-        """Do nothing: gradients stay on the worker anyhow."""
-        return nullcontext()
 
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.
@@ -296,11 +269,10 @@ class StoreExchange:
         if not self._client.evaluates():
             return None
         if self._ended and self._policy.update == "gradient":
-            self.stored.fetch_optimizer()
-        return self.stored.copy(snapshot=None)
+            self._stored.fetch_optimizer()
+        return self._stored.copy(snapshot=None)
 
     def finish(self) -> None:
-        """Hand in what is held back."""
         self._ended = True
         self.flush()
 
@@ -309,10 +281,9 @@ class StoreExchange:
         known = self._client.snapshots()
         fresh = known[self._fetched_snapshots :]
         self._fetched_snapshots = len(known)
-        return [SharedState(one.samples, one.at_s, self.stored.copy(snapshot=one.number)) for one in fresh]
+        return [SharedState(one.samples, one.at_s, self._stored.copy(snapshot=one.number)) for one in fresh]
 
     def close(self) -> None:
-        """Forget what is held back."""
-        self.stored.close()
+        self._stored.close()
         self._steps.close()
         self._gradients.clear()

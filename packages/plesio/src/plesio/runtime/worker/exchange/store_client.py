@@ -46,7 +46,6 @@ class Reply:
     """One server's answer to a pull.
 
     Attributes:
-        version: The parameters'.
         present: The slices in the payload; None for all.
         payload: These slices, packed, and the optimizer's state if it was asked for.
         credit: The clock up to which the worker may run.
@@ -68,9 +67,6 @@ class StoreClient:
     """One worker's end of all its connections. Used by the training thread only.
 
     Args:
-        endpoints: Connections, server 0 first.
-        rank: This worker.
-        clock: For time limits.
         failure: Returns why waiting has become pointless (the job's server is gone, a worker is lost), or None.
         disconnected: Explains the end of a connection.
         on_refused: Called with clock, reason and the samples given back when the policy refused an update of this
@@ -105,7 +101,6 @@ class StoreClient:
         self._snapshots: list[Snapshot] = []
 
     def send(self, message: Message) -> None:
-        """Send a control message to server 0."""
         self.endpoints[0].send_control(*encode(message))
 
     def await_message(
@@ -230,15 +225,7 @@ class StoreClient:
         present: Sequence[Sequence[int] | None],
         payloads: Sequence[NDArray[np.uint8]],
     ) -> None:
-        """Send an update, in payloads that were staged by the servers' endpoints.
-
-        Args:
-            push: Sent with it, to servers that get all of their slices.
-            clock: This worker's.
-            base_version: Version of the parameters that the update was computed from.
-            present: The slices that each server gets; None for all.
-            payloads: One for each server.
-        """
+        """Send an update, in payloads staged by the servers' endpoints; ``present`` has their slices, None for all."""
         kind, whole = encode(push)
         header = self._header(kind, clock=clock, base_version=base_version)
         for endpoint, here, payload in zip(self.endpoints, present, payloads, strict=True):
@@ -249,7 +236,6 @@ class StoreClient:
         self._finished.append((plan, block, num_samples))
 
     def take_finished(self) -> tuple[Finished, ...]:
-        """Return the notes since the last call."""
         taken, self._finished = self._finished, []
         return tuple(taken)
 
@@ -304,12 +290,7 @@ class StoreClient:
         return replies
 
     def leave(self, *, samples: int, check: Callable[[], None]) -> None:
-        """Report that this worker's training is over; on the worker that evaluates, wait until all is.
-
-        Args:
-            samples: Samples of all workers, in collectives.
-            check: Called while waiting; raises when there is more to do.
-        """
+        """Report that this worker's training is over; on the worker that evaluates, wait until all is."""
         self.send(Leave(samples=samples))
         self._evaluates = self.await_message(MayLeave, check=check).evaluates
 
@@ -340,9 +321,6 @@ class Leases:
     """The coordinator's leases for one plan, seen from this worker.
 
     Args:
-        client: How to reach it.
-        plan: Number of the session's loop.
-        figures: The plan that is dealt out.
         on_admitted: Called with the clock when a rest is over.
         before_rest: Called before the worker asks for samples with nothing left to train on.
         on_halt: Called when there are no samples because the stage on the store ends.
@@ -367,7 +345,6 @@ class Leases:
         self._asked = False
 
     def request(self, *, idle: bool) -> None:
-        """Ask for the next block."""
         if idle:
             self._before_rest()
             self._client.tell_finished()  # what the loop took and made no step of
@@ -375,7 +352,6 @@ class Leases:
         self._asked = True
 
     def receive(self) -> Block | None:
-        """Wait for the answer."""
         self._asked = False
         lease = self._client.await_message(Lease)
         if lease.clock is not None:

@@ -8,12 +8,16 @@ payload are copied by one call where they are numbers of one type; only others a
 detached: turning autograd off for each payload would take as long as the copy.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from plesio.policies import Policy
 from plesio.protocol.bulk import Initial, Table
@@ -23,17 +27,14 @@ from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_s
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 
-__all__ = ["StoredState", "pack", "unpack"]
+__all__ = ["ServerSteps", "StoredState", "pack", "unpack"]
 
 
 class StoredState:
     """The shared state on the servers, seen from one worker.
 
     Args:
-        replica: The worker's.
         policy: Its ``update`` has the servers step (``gradient``) or the workers (``delta``).
-        client: Connections to the servers.
-        layout: Places of the tensors on the servers.
     """
 
     def __init__(self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout) -> None:
@@ -52,8 +53,7 @@ class StoredState:
     def offer(self, *, again: bool = False) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
 
-        Args:
-            again: Whether they have begun, and begin anew unless another worker's updates are there already.
+        With ``again`` they have begun, and begin anew unless another worker's updates are there already.
 
         Raises:
             ExchangeError: The servers cannot run the replica's optimizer.
@@ -119,7 +119,6 @@ class StoredState:
             self.set_optimizer(self._client.shared(snapshot=None, optimizer=True))
 
     def set_optimizer(self, replies: Sequence[Reply]) -> None:
-        """Overwrite the state of the replica's optimizer with what the servers have sent of theirs."""
         self._replica.optimizer.state.clear()
         self._write_optimizer(replies)
 
@@ -175,7 +174,6 @@ class StoredState:
             unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
 
     def close(self) -> None:
-        """Let go of the replica."""
         self._replica.held_by(None)
         self._base.clear()
 
@@ -217,3 +215,76 @@ def _alike(tensors: Sequence[torch.Tensor], payload: torch.Tensor) -> bool:
         return False
     dtype, device = tensors[0].dtype, payload.device
     return all(tensor.dtype == dtype and tensor.device == device for tensor in tensors)
+
+
+class ServerSteps:
+    """Makes one worker's optimizer honour the script while the servers step.
+
+    step hooks          run on the worker: before a step on its own gradient, which is pushed as they leave it; after it
+    with the parameters that were pulled
+    state_dict()        of the optimizer gives the servers' state of that moment
+    load_state_dict()   is refused, as is what the script writes into parameters: the servers would never see it
+
+    Args:
+        fetch: Puts the servers' state into the replica's optimizer.
+        policy: In force; under one that pushes deltas the workers step, and only the end differs.
+        refuses: Whether what would be lost is an error; else the user is told.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        fetch: Callable[[], None],
+        policy: Policy,
+        warn: Callable[[str], None],
+        refuses: bool,
+    ) -> None:
+        self._replica = replica
+        self._fetch = fetch
+        self._warn = warn
+        self._handles = []
+        replica.changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=True)
+        replica.stepper.takes_steps_elsewhere()
+        if policy.update == "gradient":
+            for optimizer in replica.stepper.optimizers:
+                self._handles += [
+                    optimizer.register_state_dict_pre_hook(self._asked),
+                    optimizer.register_load_state_dict_post_hook(self._loaded),
+                ]
+
+    def _asked(self, _optimizer: Optimizer) -> None:
+        self._fetch()
+
+    def _loaded(self, _optimizer: Optimizer) -> None:
+        self._replica.changes.found("the optimizer's state")
+
+    @contextmanager
+    def before(self, *, servers: bool) -> Iterator[None]:
+        """Run the hooks before a step, and not within; those for all optimizers too if it is the servers' alone."""
+        kept = [(optimizer, optimizer._optimizer_step_pre_hooks) for optimizer in self._replica.stepper.optimizers]
+        for optimizer, hooks in kept:
+            _run(optimizer, chain(_global_optimizer_pre_hooks.values() if servers else (), hooks.values()))
+            optimizer._optimizer_step_pre_hooks = OrderedDict()
+        try:
+            yield
+        finally:
+            for optimizer, hooks in kept:
+                optimizer._optimizer_step_pre_hooks = hooks
+
+    def after(self) -> None:
+        """Run the hooks after a step of the servers, whose parameters the replica has."""
+        with self._replica.changes.by_hooks(self._replica.stepper.optimizers):
+            for one in self._replica.stepper.optimizers:
+                _run(one, chain(one._optimizer_step_post_hooks.values(), _global_optimizer_post_hooks.values()))
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._replica.changes.lost_under(None, warn=self._warn, refuses=False)
+
+
+def _run(optimizer: Optimizer, hooks: Iterator[Any]) -> None:
+    for hook in hooks:
+        hook(optimizer, (optimizer,), {})

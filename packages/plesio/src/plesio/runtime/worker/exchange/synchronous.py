@@ -1,67 +1,45 @@
 """Bulk synchronous training on a collective, less the reduction itself: what every step does with the mean gradient."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from plesio.runtime.worker.exchange.blame import takes_blame
-from plesio.runtime.worker.exchange.exchange import Gauge, HeldSteps, SharedState, SnapshotTaker, StepProgress
-from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.replica import Replica, State
+from plesio.runtime.worker.exchange.exchange import (
+    CollectiveExchange,
+    HeldSteps,
+    Participant,
+    SharedState,
+    StepProgress,
+)
+from plesio.runtime.worker.exchange.group import takes_blame
+from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
-from plesio.runtime.worker.timeline import WorkerTimeline
 
 __all__ = ["ReducingExchange", "SynchronousExchange"]
 
 
-class SynchronousExchange:
-    """All replicas are equal, and step with the same mean gradient.
-
-    Args:
-        replica: Equal on all ranks when the exchange is built.
-        group: The ranks.
-        timeline: Takes blocked spans.
-        snapshots: Kept on rank 0.
-        gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
-    """
+class SynchronousExchange(CollectiveExchange):
+    """All replicas are equal, and step with the same mean gradient."""
 
     ready_s: float | None = None
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        group: Group,
-        timeline: WorkerTimeline,
-        snapshots: SnapshotTaker,
-        gauge: Gauge | None = None,
-    ) -> None:
-        self._replica = replica
-        self._group = group
-        self._timeline = timeline
-        self._leads = group.rank == 0
-        self._snapshots = snapshots
-        self._gauge = gauge
-        self._buffers = [buffer for _, buffer in replica.model.named_buffers()]
+    def __init__(self, own: Participant) -> None:
+        self._replica, self._group, self._timeline = own.replica, own.group, own.timeline
+        self._snapshots, self._gauge, self._ranks = own.snapshots, own.gauge, own.ranks
+        self._leads = own.group.rank == 0
+        self._buffers = [buffer for _, buffer in own.replica.model.named_buffers()]
         self._judges_together = True
         """True if a step is made of the mean of that step's gradients, which all ranks judge alike."""
         self._stepped: int | None = None
         """Clock of the step that the replica made last."""
 
     def held_steps(self) -> HeldSteps | None:
-        """Return the steps that the replica holds: every worker has made the last step."""
         return None if self._stepped is None else HeldSteps(settled=self._stepped, counted=self._stepped)
 
     def units(self) -> list[int]:
-        """Return one unit for all ranks: all replicas are equal."""
         return [0] * self._group.size
 
-    def count_as(self, share: float) -> None:
-        """Do nothing: no mean of parameters is ever taken here, and gradients are weighed step by step."""
-
     def step(self, progress: StepProgress) -> None:
-        """Step the optimizer with the averaged gradient, the same on every rank."""
         if self.reduce(progress):
             self._replica.stepper.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
@@ -69,11 +47,7 @@ class SynchronousExchange:
         self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=self._replica.state)
 
     def reduce(self, progress: StepProgress) -> bool:
-        """Complete the mean gradient of a step, which is then in the replica, the same on every rank.
-
-        Returns:
-            True if it is finite; if not, a rank has taken the blame.
-        """
+        """Complete the mean gradient of a step, the same on every rank; False, and a rank's blame, if not finite."""
         self._complete(progress)
         self.ready_s = None
         finite = self._finite()  # the mean is the same on all ranks, so all decide alike
@@ -102,29 +76,11 @@ class SynchronousExchange:
         if takes_blame(self._group, guilty=guilty, device=self._replica.device):
             self._timeline.refuse(progress.clock, "not_finite")
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Leave out the reduction of backward passes in this context."""
-        return nullcontext()
-
-    def admitted_at(self, clock: int) -> None:
-        """Do nothing: no worker rests, for all ranks have equally many batches."""
-
     def shared(self) -> State | None:
-        """Return the replica, which is the shared state, on rank 0."""
         return self._replica.state() if self._leads else None
 
-    def settle(self) -> None:
-        """Do nothing: replicas are equal after every step."""
-
-    def finish(self) -> None:
-        """Do nothing: nothing is held back."""
-
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots taken since the last call (rank 0)."""
         return self._snapshots.take()
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
 
 
 class ReducingExchange(SynchronousExchange):
@@ -138,11 +94,12 @@ class ReducingExchange(SynchronousExchange):
         weight = 1.0
         if self._gauge is not None:
             self._gauge.measure(gradients)
-            weight = self._gauge.weight
+            weight = self._gauge.weight(self._ranks)
         if any(gradient.is_sparse for gradient in gradients):
             self._average_sparse(weight)
         unused = self._fill_unused()
         dense = [p.grad for p in self._replica.parameters.values() if p.grad is not None and not p.grad.is_sparse]
+        # as `flat` does it, without calls: a virtual worker comes here in every step
         for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
             alike = [gradient for gradient in dense if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)

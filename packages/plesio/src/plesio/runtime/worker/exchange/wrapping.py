@@ -30,11 +30,7 @@ class _Coat:
 
 
 class Wrapping:
-    """Takes what `fully_shard` adds to a model off, and on again; made before that is called.
-
-    Args:
-        model: The model with these modules.
-    """
+    """Takes what `fully_shard` adds to a model off, and on again; made before that is called."""
 
     def __init__(self, model: nn.Module) -> None:
         self._before = {module: (type(module), frozenset(vars(module))) for module in model.modules()}
@@ -56,7 +52,6 @@ class Wrapping:
                         del table[number]
 
     def put_back(self) -> None:
-        """Undo `take_off`."""
         for module, coat in self._coats.items():
             module.__class__ = coat.worn
             for name, hooks in coat.hooks.items():
