@@ -19,7 +19,7 @@ from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
-from plesio.runtime.worker.exchange.rack_watch import RackWatch
+from plesio.runtime.worker.exchange.racks import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.staged import StagedExchange, StageParts

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
-from plesio.runtime.worker.exchange.late_gradient import apply_late
+from plesio.runtime.worker.exchange.flat_gradients import FlatGradients, apply_late
 from plesio.runtime.worker.exchange.replica import Replica
 from support.problems import perceptron
 

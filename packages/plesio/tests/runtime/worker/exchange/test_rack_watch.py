@@ -7,7 +7,7 @@ import torch
 
 from plesio.runtime.worker.exchange.group import Gathering
 from plesio.runtime.worker.exchange.host_racks import HostRacks, PairSpeed
-from plesio.runtime.worker.exchange.rack_watch import OFF_BY, WINDOW, RackWatch
+from plesio.runtime.worker.exchange.racks import OFF_BY, WINDOW, RackWatch
 
 FOUND = HostRacks(
     racks=(0, 0, 1, 1),

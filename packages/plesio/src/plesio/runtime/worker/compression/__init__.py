@@ -5,7 +5,7 @@ file                concept
 ==================  ====================================================================================================
 codec               a flat update in, a payload out, and back
 half_precision      16-bit numbers
-top_k, random_k     some of the numbers; `bits` writes their places
+top_k, random_k     some of the numbers
 qsgd                a few levels, rounded at random
 power_sgd           thin factors of matrices
 feedback            what was not sent is added to the next update, and guarded

@@ -1,14 +1,74 @@
-"""Sends the numbers of largest magnitude, and their places."""
+"""Sends the numbers of largest magnitude, and their places.
+
+Places are bits in bytes: rising ones in Elias-Fano's code (`plesio.policies.compression.sparse` says how it works).
+"""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from plesio.policies.compression import TopK
-from plesio.runtime.worker.compression.bits import pack_places, unpack_places
+from plesio.policies.compression import TopK, elias_fano_low_bits, place_bits
 from plesio.runtime.worker.compression.codec import Codec
 
-__all__ = ["TopKCodec"]
+__all__ = ["TopKCodec", "pack_bits", "pack_places", "unpack_bits", "unpack_places"]
+
+
+def pack_bits(bits: Tensor) -> Tensor:
+    """Pack n bits (a uint8 tensor of zeros and ones) into bytes [⌈n/8⌉], the first the lowest of its byte; zero-padded.
+
+    >>> pack_bits(torch.tensor([1, 0, 0, 0, 0, 0, 0, 1, 1], dtype=torch.uint8)).tolist()
+    [129, 1]
+    """
+    columns = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
+    packed = columns[:, 0].clone()
+    for place in range(1, 8):
+        packed |= columns[:, place] << place
+    return packed
+
+
+def unpack_bits(packed: Tensor, *, num_bits: int) -> Tensor:
+    """Return the bits that `pack_bits` packed, as a uint8 tensor of zeros and ones.
+
+    >>> unpack_bits(torch.tensor([129, 1], dtype=torch.uint8), num_bits=9).tolist()
+    [1, 0, 0, 0, 0, 0, 0, 1, 1]
+    """
+    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return (packed.unsqueeze(1) >> shifts).bitwise_and_(1).view(-1)[:num_bits]
+
+
+def pack_places(places: Tensor, *, among: int) -> Tensor:
+    """Pack rising ``places`` [k] (int64) in ``range(among)`` into bytes, as many as `place_bits` says."""
+    kept = len(places)
+    low = elias_fano_low_bits(kept, among=among)
+    if place_bits(kept, among=among) == among:
+        bits = torch.zeros(among, dtype=torch.uint8, device=places.device)
+        bits[places] = 1
+        return pack_bits(bits)
+    order = torch.arange(kept, device=places.device)
+    high_bits = torch.zeros(kept + (among - 1 >> low), dtype=torch.uint8, device=places.device)
+    high_bits[(places >> low) + order] = 1
+    shifts = torch.arange(low, device=places.device)
+    low_bits = (places.unsqueeze(1) >> shifts).bitwise_and_(1).to(torch.uint8).view(-1)
+    return pack_bits(torch.cat([low_bits, high_bits]))
+
+
+def unpack_places(packed: Tensor, *, num_places: int, among: int) -> Tensor:
+    """Return the places that `pack_places` packed.
+
+    >>> packed = pack_places(torch.tensor([3, 64, 65, 999]), among=1_000)
+    >>> len(packed), unpack_places(packed, num_places=4, among=1_000).tolist()
+    (5, [3, 64, 65, 999])
+    """
+    num_bits = place_bits(num_places, among=among)
+    bits = unpack_bits(packed, num_bits=num_bits)
+    if num_bits == among:
+        return bits.nonzero().squeeze(1)
+    low = elias_fano_low_bits(num_places, among=among)
+    shifts = torch.arange(low, device=packed.device)
+    low_parts = (bits[: num_places * low].view(num_places, low).long() << shifts).sum(1)
+    high_parts = bits[num_places * low :].nonzero().squeeze(1) - torch.arange(num_places, device=packed.device)
+    return (high_parts << low) + low_parts
+
 
 _MAGNITUDE = 0x7FFF_FFFF
 

@@ -26,8 +26,7 @@ from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
-from plesio.runtime.worker.exchange.rack_watch import RackWatch
-from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
+from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks, RackWatch
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_client import StoreClient

@@ -33,8 +33,7 @@ from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import HeldSteps, Participant, StepProgress
-from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
-from plesio.runtime.worker.exchange.late_gradient import apply_late
+from plesio.runtime.worker.exchange.flat_gradients import FlatGradients, apply_late
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 
