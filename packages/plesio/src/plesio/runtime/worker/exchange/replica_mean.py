@@ -88,10 +88,6 @@ class ParameterMean:
         return mean
 
 
-def _nothing(named: Sequence[Named], mean: Tensor) -> None:
-    """Do nothing: no receiver."""
-
-
 class DeltaMean:
     """The mean of how far the tensors have come since the last one.
 
@@ -102,7 +98,7 @@ class DeltaMean:
     """
 
     def __init__(
-        self, named: Sequence[Named], *, reducer: Reducer | None, outer: OuterStep, group: Summing, met: Met = _nothing
+        self, named: Sequence[Named], *, reducer: Reducer | None, outer: OuterStep, group: Summing, met: Met
     ) -> None:
         self.named = named
         self.tensors = [tensor for _, tensor in named]
