@@ -118,7 +118,7 @@ class KnownWorld:
         if policy in self.problems:
             return Told(None, 0, 0.0, 0.0, problem=self.problems[policy])
         samples = min(until_samples, self.most_samples)
-        rate = price(policy, self.at).step_s * self.paces.get(policy, 1.0) / self.at.samples_per_round
+        rate = price(policy, self.at).step_s * self.paces.get(policy, 1.0) / (self.at.num_workers * self.at.batch_size)
         cut = samples * rate > within_s or samples * self.sample_s > budget_s
         samples = min(samples, within_s / rate, budget_s / self.sample_s)
         self.clock.now += samples * self.sample_s

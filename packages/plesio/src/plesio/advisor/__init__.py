@@ -3,7 +3,7 @@
 =============  =========================================================================================
 file           concept
 =============  =========================================================================================
-setting        what is known before anything is run: sizes, steps, cluster
+setting        the question, and what is known before anything is run: sizes, steps, cluster
 candidates     strategies and settings that are asked about
 price          seconds of a step under each, by the cost models
 memory         bytes of a worker under each
@@ -18,13 +18,13 @@ words, code    the answer in sentences, as code, and as a recipe
 The caller passes a `Rehearsal`, which runs the candidates: `plesio.bench.advise` does it in the virtual world.
 """
 
-from plesio.advisor.advice import Advice, Question, advise
+from plesio.advisor.advice import Advice, advise
 from plesio.advisor.code import code_for, recipe_for
 from plesio.advisor.failures import FailureModel
 from plesio.advisor.flips import Flip
 from plesio.advisor.row import Row
 from plesio.advisor.runs import Rehearsal, Rehearsed
-from plesio.advisor.setting import ModelSizes, Situation
+from plesio.advisor.setting import ModelSizes, Question, Situation
 from plesio.advisor.words import sentences_of
 
 __all__ = [

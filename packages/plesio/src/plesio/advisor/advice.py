@@ -4,24 +4,22 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from plesio.advisor.candidates import BASELINE, SHARDED, Candidate, candidates
-from plesio.advisor.failures import FailureModel
+from plesio.advisor.candidates import BASELINE, SHARDED, Candidate
 from plesio.advisor.flips import Flip, flips_of
 from plesio.advisor.memory import MemoryNeed, memory_need
 from plesio.advisor.price import Price, price
 from plesio.advisor.race import Race
 from plesio.advisor.row import How, Row
 from plesio.advisor.runs import Budget, Raced, RacingCandidate, Rehearsal, scatter_of
-from plesio.advisor.setting import Situation
+from plesio.advisor.setting import Question
 from plesio.core.arguments import check_fields, checked
 from plesio.core.errors import ConfigError
 from plesio.core.records import to_json
 from plesio.core.units import format_bytes
-from plesio.core.within import AT_LEAST_0
 
-__all__ = ["Advice", "Question", "advise"]
+__all__ = ["Advice", "advise"]
 
 WORTH = 0.02
 """The least gain over bsp with which a strategy is named in its place."""
@@ -31,69 +29,6 @@ MOST_DOUBT = 0.05
 """The same, at most, against bsp: what wins more than that in the mean is named, however seeds scatter."""
 ALIKE = 0.01
 """Times that differ by less are one, and the one with less slack is named."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A question to the advisor.
-
-    Attributes:
-        name: Name of the task or the script.
-        at: Place of the training, and its model.
-        has_store: Whether the store's servers can run the optimizer.
-        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
-        metric_name: Quantity that is timed: a metric, or ``training loss``.
-        metric_goal: Whether more of it is better.
-        target: Its value to reach; None is a level of bsp's own curve.
-        must_reach: Whether a target that no run reaches is an error: it was asked for in so many words.
-        tolerance: Points of the final metric that may be given up.
-        failures: How workers fail; None if they do not.
-        price_per_hour: Price of a worker's hour; None is not asked for.
-        measure_s: Seconds of this machine for runs.
-    """
-
-    name: str
-    at: Situation
-    has_store: bool
-    shares_moments: bool
-    metric_name: str
-    metric_goal: Literal["max", "min"]
-    target: float | None
-    must_reach: bool
-    tolerance: Annotated[float, AT_LEAST_0]
-    failures: FailureModel | None
-    price_per_hour: Annotated[float, AT_LEAST_0] | None
-    measure_s: Annotated[float, AT_LEAST_0]
-
-    def __post_init__(self) -> None:
-        check_fields(self, "Question: ")
-
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return the candidates of the question, ``bsp`` first."""
-        return candidates(
-            has_racks=self.at.has_racks,
-            has_store=self.has_store,
-            shares_moments=self.shares_moments,
-            is_unequal=self.at.is_unequal,
-        )
-
-    @property
-    def sign(self) -> float:
-        """Sign of the metric on curves, where more is better."""
-        return 1.0 if self.metric_goal == "max" else -1.0
-
-    def shortfall(self, base: float, other: float) -> float:
-        """Return how much worse ``other`` is than ``base``, as values on curves: in points of a share, else in percent.
-
-        A metric between 0 and 1 that is to be maximised is a share.
-        """
-        if self.is_share(base) and self.is_share(other):
-            return 100 * (base - other)
-        return 100 * (base - other) / max(abs(base), 1e-12)
-
-    def is_share(self, value: float) -> bool:
-        """Return True if the metric is a share, whose points are percent."""
-        return self.metric_goal == "max" and 0 <= value <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,18 +125,14 @@ def advise(
     ]
     race = Race(
         entries,
+        question=question,
         rehearsal=rehearsal,
         budget=Budget(measure_s=question.measure_s, now_s=now_s),
-        target=None if question.target is None else question.sign * question.target,
-        must_reach=question.must_reach,
-        tolerance=question.tolerance,
-        shortfall=question.shortfall,
         on_run=on_run,
     )
     raced = race.run()
     known = {entry.spec: entry for entry in raced.entries}
     # the race left out candidates that do not fit or are only priced; the table has them all
-    base_step_s = prices[BASELINE].step_s
     rows = [
         _row(
             question,
@@ -209,7 +140,6 @@ def advise(
             known.get(one.spec),
             raced=raced,
             price=prices[one.spec],
-            relative=prices[one.spec].step_s / base_step_s,
             memory=needs[one.spec],
             fits=fits[one.spec],
         )
@@ -230,7 +160,6 @@ def _row(
     *,
     raced: Raced,
     price: Price,
-    relative: float,
     memory: MemoryNeed,
     fits: bool,
 ) -> Row:
@@ -239,7 +168,7 @@ def _row(
     base_s = base.mean_s(level)
     slowdown = 1.0
     how: How = "priced"
-    time_s, low_s, high_s = relative * base_s, math.nan, math.nan
+    time_s, low_s, high_s = price.step_s / base.price.step_s * base_s, math.nan, math.nan
     samples = math.nan
     if candidate.spec == SHARDED:
         samples = 1.0  # the same steps, divided otherwise

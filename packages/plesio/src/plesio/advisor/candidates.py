@@ -97,12 +97,6 @@ def candidates(
 
     >>> [one.spec for one in candidates(has_racks=False, has_store=False)][:3]
     ['bsp', 'adaptive', 'delayed:1']
-
-    Args:
-        has_racks: Whether workers are in several racks, and several in a rack.
-        has_store: Whether the store's servers can run the optimizer.
-        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
-        is_unequal: Whether some workers are slower than others, or stall.
     """
     store = (*_STORE, *(_UNEQUAL if is_unequal else ())) if has_store else ()
     moments = (*_MOMENTS, *(_RACKS_WITH_MOMENTS if has_racks else ())) if shares_moments else ()

@@ -8,7 +8,7 @@ __all__ = ["code_for", "recipe_for"]
 
 
 def code_for(spec: str, *, servers: int | None) -> str:
-    """Write the Python of a training loop.
+    """Write the Python of a training loop; ``servers`` of the store where they are not as usual.
 
     >>> print(code_for("ssp:3", servers=1))
     import plesio
@@ -19,10 +19,6 @@ def code_for(spec: str, *, servers: int | None) -> str:
             loss = loss_of(model, batch)
             loss.backward()
             session.step(loss)
-
-    Args:
-        spec: The policy's text.
-        servers: Servers of the store, where they are not as usual.
     """
     options = "" if servers is None else f"options = plesio.JoinOptions(num_servers={servers})\n"
     given = "" if servers is None else ", options=options"

@@ -95,16 +95,13 @@ class ProgressCurve:
 
     @property
     def best(self) -> float:
-        """The best value of all."""
         return max(self.values)
 
 
 def curve_of(run: RunResult, *, by_loss: bool) -> ProgressCurve | None:
     """Make the run's curve from its evaluations or its training loss; None where there are too few points.
 
-    Args:
-        run: The run.
-        by_loss: Whether the training loss is what counts; it is at the run's own samples, in means of a few steps.
+    The training loss is at the run's own samples, in means of a few steps.
     """
     if by_loss:
         return _of_losses(run)

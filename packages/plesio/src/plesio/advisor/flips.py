@@ -76,14 +76,7 @@ Elsewhere = Callable[[float], Situation]
 
 
 def flips_of(at: Situation, rows: Sequence[Row], *, chosen: str, failures: FailureModel | None) -> tuple[Flip, ...]:
-    """Return the flips along all four axes.
-
-    Args:
-        at: Place of the question.
-        rows: Facts about the candidates.
-        chosen: The one that was chosen.
-        failures: How workers fail; never, by default.
-    """
+    """Return the flips along all four axes."""
     # the price of adaptive is a bound, so it is asked about only where it was chosen
     # a run that failed or was too late has shown nothing about learning
     known = [row for row in rows if row.how not in ("too late", "failed") and row.spec not in {ADAPTIVE} - {chosen}]

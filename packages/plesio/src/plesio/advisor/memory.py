@@ -38,11 +38,6 @@ class MemoryNeed:
 
     @property
     def total(self) -> float:
-        """All of it.
-
-        >>> MemoryNeed(parameters=4.0, gradients=4.0, optimizer=0.0, activations=2.0, exchange=0.0).total
-        10.0
-        """
         return self.parameters + self.gradients + self.optimizer + self.activations + self.exchange
 
 

@@ -65,12 +65,7 @@ class Price:
 
 
 def price(spec: str, at: Situation) -> Price:
-    """Return the price of a step under a candidate.
-
-    Args:
-        spec: A policy's text, or the name of the sharded replica.
-        at: Place of the training.
-    """
+    """Return the price of a step under a candidate: a policy's text, or the name of the sharded replica."""
     if spec == SHARDED:
         return _sharded(at)
     if spec == ADAPTIVE:
@@ -108,12 +103,8 @@ def _adaptive(at: Situation) -> Price:
     """Price the cheapest of the policies that it tries, if all workers had shares of the batch by their pace."""
     pace = np.array(paces(at.compute_s))
     even = replace(at, compute_s=at.compute_s / pace[:, None] / (1 / pace).mean())
-    specs = _TRIED_BY_ADAPTIVE + (_TRIED_BY_RACKS if _has_racks(at) else ())
+    specs = _TRIED_BY_ADAPTIVE + (_TRIED_BY_RACKS if at.has_racks else ())
     return min((price(spec, even) for spec in specs), key=lambda one: one.step_s)
-
-
-def _has_racks(at: Situation) -> bool:
-    return 1 < len(at.racks) < at.num_workers
 
 
 def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int]) -> float:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 
 from plesio.advisor.candidates import ADAPTIVE, BASELINE
 from plesio.advisor.runs import Budget, Goal, Raced, RacingCandidate, Rehearsal, Run, scatter_of
+from plesio.advisor.setting import Question
 from plesio.core.errors import ConfigError
 
 __all__ = ["Race"]
@@ -75,11 +76,9 @@ class Race:
 
     Args:
         entries: Candidates that can be run and fit, `bsp` first.
+        question: Question whose target, or a level of bsp's own, they are timed to.
+        rehearsal: Does the runs.
         budget: Seconds of this machine.
-        target: The metric to reach, as a value on curves; None is a level of bsp's own.
-        must_reach: Whether a target that no run reaches is an error.
-        tolerance: Most that the winner's final metric may fall short of bsp's, as `shortfall` has it.
-        shortfall: ``shortfall(bsp, other)`` of two values on curves, in the user's points.
         on_run: Told of each run that begins: the policy and the seed.
     """
 
@@ -87,23 +86,19 @@ class Race:
         self,
         entries: Sequence[RacingCandidate],
         *,
+        question: Question,
         rehearsal: Rehearsal,
         budget: Budget,
-        target: float | None,
-        must_reach: bool,
-        tolerance: float,
-        shortfall: Callable[[float, float], float],
-        on_run: Callable[[str, int], None] = lambda policy, seed: None,
+        on_run: Callable[[str, int], None],
     ) -> None:
         assert entries[0].spec == BASELINE, "the others are held against it"
         self._entries = list(entries)
         self._baseline = entries[0]
         self._rehearsal = rehearsal
         self._budget = budget
-        self._target = target
-        self._must_reach = must_reach
-        self._tolerance = tolerance
-        self._shortfall = shortfall
+        self._question = question
+        self._target = None if question.target is None else question.sign * question.target
+        """As a value on curves."""
         self._on_run = on_run
         self._sample_s = rehearsal.sample_s
         self._lost: dict[str, float] = {}
@@ -148,7 +143,7 @@ class Race:
             samples = run.curve.samples_to(self._target)
             if math.isfinite(samples):
                 return Goal(level=self._target, target=self._target, samples=samples, complete=run.whole)
-            if run.whole and self._must_reach:  # others may come to it
+            if run.whole and self._question.must_reach:  # others may come to it
                 return Goal(level=self._target, target=self._target, samples=math.inf, complete=True)
         return self._own_level(run)
 
@@ -176,13 +171,9 @@ class Race:
         return base.waits_s > NEXT_TO_NOTHING * base.step_s or math.isinf(goal.samples)
 
     def _explore(self, goal: Goal, share: float, *, gain: float, dearest: float = 1.0) -> int:
-        """Run one candidate after the other; returns how many runs there were.
+        """Run one candidate after the other until ``share`` of the budget is spent; return how many runs there were.
 
-        Args:
-            goal: Goal that runs are timed to.
-            share: Share of the budget that may be spent then.
-            gain: Gain that a candidate must promise, by its price.
-            dearest: Times the seconds of the best that it may take, by its price.
+        A candidate must promise ``gain``, and take at most ``dearest`` times the seconds of the best, by its price.
         """
         num_runs = 0
         while (entry := self._next(goal, gain=gain, dearest=dearest)) is not None:
@@ -410,8 +401,8 @@ class Race:
                 run = self._do(entry, seed=0, until=self._rehearsal.most_samples, within_s=math.inf)
             if run.curve is None:
                 return
-            self._lost[entry.spec] = self._shortfall(base.curve.values[-1], run.curve.values[-1])
-            if self._lost[entry.spec] <= self._tolerance:
+            self._lost[entry.spec] = self._question.shortfall(base.curve.values[-1], run.curve.values[-1])
+            if self._lost[entry.spec] <= self._question.tolerance:
                 return
 
     # --- doing it

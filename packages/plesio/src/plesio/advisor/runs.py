@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from plesio.advisor.candidates import Candidate
@@ -39,41 +39,24 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The outcome of a run, in the figures of its rehearsal.
-
-    Attributes:
-        curve: Its progress; None if it was cut off or failed.
-        shares: The last shares of the batch that the policy dealt, by rank; empty is equal shares.
-    """
+class Run(Rehearsed):
+    """A rehearsal's run with its progress, which is None if it was cut off or failed."""
 
     curve: ProgressCurve | None
-    samples: float
-    virtual_s: float
-    real_s: float
-    problem: str | None = None
-    whole: bool = False
-    shares: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, rehearsed: Rehearsed, *, by_loss: bool) -> "Run":
-        """Sum up a rehearsal."""
-        result = rehearsed.result
-        usable = result is not None and rehearsed.problem is None
-        return cls(
-            curve=curve_of(result, by_loss=by_loss) if result is not None and usable else None,
-            samples=rehearsed.samples,
-            virtual_s=rehearsed.virtual_s,
-            real_s=rehearsed.real_s,
-            problem=rehearsed.problem,
-            whole=rehearsed.whole,
-            shares=() if result is None else _last_shares(result),
-        )
+        """Add the curve of a rehearsal."""
+        figures = {one.name: getattr(rehearsed, one.name) for one in fields(rehearsed)}
+        failed = rehearsed.result is None or rehearsed.problem is not None
+        return cls(**figures, curve=None if failed else curve_of(figures["result"], by_loss=by_loss))
 
-
-def _last_shares(result: RunResult) -> tuple[float, ...]:
-    dealt = [decision["shares"] for decision in result.decisions if decision.get("shares")]
-    return tuple(dealt[-1]) if dealt else ()
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The last shares of the batch that the policy dealt, by rank; empty is equal shares."""
+        decisions = () if self.result is None else self.result.decisions
+        dealt = [decision["shares"] for decision in decisions if decision.get("shares")]
+        return tuple(dealt[-1]) if dealt else ()
 
 
 class Rehearsal(Protocol):
@@ -123,7 +106,6 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """So far."""
         return self.now_s() - self.began_s
 
     def left_s(self, share: float = 1.0) -> float:
@@ -158,7 +140,6 @@ class RacingCandidate:
 
     @property
     def spec(self) -> str:
-        """The candidate's."""
         return self.candidate.spec
 
     def seconds(self, level: float) -> dict[int, float]:
@@ -189,17 +170,11 @@ class RacingCandidate:
 
     @property
     def problem(self) -> str | None:
-        """Why its runs could not be finished."""
         return next((run.problem for run in self.runs.values() if run.problem), None)
 
 
 def scatter_of(entries: Sequence[RacingCandidate], level: float) -> float:
-    """Return the scatter of a log ratio to `bsp` over seeds: one figure for all, because each candidate has few.
-
-    Args:
-        entries: `bsp` first.
-        level: On the curves.
-    """
+    """Return the scatter of a log ratio to `bsp`, the first, over seeds: one figure for all, because each has few."""
     base, *others = entries
     squares, freedom = PRIOR_SEEDS * USUAL_SCATTER**2, PRIOR_SEEDS
     for entry in others:
@@ -230,5 +205,4 @@ class Raced:
 
     @property
     def num_runs(self) -> int:
-        """Over all candidates."""
         return sum(len(entry.runs) for entry in self.entries)

@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plesio.advisor.candidates import Candidate, candidates
+from plesio.advisor.failures import FailureModel
+from plesio.core.arguments import check_fields
 from plesio.core.extras import require
+from plesio.core.within import AT_LEAST_0
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
+from plesio.policies.compression.stage import FLOAT_BYTES, num_elements
 
-__all__ = ["FLOAT_BYTES", "ModelSizes", "Situation"]
+__all__ = ["ModelSizes", "Question", "Situation", "paces"]
 
-FLOAT_BYTES = 4
 UNEQUAL = 1.25
 SLOWER = 1.1
 """Times the fastest worker's median step, from which on one is called slow."""
@@ -42,7 +47,7 @@ class ModelSizes:
     @property
     def parameter_bytes(self) -> int:
         """In float32."""
-        return FLOAT_BYTES * sum(int(np.prod(shape)) for shape in self.shapes)
+        return FLOAT_BYTES * num_elements(self.shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +74,6 @@ class Situation:
     def num_bytes(self) -> float:
         """Bytes of the parameters."""
         return self.scale * self.sizes.parameter_bytes
-
-    @property
-    def samples_per_round(self) -> int:
-        """When every worker makes a step."""
-        return self.num_workers * self.batch_size
 
     @property
     def racks(self) -> tuple[tuple[int, ...], ...]:
@@ -124,6 +124,69 @@ class Situation:
         steps = self.compute_s.copy()
         steps[-1] *= factor * others / steps[-1].mean()
         return replace(self, compute_s=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question to the advisor.
+
+    Attributes:
+        name: Name of the task or the script.
+        at: Place of the training, and its model.
+        has_store: Whether the store's servers can run the optimizer.
+        shares_moments: Whether local steps can leave the optimizer's state as the mean gradient would.
+        metric_name: Quantity that is timed: a metric, or ``training loss``.
+        metric_goal: Whether more of it is better.
+        target: Its value to reach; None is a level of bsp's own curve.
+        must_reach: Whether a target that no run reaches is an error: it was asked for in so many words.
+        tolerance: Points of the final metric that may be given up.
+        failures: How workers fail; None if they do not.
+        price_per_hour: Price of a worker's hour; None is not asked for.
+        measure_s: Seconds of this machine for runs.
+    """
+
+    name: str
+    at: Situation
+    has_store: bool
+    shares_moments: bool
+    metric_name: str
+    metric_goal: Literal["max", "min"]
+    target: float | None
+    must_reach: bool
+    tolerance: Annotated[float, AT_LEAST_0]
+    failures: FailureModel | None
+    price_per_hour: Annotated[float, AT_LEAST_0] | None
+    measure_s: Annotated[float, AT_LEAST_0]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "Question: ")
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the candidates of the question, ``bsp`` first."""
+        return candidates(
+            has_racks=self.at.has_racks,
+            has_store=self.has_store,
+            shares_moments=self.shares_moments,
+            is_unequal=self.at.is_unequal,
+        )
+
+    @property
+    def sign(self) -> float:
+        """Sign of the metric on curves, where more is better."""
+        return 1.0 if self.metric_goal == "max" else -1.0
+
+    def shortfall(self, base: float, other: float) -> float:
+        """Return how much worse ``other`` is than ``base``, as values on curves: in points of a share, else in percent.
+
+        A metric between 0 and 1 that is to be maximised is a share.
+        """
+        if self.is_share(base) and self.is_share(other):
+            return 100 * (base - other)
+        return 100 * (base - other) / max(abs(base), 1e-12)
+
+    def is_share(self, value: float) -> bool:
+        """Return True if the metric is a share, whose points are percent."""
+        return self.metric_goal == "max" and 0 <= value <= 1
 
 
 def paces(compute_s: NDArray[np.float64]) -> Sequence[float]:

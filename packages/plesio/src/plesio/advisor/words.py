@@ -193,7 +193,7 @@ def _workers(advice: Advice) -> Iterator[str]:
             f"Workers are not equal (the slowest takes {max(pace) / fastest:.1f} times as long): shares of the batch "
             f"in proportion would be {shares} %; adaptive deals them so, on the store faster workers take more."
         )
-    if 1 < len(at.racks) < at.num_workers:
+    if at.has_racks:
         parts = "; ".join(f"ranks {ranks[0]} to {ranks[-1]} in rack {number}" for number, ranks in enumerate(at.racks))
         yield f"Start the hosts in the order of the cluster file, so that a ring enters each rack once: {parts}."
     if advice.chosen.shares:
