@@ -47,7 +47,7 @@ def test_a_file_says_all_there_is_to_say():
         device="some core",
         memory_bytes=16 * 2**30,
     )
-    assert (cluster.num_hosts, cluster.num_slots) == (6, 12)
+    assert (cluster.hosts, cluster.num_slots) == (6, 12)
 
 
 def test_ranks_fill_hosts_and_hosts_fill_racks():
@@ -67,7 +67,7 @@ def test_a_path_is_made_of_the_links_on_the_way():
 @given(st.sampled_from(sorted(NAMED_CLUSTERS)), st.data())
 def test_both_directions_take_as_long_and_no_link_is_in_both(name: str, data: st.DataObject):
     cluster = NAMED_CLUSTERS[name]
-    hosts = st.integers(0, cluster.num_hosts - 1)
+    hosts = st.integers(0, cluster.hosts - 1)
     source, target = data.draw(hosts), data.draw(hosts)
     there, back = cluster.path(source, target), cluster.path(target, source)
     assert math.fsum(link.latency_s for link in there) == math.fsum(link.latency_s for link in back)
@@ -186,7 +186,7 @@ def test_there_must_be_room_for_the_workers():
 
 def test_one_host_takes_any_number_of_workers():
     assert parse_cluster("laptop").for_workers(5).num_slots == 5
-    assert Cluster.one_host(3, cores=2).cores_per_host == 2
+    assert Cluster.one_host(3).cores_per_host == 3
     with pytest.raises(ConfigError, match="room for 4"):
         parse_cluster("4x1gbe").for_workers(5)
 

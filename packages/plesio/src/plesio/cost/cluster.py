@@ -106,14 +106,9 @@ class Cluster:
                 raise ConfigError(
                     f"cluster {self.name}: a change of {place} {change.number}; write {place} = 0 to {count - 1}"
                 )
-            self._link(change.link, change.number or 0, (replace(change, at_s=0.0),))  # is it possible?
+            self.link(change.link, change.number or 0, changes=(replace(change, at_s=0.0),))  # is it possible?
         if [change.at_s for change in self.changes] != sorted(change.at_s for change in self.changes):
             raise ConfigError(f"cluster {self.name}: changes are not in the order of time; sort them by at_s")
-
-    @property
-    def num_hosts(self) -> int:
-        """Hosts, over all racks."""
-        return self.hosts
 
     @property
     def library(self) -> Collectives:
@@ -200,30 +195,26 @@ class Cluster:
         """
         up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
-            local = self._link("local", source, self.changes)
-            return (_hop(f"local:{source}", local),)
-        sender = self._link("nic", source, self.changes)
-        out = _hop(f"nic:{source}:out", sender)
-        into = _hop(f"nic:{target}:in", self._link("nic", target, self.changes), latency_s=0.0)
+            return (_hop(f"local:{source}", self.link("local", source)),)
+        out = _hop(f"nic:{source}:out", self.link("nic", source))
+        into = _hop(f"nic:{target}:in", self.link("nic", target), latency_s=0.0)
         if up == down:
             return (out, into)
-        leaving = self._link("uplink", up, self.changes)
-        return (
-            out,
-            _hop(f"uplink:{up}:up", leaving),
-            _hop(f"uplink:{down}:down", self._link("uplink", down, self.changes), latency_s=0.0),
-            into,
-        )
+        leaving = _hop(f"uplink:{up}:up", self.link("uplink", up))
+        entering = _hop(f"uplink:{down}:down", self.link("uplink", down), latency_s=0.0)
+        return (out, leaving, entering, into)
 
-    def link(self, name: LinkName, number: int) -> Link:
-        """Return the link of a host (local, nic) or a rack (uplink) at the beginning."""
-        return self._link(name, number, self.changes)
+    def link(self, name: LinkName, number: int, *, changes: tuple[LinkChange, ...] | None = None) -> Link:
+        """Return the link of a host (local, nic) or a rack (uplink) at the beginning, with the changes at that moment.
 
-    def _link(self, name: LinkName, number: int, changes: tuple[LinkChange, ...]) -> Link:
-        """Return the link of a host or a rack at the beginning, after the changes that happen at that moment."""
+        Args:
+            name: Kind of the link.
+            number: Number of the host or rack.
+            changes: Changes to look at; None is all of the cluster's.
+        """
         kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]
         assert kind is not None, f"a path over {name} in {self.name}"
-        for change in changes:
+        for change in self.changes if changes is None else changes:
             if change.at_s == 0 and change.befalls(name, number):
                 kind = replace(
                     kind,
@@ -274,9 +265,9 @@ class Cluster:
         return self
 
     @classmethod
-    def one_host(cls, num_workers: int, *, cores: int | None = None) -> "Cluster":
-        """Put all workers on one host, each with a core of its own unless ``cores`` are fewer."""
-        return cls(name="one host", hosts=1, workers_per_host=num_workers, cores_per_host=cores or num_workers)
+    def one_host(cls, num_workers: int) -> "Cluster":
+        """Put all workers on one host, each with a core of its own."""
+        return cls(name="one host", hosts=1, workers_per_host=num_workers, cores_per_host=num_workers)
 
     @classmethod
     def read(cls, path: Path) -> "Cluster":

@@ -88,14 +88,7 @@ class Plan:
 
 
 def plan(found: Topology | PairMatrix, *, num_bytes: float) -> Plan:
-    """Plan the exchanges of these hosts.
-
-    Args:
-        found: The topology, or the pairs that it follows from (`Topology.of`).
-        num_bytes: Bytes of the tensor that is all-reduced.
-
-    Raises:
-        ConfigError: The size is negative.
+    """Plan the exchanges of these hosts: a topology, or the pairs that it follows from (`Topology.of`).
 
     >>> from plesio.cost.topology import PairMatrix
     >>> slow, fast = 25e6, 125e6  # hosts 0 and 2 are in one rack, 1 and 3 in another

@@ -17,21 +17,13 @@ __all__ = ["check_message", "check_ranks", "levels", "point_to_point_s"]
 
 
 def check_message(num_bytes: float) -> None:
-    """Make sure that the model has a time for this message.
-
-    Raises:
-        ConfigError: Fewer than 0 bytes, or a number that is not finite.
-    """
+    """Raise `ConfigError` unless the model has a time for this message: a finite number of bytes, 0 or more."""
     if not 0 <= num_bytes < math.inf:
         raise ConfigError(f"a message of {num_bytes} bytes; write 0 or more")
 
 
 def check_ranks(num_ranks: int) -> None:
-    """Make sure that there is a rank.
-
-    Raises:
-        ConfigError: Fewer than 1 rank.
-    """
+    """Raise `ConfigError` if there is no rank."""
     if num_ranks < 1:
         raise ConfigError(f"{num_ranks} ranks; write 1 or more")
 

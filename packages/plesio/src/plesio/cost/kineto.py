@@ -99,10 +99,7 @@ class KinetoTrace:
 
 
 def read_kineto(path: Path) -> KinetoTrace:
-    """Read a trace.
-
-    Args:
-        path: JSON as ``export_chrome_trace`` writes it, plain or compressed (``.gz``).
+    """Read a trace, JSON as ``export_chrome_trace`` writes it, plain or compressed.
 
     Raises:
         DataError: The file cannot be read, is no JSON or no trace of the profiler, or has no steps in it. One line.

@@ -47,12 +47,10 @@ _MOST_EXPONENT = 600.0
 def cluster_mtbf_s(*, part_mtbf_s: float, num_parts: int) -> float:
     """Return the seconds between two failures of any of n parts, each of which fails every M on its own: ``M / n``.
 
+    A part is a host, or a device; the run cannot go on without any.
+
     >>> round(cluster_mtbf_s(part_mtbf_s=5 * 365 * 86400, num_parts=1000) / 3600, 1)
     43.8
-
-    Args:
-        part_mtbf_s: Mean seconds between two failures of one part: a host, or a device.
-        num_parts: Parts that the run cannot go on without.
     """
     check_positive(part_mtbf_s=part_mtbf_s)
     check_count(num_parts=num_parts)
@@ -150,11 +148,7 @@ def check_run_ends(
     restart_s: float = 0.0,
     remedy: str = "a longer `cluster_mtbf_s`, or a shorter `checkpoint_s`, `restart_s` or `checkpoint_interval_s`",
 ) -> None:
-    """Make sure that a run takes at most `MOST_SLOWDOWN` times its work; ``remedy`` says what to write if not.
-
-    Raises:
-        ConfigError: It takes longer, or an argument is out of range.
-    """
+    """Raise `ConfigError` if a run takes over `MOST_SLOWDOWN` times its work; ``remedy`` says what to write then."""
     slowdown = expected_slowdown(interval_s=interval_s, checkpoint_s=checkpoint_s, mtbf_s=mtbf_s, restart_s=restart_s)
     if slowdown > MOST_SLOWDOWN:
         raise ArgumentError(

@@ -10,9 +10,7 @@ Pair = tuple[int, int]
 def tournament(num_hosts: int, *, seed: int | None = None) -> list[list[Pair]]:
     """Return rounds in which every host meets at most one other, and in all every other once (the circle method).
 
-    Args:
-        num_hosts: How many.
-        seed: Seats the hosts in another order; None as they are numbered.
+    A ``seed`` seats the hosts in another order.
 
     >>> tournament(4)
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]

@@ -1,6 +1,6 @@
 """Sessions on virtual workers: the same results every time, the laws of the policies, and what faults do."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def test_a_worker_joins_while_the_run_goes_on():
 def test_a_slower_network_and_fewer_cores_take_longer():
     worker = Worker("bsp", cv=0.0)
     own = run(worker, cluster=Cluster.one_host(4)).runs[0].wall_s
-    shared = run(worker, cluster=Cluster.one_host(4, cores=2)).runs[0].wall_s
+    shared = run(worker, cluster=replace(Cluster.one_host(4), cores_per_host=2)).runs[0].wall_s
     network = run(worker, cluster=parse_cluster("4x1gbe")).runs[0].wall_s
     steps = 2 * NUM_SAMPLES / 16
     assert own == pytest.approx(steps * 0.02, rel=0.05)
