@@ -65,7 +65,8 @@ def test_what_an_action_schedules_keeps_the_order(delays: Any, num_more: int):
 @pytest.mark.parametrize("time_s", [0.5, -math.inf, math.inf, math.nan])
 def test_an_impossible_moment_is_refused(time_s: float):
     kernel = Kernel()
-    kernel.run(until_s=1.0)
+    kernel.at(1.0, lambda: None)
+    kernel.run()
     with pytest.raises(ValueError, match=r"now 1\.0 s"):
         kernel.at(time_s, lambda: None)
     with pytest.raises(ValueError, match=r"now 1\.0 s"):
@@ -73,22 +74,7 @@ def test_an_impossible_moment_is_refused(time_s: float):
     assert not kernel.step()
 
 
-def test_run_stops_after_the_events_of_its_last_moment():
-    kernel = Kernel()
-    seen: list[float] = []
-    for time_s in (1.0, 2.0, 2.0, 3.0):
-        kernel.at(time_s, lambda: seen.append(kernel.now_s))
-    kernel.run(until_s=2.0)
-    assert (seen, kernel.now_s, kernel.num_events) == ([1.0, 2.0, 2.0], 2.0, 3)
-    kernel.run(until_s=2.5)
-    assert (kernel.now_s, kernel.num_events) == (2.5, 3)
-    kernel.run(until_s=10.0)
-    assert (seen[3:], kernel.now_s) == ([3.0], 10.0)
-    with pytest.raises(ValueError, match="not past"):
-        kernel.run(until_s=9.0)
-
-
-def test_run_without_an_end_stops_at_the_last_event():
+def test_run_stops_at_the_last_event():
     kernel = Kernel()
     kernel.after(1.5, lambda: None)
     kernel.run()
@@ -129,16 +115,16 @@ def test_a_cancellable_action_happens_once_however_often_it_is_scheduled():
     assert (seen, kernel.now_s, kernel.num_events) == ([1.0], 1.0, 1)
 
 
-def test_what_is_cancelled_after_a_run_that_ended_before_it_does_not_happen_either():
+def test_what_is_cancelled_after_an_earlier_event_does_not_happen_either():
     kernel = Kernel()
     seen: list[int] = []
     alarm = Cancellable(lambda: seen.append(1))
+    kernel.after(1.0, lambda: None)
     kernel.after(2.0, alarm)
-    kernel.run(until_s=1.0)
-    assert kernel.num_events == 0
+    assert kernel.step()
     alarm.cancel()
     kernel.run()
-    assert (seen, kernel.now_s, kernel.num_events) == ([], 1.0, 0)
+    assert (seen, kernel.now_s, kernel.num_events) == ([], 1.0, 1)
 
 
 @pytest.mark.parametrize("advance", [Kernel.step, Kernel.run])
@@ -183,7 +169,7 @@ def test_moving_is_cancelling_and_scheduling_anew(plan: Any):
             else:
                 kernel.at(index / 8, lambda number=number, delay_s=delay_s: move(number, delay_s))
                 kernel.at(index / 4, lambda index=index: happened.append((kernel.now_s, f"plain {index}")))
-        kernel.run(until_s=1.0)
+        kernel.step()
         kernel.run()
         return happened, kernel.num_events
 

@@ -23,7 +23,7 @@ def arrivals(transfers: Sequence[Transfer], **bandwidths: float) -> list[float]:
     arrived = [math.nan] * len(transfers)
 
     def begin(number: int, links: Sequence[str], num_bytes: float) -> None:
-        network.transfer(links, num_bytes, lambda: arrived.__setitem__(number, kernel.now_s))
+        network.send(network.route(links), num_bytes, lambda: arrived.__setitem__(number, kernel.now_s))
 
     for number, (begin_s, links, num_bytes) in enumerate(transfers):
         kernel.at(begin_s, lambda number=number, links=links, num_bytes=num_bytes: begin(number, links, num_bytes))
@@ -56,8 +56,8 @@ def test_latencies_add_up_and_begin_when_the_last_byte_is_out():
     network.link("nic", link=Link(latency_s=0.25, bytes_per_s=100.0))
     network.link("uplink", link=Link(latency_s=1.0, bytes_per_s=200.0))
     seen: list[tuple[str, float]] = []
-    network.transfer(
-        ["nic", "uplink"],
+    network.send(
+        network.route(["nic", "uplink"]),
         100,
         lambda: seen.append(("arrived", kernel.now_s)),
         on_sent=lambda: seen.append(("sent", kernel.now_s)),
@@ -119,4 +119,4 @@ def test_an_impossible_transfer_is_refused(links: str, num_bytes: float, message
     network = LinkNetwork(Kernel())
     network.link("a", link=Link(latency_s=0.0, bytes_per_s=1.0))
     with pytest.raises(ValueError, match=message):
-        network.transfer(links, num_bytes, lambda: None)
+        network.send(network.route(links), num_bytes, lambda: None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["make_writable", "reason_of", "write_whole"]
+__all__ = ["make_writable", "read_text", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
@@ -17,6 +17,14 @@ def reason_of(error: Exception) -> str:
     ('No such file or directory', 'it ends early')
     """
     return getattr(error, "strerror", None) or str(error)
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a file of UTF-8, ``what`` it is by name: ``the trace``; raise `DataError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {what} {path}: {reason_of(error)}") from error
 
 
 def make_writable(folder: Path | None, what: str) -> None:

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import DataError
-from plesio.core.files import reason_of
+from plesio.core.files import read_text
 
 __all__ = [
     "BLOCK_STEPS",
@@ -206,10 +206,7 @@ def read_trace(path: Path, *, kind: str | None = None) -> Trace:
     Raises:
         DataError: The file is missing, empty, or not a trace of this schema version.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"cannot read the trace {path}: {reason_of(error)}") from error
+    lines = read_text(path, "the trace").splitlines()
     try:
         header = json.loads(lines[0])
         version = header.pop("schema")

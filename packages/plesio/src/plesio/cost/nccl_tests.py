@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plesio.core.errors import DataError
+from plesio.core.files import read_text
 
 __all__ = ["NcclRow", "NcclTests", "parse_nccl_tests", "read_nccl_tests"]
 
@@ -71,13 +72,7 @@ def read_nccl_tests(path: Path) -> NcclTests:
     Raises:
         DataError: The file cannot be read, or is refused by `parse_nccl_tests`.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read the nccl-tests output {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"cannot read the nccl-tests output {path}: {error}") from None
-    return parse_nccl_tests(text, where=str(path))
+    return parse_nccl_tests(read_text(path, "the nccl-tests output"), where=str(path))
 
 
 def parse_nccl_tests(text: str, *, where: str) -> NcclTests:

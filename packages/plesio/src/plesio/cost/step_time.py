@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from plesio.core.errors import ConfigError, DataError, nearest
-from plesio.core.files import reason_of
+from plesio.core.files import read_text
 from plesio.core.units import parse_seconds
 
 __all__ = [
@@ -150,11 +150,8 @@ class EmpiricalTrace:
         Raises:
             DataError: The file is missing or empty, or a line is not a duration.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read the step-time trace {path}: {reason_of(error)}") from error
-        lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(text.splitlines(), start=1)]
+        given = read_text(path, "the step-time trace").splitlines()
+        lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(given, start=1)]
         lines = [(number, line) for number, line in lines if line]
         if not lines:
             raise DataError(f"the step-time trace {path} is empty; write one duration a line, as in: 18.3 ms")

@@ -186,30 +186,15 @@ class Kernel:
             return True
         return False
 
-    def run(self, until_s: float | None = None) -> None:
-        """Let events happen until there are none left, or until ``until_s``, whose own events still happen.
-
-        Afterwards it is ``until_s``, if that is given and finite; else it is the time of the last event.
-
-        Raises:
-            ValueError: ``until_s`` is past, or not a number.
-        """
-        until_s = _NEVER_S if until_s is None else until_s
-        if not self.now_s <= until_s:
-            raise ValueError(f"run until {until_s} s, now {self.now_s} s; write a time that is not past")
+    def run(self) -> None:
+        """Let events happen until there are none left."""
         heap = self._heap
         while heap:
-            item = heappop(heap)
-            time_s, _, number, action = item
+            time_s, _, number, action = heappop(heap)
             if type(action) is Cancellable and action._action is None:
                 self._num_cancelled += 1
                 continue
             if type(action) is Movable and self._is_void(number, action):
                 continue
-            if time_s > until_s:
-                heappush(heap, item)
-                break
             self.now_s = time_s
             action()
-        if until_s < _NEVER_S:
-            self.now_s = until_s

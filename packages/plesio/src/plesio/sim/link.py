@@ -64,7 +64,7 @@ class LinkNetwork:
     >>> network = LinkNetwork(kernel)
     >>> _ = network.link("uplink", Link(latency_s=0.5, bytes_per_s=100.0))
     >>> for _ in range(2):
-    ...     network.transfer(["uplink"], 100, lambda: print("arrived at", kernel.now_s))
+    ...     network.send(network.route(["uplink"]), 100, lambda: print("arrived at", kernel.now_s))
     >>> kernel.run()
     arrived at 2.5
     arrived at 2.5
@@ -93,21 +93,6 @@ class LinkNetwork:
         known = self._links[name]
         known.latency_s, known.bytes_per_s = link.latency_s, link.bytes_per_s
         self._share((known,))
-
-    def transfer(
-        self,
-        links: Sequence[str],
-        num_bytes: float,
-        on_done: Callable[[], None],
-        *,
-        on_sent: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Begin a transfer over the named links; as `send` over a `route` of them.
-
-        Raises:
-            ValueError: A number of bytes that cannot be, a link that is not there, or one named twice.
-        """
-        self.send(self.route(links), num_bytes, on_done, on_sent=on_sent)
 
     def route(self, links: Sequence[str]) -> Route:
         """Return the way over the named links, for any number of transfers.
