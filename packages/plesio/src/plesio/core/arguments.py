@@ -66,13 +66,7 @@ def checked(function: Callable[Asked, Result]) -> Callable[Asked, Result]:
 
 
 def check_fields(thing: Any, owner: str, *, error: type[ConfigError] = ConfigError) -> None:
-    """Return when every field of a dataclass, perhaps a frozen one, is what its type takes.
-
-    Args:
-        thing: It has just been made.
-        owner: Beginning of the message.
-        error: Type of the error.
-    """
+    """Raise ``error`` unless every field of a dataclass that was just made is what its type takes; it may be frozen."""
     kind: Any = type(thing)
     hints = _hints(kind)
     for one in dataclasses.fields(thing):

@@ -76,11 +76,7 @@ _NAMES = {kind.type: name for name, kind in _KINDS.items()}
 def encoded(value: Any, *, other: Callable[[Any, str], Any], path: str = "") -> Any:
     """Return ``value`` as plain values; lists, tables and the like are copied.
 
-    Args:
-        value: Value to keep.
-        other: Is given each value of another type, and its path from the outermost; returns what stands for it, or
-            raises.
-        path: Path of ``value`` itself.
+    ``other`` is given each value of another type, and its path from the outermost; it returns a stand-in, or raises.
 
     >>> def refuse(value, path): raise TypeError(f"{path} is a {type(value).__name__}")
     >>> def again(value): return decoded(encoded(value, other=refuse), other=refuse)
@@ -108,12 +104,7 @@ def encoded(value: Any, *, other: Callable[[Any, str], Any], path: str = "") -> 
 
 
 def decoded(value: Any, *, other: Callable[[dict[str, Any], str], Any]) -> Any:
-    """Rebuild the value that `encoded` was given.
-
-    Args:
-        value: Plain values.
-        other: Is given each table of a kind that is not Python's, and the kind.
-    """
+    """Rebuild the value that `encoded` was given; ``other`` is given each table of a kind that is not Python's."""
     if type(value) in (list, tuple):
         return type(value)(decoded(one, other=other) for one in value)
     if type(value) is not dict:

@@ -15,15 +15,7 @@ _PACKAGES = {
 
 
 def require(extra: str, what: str) -> None:
-    """Make sure that the packages of an extra are installed.
-
-    Args:
-        extra: Its name in brackets: ``pip install "plesio[sim]"``.
-        what: The part of Plesio that needs them, as the beginning of a sentence.
-
-    Raises:
-        ConfigError: One is missing.
-    """
+    """Raise `ConfigError` unless the packages of an extra are installed; ``what`` needs them, and begins the text."""
     missing = [name for name, module in _PACKAGES[extra].items() if find_spec(module) is None]
     if missing:
         raise ConfigError(f'{what} needs {", ".join(missing)}; pip install "plesio[{extra}]"')

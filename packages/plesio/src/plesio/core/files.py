@@ -30,12 +30,7 @@ def read_text(path: Path, what: str) -> str:
 def make_writable(folder: Path | None, what: str) -> None:
     """Make a folder, with those that it is in, so that a run that could not write to it does not begin.
 
-    Args:
-        folder: None for none.
-        what: The things to be written there, for the message.
-
-    Raises:
-        ConfigError: It cannot be made, or not be written to.
+    Raises `ConfigError`, whose message says ``what`` is to be written there. None is no folder.
     """
     if folder is None:
         return
@@ -51,10 +46,7 @@ def make_writable(folder: Path | None, what: str) -> None:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never half of one.
 
-    A text is written as UTF-8.
-
-    Raises:
-        DataError: It cannot be written; the old file is as it was.
+    A text is written as UTF-8. Raises `DataError` where it cannot be written; the old file is as it was.
     """
     partial = path.with_name(path.name + ".part")
     try:

@@ -150,26 +150,19 @@ class Input:
         return f"{one},..." if self.many else one
 
     def parse(self, text: str) -> Any:
-        """Parse a value; `check` tests if the function has an answer for it.
-
-        Raises:
-            ConfigError: It stands for none.
-        """
+        """Parse a value, or raise `ConfigError`; `check` tests if the function has an answer for it."""
         if not self.many:
             return self._parse_one(text)
         return tuple(self._parse_one(part.strip()) for part in text.split(",") if part.strip())
 
     def check(self, value: Any) -> None:
-        """Make sure that a value is of its kind, and a number within what it may be.
+        """Raise `ConfigError` unless a value is of its kind, and a number within what it may be.
 
         Infinity is a number where the default has it.
 
         >>> inputs_of(_example)[0].check(0)
         Traceback (most recent call last):
         plesio.core.errors.ArgumentError: num_workers is 0; write 1 to 4096
-
-        Raises:
-            ConfigError: It is not; the message names the parameter.
         """
         if value is None and self.optional:
             return
@@ -237,11 +230,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class FieldsOf:
-    """The note beside the type of a function's ``**fields``: which there are.
-
-    Attributes:
-        inputs: From `fields_of`.
-    """
+    """The note beside the type of a function's ``**fields``: which there are, from `fields_of`."""
 
     inputs: tuple[Input, ...]
 
@@ -279,14 +268,10 @@ def _check_effect(one: Input, *, given: Mapping[str, Any], known: Mapping[str, I
 
 @functools.cache
 def inputs_of(function: Callable[..., Any], *, as_in: Callable[..., Any] | None = None) -> tuple[Input, ...]:
-    """Return the inputs of a function, in the order of its parameters.
+    """Return the inputs of a function, in the order of its parameters, as the docstring of ``as_in`` explains them.
 
     >>> [(one.name, one.kind, one.default) for one in inputs_of(_example)][1]
     ('gradient_bytes', 'size', 700000000.0)
-
-    Args:
-        function: The function.
-        as_in: Another function, which explains the inputs of these names; None for the function itself.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     explained = _explanations(as_in or function, "Args")
@@ -321,13 +306,10 @@ def input_of(owner: type, name: str, *, default: Any = None, written: Written = 
 def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "") -> tuple[Input, ...]:
     """Make inputs from the fields of a dataclass, in the order of ``written``; each may be left out.
 
+    ``instead`` is the text for the default, if that is not the field's own: ``the model's``.
+
     >>> [(one.option, one.help) for one in fields_of(Written, {"metavar": Written(option="placeholder")})]
     [('--placeholder', 'Placeholder for its value in the help.')]
-
-    Args:
-        owner: The class.
-        written: How each is written, by its name.
-        instead: Text for the default, if that is not the field's own: ``the model's``.
     """
     hints, explained = typing.get_type_hints(owner, include_extras=True), _explanations(owner, "Attributes")
     defaults = {field.name: field.default for field in dataclasses.fields(owner)}

@@ -63,8 +63,7 @@ class _Lines(logging.Formatter):
 def set_up_logging() -> None:
     """Have lines on standard error as ``PLESIO_LOG`` says, once; programs with logging of their own keep that.
 
-    Raises:
-        ConfigError: It names no level.
+    Raises `ConfigError` if it names no level.
     """
     level = os.environ.get(LOG_VARIABLE, "")
     if level and level not in LEVELS:

@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def to_values(record: Any) -> dict[str, Any]:
-    """Return a record as JSON values.
+    """Return a record as JSON values, or raise `TypeError` where a field holds something that JSON has no place for.
 
     >>> class Point(Record):
     ...     omits = ("label",)
@@ -43,9 +43,6 @@ def to_values(record: Any) -> dict[str, Any]:
     ...     label: str = ""
     >>> to_values(Point(at_s=1.5)), to_values(Point(at_s=float("nan"), label="late"))
     ({'at_s': 1.5}, {'at_s': nan, 'label': 'late'})
-
-    Raises:
-        TypeError: A field holds something that JSON has no place for.
     """
     values: dict[str, Any] = msgspec.to_builtins(record, enc_hook=_plain)
     if isinstance(record, Record):
@@ -56,8 +53,7 @@ def to_values(record: Any) -> dict[str, Any]:
 def from_values(values: object, kind: Any) -> Any:
     """Return the value of type ``kind`` (a record, or a union of records) that `to_values` wrote.
 
-    Raises:
-        DataError: It is none; the message says where it is not.
+    Raises `DataError` if it is none; the message says where it is not.
     """
     try:
         made = msgspec.convert(values, type=kind)
@@ -71,15 +67,10 @@ def from_values(values: object, kind: Any) -> Any:
 def to_json(value: Any, *, not_finite: Callable[[float], str | None] = str) -> Any:
     """Return what a file for other programs has of a value: records as objects, sequences and arrays as lists.
 
+    ``not_finite`` gives the stand-in for NaN and infinity. Raises `TypeError` for a value of another type.
+
     >>> to_json({"rate": float("inf"), 4: (1, 2.5)})
     {'rate': 'inf', '4': [1, 2.5]}
-
-    Args:
-        value: The value, or values in lists and tables.
-        not_finite: Stand-in for NaN and infinity.
-
-    Raises:
-        TypeError: A value of another type.
     """
     return _finite(msgspec.to_builtins(value, enc_hook=_plain), not_finite)
 

@@ -80,14 +80,10 @@ _CHANGE: Keys = {
 
 
 def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
-    """Fields of the cluster, for each link table that is there the fields of that link, and ``changes`` with theirs.
+    """Return the fields of the cluster, for each link table those of that link, and ``changes`` with theirs.
 
-    Args:
-        text: TOML.
-        where: Name of the text in messages.
-
-    Raises:
-        ConfigError: No TOML, an unknown or a missing key, or a value that cannot be read. One line.
+    Raises `ConfigError`, which names the text as ``where``, for no TOML, a key that is unknown or missing, or a value
+    that cannot be read. One line.
     """
     try:
         document = tomllib.loads(text)

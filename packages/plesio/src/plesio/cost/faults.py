@@ -80,13 +80,7 @@ def faults_in_order(
     """Return all that befalls a job, in the order of time; without end if failed workers are replaced.
 
     A worker is lost once at most. Ranks are those of `plesio.runtime.worlds.virtual.simulate`: who joins gets the next
-    one, in the order of joining. At one moment, what is given comes first, as it is given.
-
-    Args:
-        num_workers: Workers at the start.
-        given: Faults that happen in any case.
-        failures: Faults by chance; None for nothing.
-        seed: Seed of the run.
+    one, in the order of joining. At one moment, what is ``given`` comes first, as it is given.
 
     >>> from itertools import islice
     >>> failures = Failures(mtbf_s=100.0, rejoin_after_s=10.0)

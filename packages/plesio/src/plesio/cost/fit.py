@@ -82,10 +82,6 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
     >>> f"{fit.intercept * 1e6:.1f} µs, {1 / fit.slope / 1e9:.0f} GB/s, {fit.residuals[-1]:+.2%}"
     '20.0 µs, 99 GB/s, +0.05%'
 
-    Args:
-        x: Sizes, 0 or more, of which three or more are different. A size may be there several times.
-        y: Measurement at each, more than 0.
-
     Raises:
         ConfigError: Fewer than three different sizes, a measurement that is not positive, or a size that is negative.
     """
@@ -125,7 +121,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> LineFit:
 
 
 def alpha_beta_of_all_reduce(fit: LineFit, *, num_ranks: int) -> AlphaBeta:
-    """Return the latency and bandwidth with which a ring all-reduce takes these times.
+    """Return the latency and bandwidth with which a ring all-reduce takes these times by bytes of the whole tensor.
 
     ``a + b S = 2(n-1) α + 2(n-1)/n S/B`` (`plesio.cost.all_reduce.ring_all_reduce_s`), so ``α = a / (2(n-1))`` and
     ``B = 2(n-1) / (n b)``. With another algorithm than a ring, B is still the bus bandwidth of large messages, and α is
@@ -135,10 +131,6 @@ def alpha_beta_of_all_reduce(fit: LineFit, *, num_ranks: int) -> AlphaBeta:
     >>> links = alpha_beta_of_all_reduce(fit, num_ranks=8)
     >>> f"{links.latency_s * 1e6:.2f} µs a step, {links.bytes_per_s / 1e9:.0f} GB/s"
     '5.61 µs a step, 227 GB/s'
-
-    Args:
-        fit: Seconds by bytes of the whole tensor.
-        num_ranks: n, two or more.
 
     Raises:
         ConfigError: Fewer than two ranks, or times that do not rise with the size.

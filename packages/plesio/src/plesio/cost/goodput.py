@@ -80,20 +80,11 @@ def expected_goodput(
 ) -> Goodput:
     """Return the expected total of ``work_s``, with the best interval between states if none is given.
 
+    ``remedy`` is advice for a run that would hardly ever end: that is a `ConfigError`, as is an argument out of range.
+
     >>> run = expected_goodput(30 * 86400, checkpoint_s=60, restart_s=600, mtbf_s=3 * 3600)
     >>> round(run.interval_s / 60), round(run.share, 3), round(run.num_failures)
     (18, 0.85, 282)
-
-    Args:
-        work_s: W, seconds without failures.
-        checkpoint_s: C, seconds to write a state.
-        restart_s: R, seconds from a failure until the run goes on.
-        mtbf_s: M, mean seconds between two failures.
-        interval_s: I, seconds of work between two states.
-        remedy: Advice for a run that would hardly ever end.
-
-    Raises:
-        ConfigError: An argument that is out of range, or a run that would hardly ever end.
     """
     check_positive(work_s=work_s, mtbf_s=mtbf_s, checkpoint_s=checkpoint_s)
     check_not_negative(restart_s=restart_s)

@@ -51,13 +51,10 @@ class LinkChange:
 def seconds_through_changes(begin_s: float, changes_s: Sequence[float], whole_s: Callable[[float], float]) -> float:
     """Return the seconds of work that begins at ``begin_s``, whatever changes while it is under way.
 
+    ``changes_s`` are in order. ``whole_s`` is called with 0 or one of them: what all of the work takes from then on.
+
     >>> seconds_through_changes(1.0, [3.0], lambda since_s: 4.0 if since_s < 3.0 else 10.0)  # half of it is slow
     7.0
-
-    Args:
-        begin_s: When it begins.
-        changes_s: When something changes, in order.
-        whole_s: Called with 0 or one of ``changes_s``: what all of the work takes as things are from then on.
     """
     since_s, left = 0.0, 1.0
     now_s = begin_s

@@ -67,11 +67,7 @@ class NcclTests:
 
 
 def read_nccl_tests(path: Path) -> NcclTests:
-    """Read a file of a test's output.
-
-    Raises:
-        DataError: The file cannot be read, or is refused by `parse_nccl_tests`.
-    """
+    """Read a file of a test's output; raise `DataError` as `parse_nccl_tests` does, or where it cannot be read."""
     return parse_nccl_tests(read_text(path, "the nccl-tests output"), where=str(path))
 
 

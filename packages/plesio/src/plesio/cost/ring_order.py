@@ -21,12 +21,10 @@ MOST_ORDERS = 50_000
 
 
 def ring_s(topology: Topology, order: Sequence[int], num_bytes: float) -> float:
-    """Seconds of a ring all-reduce of the hosts in this order: 2(n-1) rounds, each as long as its slowest message.
+    """Return the seconds of a ring all-reduce of the hosts in this order: 2(n-1) rounds of their slowest message.
 
-    On equal ways that are not shared it is `plesio.cost.all_reduce.ring_all_reduce_s`.
-
-    Raises:
-        ConfigError: The order has not every host once, or the size is negative.
+    On equal ways that are not shared it is `plesio.cost.all_reduce.ring_all_reduce_s`. Raises `ConfigError` if the
+    order has not every host once, or the size is negative.
     """
     check_message(num_bytes)
     count = topology.matrix.num_hosts

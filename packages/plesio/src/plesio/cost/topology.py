@@ -119,9 +119,7 @@ class Topology:
     def of(cls, matrix: PairMatrix, *, racks: Sequence[int] | None = None) -> "Topology":
         """Derive the topology from pairs that were measured alone: an uplink has the bandwidth of its best pair.
 
-        Args:
-            matrix: Each pair alone.
-            racks: The rack of each host; None is `racks_of`.
+        The rack of each host is that of `racks_of` unless ``racks`` has it.
         """
         found = tuple(racks_of(matrix) if racks is None else racks)
         uplinks = [0.0] * len(set(found)) if len(set(found)) > 1 else [math.inf]
@@ -143,12 +141,7 @@ class Topology:
 def racks_of(matrix: PairMatrix, *, factor: float = RACK_FACTOR) -> tuple[int, ...]:
     """Return the rack of each host, counted in the order in which they appear; all 0 if the hosts are in one.
 
-    Args:
-        matrix: Measurements.
-        factor: How much slower ways between racks must be than those within, more than 1.
-
-    Raises:
-        ConfigError: The factor is 1 or less.
+    ``factor``, more than 1, is how much slower ways between racks must be than those within.
     """
     if not factor > 1:
         raise ConfigError(f"racks that differ by a factor of {factor}; write more than 1, as in {RACK_FACTOR}")

@@ -99,11 +99,7 @@ def _probe_table(topology: Topology) -> list[str]:
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the topology in a cluster file that `plesio probe` wrote.
-
-    Raises:
-        ConfigError: The file cannot be read, or has no measurement in it.
-    """
+    """Read the topology in a cluster file that `plesio probe` wrote; raise `ConfigError` where there is none."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

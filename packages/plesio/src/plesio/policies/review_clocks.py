@@ -24,13 +24,9 @@ FIRST_CLOCK = FIRST_REVIEW + LEAD
 
 
 def next_review(since: int, *, period: int, delay: int, every: int) -> tuple[int, int]:
-    """Return the clocks of the next review and of its answer, under the policy in force after ``since``.
+    """Return the clocks of the next review and of its answer, under the policy that is in force from ``since`` on.
 
-    Args:
-        since: Clock from which that policy is in force.
-        period: Steps between two of its exchanges.
-        delay: Steps from an exchange to its merge.
-        every: Least number of steps between two reviews.
+    There are at least ``every`` steps between two reviews.
 
     >>> next_review(5, period=1, delay=0, every=16)
     (19, 21)

@@ -256,9 +256,6 @@ def describe(policy: Policy) -> str:
 
     >>> describe(BSP())
     'Every step waits for all workers and applies the mean of their gradients.'
-
-    Raises:
-        PolicySpecError: A policy that is none of Plesio's.
     """
     # special cases come before the general one of their class
     match policy:

@@ -61,13 +61,10 @@ class TorchHook:
 
 
 def parse_torch_hook(text: str) -> TorchHook:
-    """Parse a hook.
+    """Parse a hook, or raise `PolicySpecError`.
 
     >>> parse_torch_hook("powersgd:2+start:20")
     TorchHook(form='powersgd', rank=2, start=20)
-
-    Raises:
-        PolicySpecError: No such hook or option.
     """
     head, plus, option = (part.strip() for part in text.strip().lower().partition("+"))
     name, colon, rank = (part.strip() for part in head.partition(":"))

@@ -16,8 +16,9 @@ R = TypeVar("R")
 def compiled(function: Callable[P, R]) -> "_Compiled[P, R]":
     """Compile a function at its first call, and keep the machine code on disk where that is possible.
 
-    Arithmetic is that of IEEE 754 in the order as written (no ``fastmath``), so results are the interpreter's to the
-    bit; the interpreted function is at ``__wrapped__``.
+    It may call nothing but numba's functions and other compiled functions of its module. Arithmetic is that of IEEE 754
+    in the order as written (no ``fastmath``), so results are the interpreter's to the bit; the interpreted function is
+    at ``__wrapped__``.
 
     >>> @compiled
     ... def triangle(n):
@@ -27,9 +28,6 @@ def compiled(function: Callable[P, R]) -> "_Compiled[P, R]":
     ...     return total
     >>> triangle(4), triangle.__wrapped__(4)
     (10, 10)
-
-    Args:
-        function: Function to compile. Calls nothing but numba's functions and other compiled functions of its module.
     """
     return _Compiled(function)
 

@@ -116,15 +116,9 @@ class Kernel:
         return self._num_scheduled - self._num_cancelled - len(self._heap)
 
     def at(self, time_s: float, action: Action, priority: int = 0) -> None:
-        """Have ``action`` called at a moment of virtual time, now at the earliest.
+        """Have ``action`` called at a moment of virtual time, a finite one that is not past; else raise `ValueError`.
 
-        Args:
-            time_s: Virtual seconds since the beginning.
-            action: Action to call; a `Cancellable` if that may have to be prevented.
-            priority: Smaller ones happen first among the events of one moment.
-
-        Raises:
-            ValueError: The moment is past, infinite or not a number.
+        Among the events of one moment, those of a smaller ``priority`` happen first.
         """
         if not self.now_s <= time_s < _NEVER_S:
             raise ValueError(f"an event at {time_s} s, now {self.now_s} s; write a finite time that is not past")
@@ -143,8 +137,7 @@ class Kernel:
     def move(self, event: Movable, delay_s: float) -> None:
         """Have ``event`` happen ``delay_s`` virtual seconds from now, and not when it was to happen before.
 
-        Raises:
-            ValueError: The delay is below 0, infinite or not a number; the event stays where it was.
+        Raises `ValueError` for a delay below 0, infinite or not a number; the event stays where it was.
         """
         time_s = self.now_s + delay_s
         if not self.now_s <= time_s < _NEVER_S:

@@ -75,11 +75,7 @@ class LinkNetwork:
         self._links: dict[str, SharedLink] = {}
 
     def link(self, name: str, link: Link) -> SharedLink:
-        """Return the link of this name, made at the first call.
-
-        Raises:
-            ValueError: Another latency or bandwidth than it has.
-        """
+        """Return the link of this name, made at the first call; raise `ValueError` for another capacity than it has."""
         known = self._links.setdefault(name, SharedLink(name, link.latency_s, link.bytes_per_s))
         if (known.latency_s, known.bytes_per_s) != (link.latency_s, link.bytes_per_s):
             raise ValueError(
@@ -95,11 +91,7 @@ class LinkNetwork:
         self._share((known,))
 
     def route(self, links: Sequence[str]) -> Route:
-        """Return the way over the named links, for any number of transfers.
-
-        Raises:
-            ValueError: A link that is not there, or one named twice.
-        """
+        """Return the way over the named links, for many transfers; raise `ValueError` unless each is there, once."""
         if unknown := [name for name in links if name not in self._links]:
             raise ValueError(f"no link named {', '.join(unknown)}; make it with `link` first")
         if len(set(links)) < len(links):
@@ -116,14 +108,8 @@ class LinkNetwork:
     ) -> None:
         """Begin a transfer.
 
-        Args:
-            route: Route of the transfer.
-            num_bytes: Bytes to transfer.
-            on_done: Called when the last byte has arrived.
-            on_sent: Called when the last byte is out, a latency before that.
-
-        Raises:
-            ValueError: A number of bytes that cannot be.
+        ``on_done`` is called when the last byte has arrived, ``on_sent`` when it is out, a latency before that. Raises
+        `ValueError` for a number of bytes that cannot be.
         """
         if not 0 <= num_bytes < math.inf:
             raise ValueError(f"a transfer of {num_bytes} bytes; write a finite number, 0 or more")

@@ -58,8 +58,7 @@ class ProcessorSharing:
     def submit(self, work_s: float, on_done: Callable[[], None]) -> None:
         """Begin a job of ``work_s`` seconds of one core; ``on_done`` is called by the kernel when it is done.
 
-        Raises:
-            ValueError: Work that is negative, infinite or not a number.
+        Raises `ValueError` for work that is negative, infinite or not a number.
         """
         if not 0 <= work_s < math.inf:
             raise ValueError(f"a job of {work_s} s; write a finite number, 0 or more")

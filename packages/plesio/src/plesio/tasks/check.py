@@ -42,8 +42,7 @@ def check_task(task: Task) -> None:
 def check_chain(task: Task) -> None:
     """Pass when ``task`` says how its network is a chain of layers, and the chain has the task's loss on a batch.
 
-    Raises:
-        TaskError: It does not say so, in one line; or its chain is another network.
+    Raises `TaskError` otherwise, in one line.
     """
     chain = task.chain
     if chain is None:

@@ -32,10 +32,8 @@ Bytes = npt.NDArray[np.uint8]
 def read_cifar10_binary(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
     """Read images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
 
-    A file is records of one label byte and 3,072 pixel bytes (red, green, blue planes; rows from the top).
-
-    Raises:
-        DataError: A file cannot be read, is no whole number of records, or has a label beyond 9.
+    A file is records of one label byte and 3,072 pixel bytes (red, green, blue planes; rows from the top). Raises
+    `DataError` for one that cannot be read, is no whole number of records, or has a label beyond 9.
     """
     batches = []
     for path in paths:
@@ -56,9 +54,8 @@ def read_cifar10_binary(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
 def read_cifar10_python(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
     """Read images [number, 3, 32, 32] of dtype uint8 and labels [number] of dtype int64, of all files in order.
 
-    Raises:
-        DataError: A file cannot be read, is no pickle, asks for anything but plain values and arrays of bytes, or lacks
-            ``data`` and ``labels`` of matching sizes.
+    Raises `DataError` for a file that cannot be read, is no pickle, asks for anything but plain values and arrays of
+    bytes, or lacks ``data`` and ``labels`` of matching sizes.
     """
     batches = []
     for path in paths:

@@ -56,10 +56,9 @@ class ImageFiles:
     held_out: tuple[Path, ...]
 
     def read(self, paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
-        """Images [number, channels, height, width] of dtype uint8 and labels [number] of dtype int64 of ``paths``.
+        """Read images [number, channels, height, width] of dtype uint8 and labels [number] of dtype int64.
 
-        Raises:
-            DataError: A file is not in the format it claims.
+        Raises `DataError` if a file is not in the format it claims.
         """
         return FORMATS[self.format].read(paths)
 
@@ -74,10 +73,6 @@ class ImageFiles:
 
 def find_images(folder: Path, *, format: str = "auto") -> ImageFiles:
     """Find the image data in ``folder``, or in the folder below it that their archive unpacks to.
-
-    Args:
-        folder: Folder to look in.
-        format: A name in `FORMATS`, or ``auto`` for the one whose files are there.
 
     Raises:
         TaskError: No such format, or files of several formats and ``auto``.

@@ -27,13 +27,9 @@ MAX_BYTES = 2**31
 
 
 def read_mnist(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
-    """Read images [number, 1, height, width] of dtype uint8 and labels [number] of dtype int64.
+    """Read images [number, 1, height, width] of dtype uint8 and labels [number] of dtype int64, from a file of each.
 
-    Args:
-        paths: The file of images and the file of labels.
-
-    Raises:
-        DataError: A file is not in the format, is cut short, or the two do not belong together.
+    Raises `DataError` if one is not in the format, is cut short, or the two do not belong together.
     """
     images_path, labels_path = paths
     images = read_idx(images_path, num_dimensions=3)
@@ -50,8 +46,7 @@ def read_mnist(paths: tuple[Path, ...]) -> tuple[Tensor, Tensor]:
 def read_idx(path: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
     """Read the bytes of an IDX file, in the shape that its header gives.
 
-    Raises:
-        DataError: The file cannot be read, has another magic number, or is longer or shorter than its header says.
+    Raises `DataError` if it cannot be read, has another magic number, or not the length that its header says.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     header = struct.Struct(f">I{num_dimensions}I")

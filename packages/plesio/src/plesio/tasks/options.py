@@ -8,13 +8,7 @@ __all__ = ["check_integer", "check_number"]
 
 
 def check_integer(value: object, *, task: str, option: str, minimum: int = 1) -> None:
-    """Pass when ``value`` is a whole number of at least ``minimum``.
-
-    >>> check_integer(32, task="digits", option="batch_size")
-
-    Raises:
-        TaskError: It is another type (a bool is no number here), or too small.
-    """
+    """Raise `TaskError` unless ``value`` is a whole number of at least ``minimum``; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise TaskError(f'task "{task}": {option} = {value!r}; write a whole number of {minimum} or more')
 
@@ -22,13 +16,7 @@ def check_integer(value: object, *, task: str, option: str, minimum: int = 1) ->
 def check_number(
     value: object, *, task: str, option: str, minimum: float = -math.inf, above: float = -math.inf
 ) -> None:
-    """Pass when ``value`` is a finite number with ``value >= minimum`` and ``value > above``.
-
-    >>> check_number(0.05, task="digits", option="learning_rate", above=0.0)
-
-    Raises:
-        TaskError: It is another type, infinite, NaN, or too small.
-    """
+    """Raise `TaskError` unless ``value`` is a finite number with ``value >= minimum`` and ``value > above``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TaskError(f'task "{task}": {option} = {value!r}; write a finite number')
     if value < minimum or value <= above:

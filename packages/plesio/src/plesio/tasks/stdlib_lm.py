@@ -211,11 +211,7 @@ class Corpus:
 
 @functools.cache
 def read_corpus(corpus_bytes: int, *, folder: Path | None = None) -> Corpus:
-    """Read the corpus of the module's theory; ``folder`` is the standard library's unless given.
-
-    Raises:
-        DataError: There are too few Python files in the folder for two parts.
-    """
+    """Read the corpus of the module's theory; ``folder`` is the standard library's unless given."""
     folder = folder or Path(sysconfig.get_path("stdlib"))
     seen: set[bytes] = set()
     texts: tuple[list[bytes], list[bytes]] = ([], [])

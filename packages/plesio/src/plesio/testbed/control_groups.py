@@ -58,11 +58,6 @@ class ControlGroup:
         return limits
 
     def make(self) -> None:
-        """Have it there.
-
-        Raises:
-            PlesioError: The kernel refuses; why.
-        """
         try:
             if _is_unified() and self._limits:
                 wanted = " ".join(f"+{controller}" for controller in self._limits)
@@ -96,7 +91,6 @@ def _groups(prefix: str) -> Iterator[Path]:
 
 
 def group_names(prefix: str) -> set[str]:
-    """Return the names of groups that begin so."""
     return {folder.name for folder in _groups(prefix)}
 
 

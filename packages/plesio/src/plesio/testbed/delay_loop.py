@@ -135,14 +135,8 @@ def _carry(
 ) -> None:
     """Carry packets until descriptor ``stop`` has something to say.
 
-    Args:
-        near: Descriptor of each line's near end, whose packets are held.
-        far: Descriptor of its far end, whose packets are not.
-        latency_ns: How long.
-        jitter_ns: Standard deviation of that.
-        held: Packets that are held.
-        dropped: Packets of each line that there was no room for; counted here.
-        stop: A descriptor.
+    Each line has a near end, whose packets are held for the latency, and a far end, whose packets are not. Packets that
+    there was no room for are counted in ``dropped``.
     """
     number = len(near)
     packet = np.empty(_MOST_PACKET_BYTES, np.uint8)

@@ -56,11 +56,7 @@ def held() -> list[TestbedRecord]:
 
 
 def named(name: str) -> TestbedRecord:
-    """Find the held testbed of this name.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Find the held testbed of this name, or raise `ConfigError`."""
     by_name = {record.name: record for record in held()}
     if name not in by_name:
         known = nearest(name, by_name) if by_name else "none is held: make one with plesio testbed up CLUSTER"
@@ -71,8 +67,7 @@ def named(name: str) -> TestbedRecord:
 def hold(wish: Wish) -> TestbedRecord:
     """Have a process in the background make a testbed and hold it, until `let_go`.
 
-    Raises:
-        ConfigError: The name is taken, or the testbed cannot be made; why.
+    Raises `ConfigError` if the name is taken, or the testbed cannot be made.
     """
     check_machine()
     if any(record.name == wish.name for record in held()):
@@ -91,11 +86,7 @@ def hold(wish: Wish) -> TestbedRecord:
 
 
 def let_go(record: TestbedRecord) -> None:
-    """Have the holder of a testbed remove it.
-
-    Raises:
-        PlesioError: It is still there.
-    """
+    """Have the holder of a testbed remove it; raise `PlesioError` if it is still there after half a minute."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(record.owner_pid, signal.SIGTERM)
     deadline_s = time.monotonic() + _REMOVE_S

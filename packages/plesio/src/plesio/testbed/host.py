@@ -66,11 +66,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return ["sh", "-c", script, "plesio", *on_host]
 
     def traffic(self) -> InterfaceTraffic:
-        """Return the traffic of its interface since it was made.
-
-        Raises:
-            PlesioError: It is gone.
-        """
+        """Return the traffic of its interface since it was made; raise `PlesioError` if that is gone."""
         with in_namespace(self.namespace), open("/proc/thread-self/net/dev", encoding="ascii") as file:
             line = next((line for line in file if line.strip().startswith(f"{INTERFACE}:")), None)
         if line is None:

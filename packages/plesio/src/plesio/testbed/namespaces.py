@@ -38,11 +38,7 @@ def why_no_namespaces() -> str | None:
 
 
 def run_command(*command: str) -> None:
-    """Run ``ip`` or ``tc``.
-
-    Raises:
-        PlesioError: It fails; the message has what it says.
-    """
+    """Run ``ip`` or ``tc``; raise `PlesioError` with what it says if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip() or f"status {done.returncode}"
@@ -51,11 +47,7 @@ def run_command(*command: str) -> None:
 
 @contextlib.contextmanager
 def in_namespace(namespace: str) -> Iterator[None]:
-    """Put this thread, and whatever it starts or opens, into a network namespace.
-
-    Raises:
-        PlesioError: It cannot be entered.
-    """
+    """Put this thread, and whatever it starts or opens, into a network namespace, or raise `PlesioError`."""
     with open("/proc/thread-self/ns/net", "rb") as before:
         enter_namespace(namespace)
         try:
@@ -65,11 +57,7 @@ def in_namespace(namespace: str) -> Iterator[None]:
 
 
 def enter_namespace(namespace: str) -> None:
-    """Move this thread, and those that it starts from now on, into a network namespace.
-
-    Raises:
-        PlesioError: It cannot be entered.
-    """
+    """Move this thread, and those that it starts from now on, into a network namespace, or raise `PlesioError`."""
     try:
         with open(f"/run/netns/{namespace}", "rb") as file:
             _enter(file.fileno(), namespace)

@@ -128,11 +128,6 @@ class Network:
         return (*(host.namespace for host in self.hosts), self.switches)
 
     def make(self) -> None:
-        """Have it all there.
-
-        Raises:
-            PlesioError: It cannot be; why, as ``ip`` or ``tc`` says it.
-        """
         for namespace in self.namespaces:
             run_command("ip", "netns", "add", namespace)
         self._connect([*self.uplinks, *self.nics])

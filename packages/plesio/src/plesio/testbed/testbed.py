@@ -54,11 +54,7 @@ for namespace in $NAMESPACES; do ip netns del $namespace 2> /dev/null; done
 
 
 def check_machine() -> None:
-    """Make sure that there can be hosts on this machine.
-
-    Raises:
-        ConfigError: There cannot; what is missing.
-    """
+    """Raise `ConfigError`, which says what is missing, unless there can be hosts on this machine."""
     if (reason := why_no_namespaces()) is not None:
         raise ConfigError(f"no testbed on this machine: {reason}")
 
@@ -85,7 +81,6 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_slots(self) -> int:
-        """Workers that there is room for."""
         return len(self.hosts) * self.workers_per_host
 
 
@@ -121,11 +116,9 @@ class HostsOf:
         }
 
     def entry(self, rank: int) -> Host:
-        """Return the host of a worker."""
         return self.record.hosts[rank // self.record.workers_per_host]
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:
-        """Return the command line that runs ``argv`` on the host of a worker."""
         return self.entry(rank).command(argv)
 
 
@@ -203,9 +196,6 @@ class Testbed:
         """Make the hosts of ``cluster`` that so many workers need, or all; links within hosts are the machine's.
 
         The memory of a host is limited where the cluster gives its size, and this machine has more.
-
-        Raises:
-            ConfigError: The cluster has no room for them, or this machine cannot make hosts.
         """
         cluster = cluster if num_workers is None else cluster.for_workers(num_workers)
         num_hosts = cluster.host_of((num_workers or cluster.num_slots) - 1) + 1
@@ -243,7 +233,6 @@ class Testbed:
 
     @property
     def site(self) -> HostsOf:
-        """The hosts, for a job."""
         return HostsOf(record=self.record)
 
     def _start_reaper(self) -> "subprocess.Popen[bytes]":

@@ -44,13 +44,10 @@ _OPTIONS = ("feedback", "no_feedback", "guard:MULTIPLE")
 
 
 def parse_compression(text: str) -> Compression:
-    """Parse a compression.
+    """Parse a compression, or raise `PolicySpecError`.
 
     >>> parse_compression("QSGD:4 + feedback").spec
     'qsgd:4+feedback'
-
-    Raises:
-        PolicySpecError: No such compression or option, or a value that it cannot have.
     """
     head, *options = (part.strip() for part in text.strip().lower().split("+"))
     name, colon, value = (part.strip() for part in head.partition(":"))
