@@ -10,7 +10,9 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["KIND", "decoded", "encoded"]
+import numpy as np
+
+__all__ = ["KIND", "decoded", "encoded", "own_numbers"]
 
 KIND = "kind"
 _ATOMS = (type(None), bool, float, str)
@@ -121,3 +123,19 @@ def _within(path: str, key: Any) -> str:
     if not isinstance(key, str) or not key.isidentifier():
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key
+
+
+def own_numbers(value: Any) -> Any:
+    """Put Python's numbers in place of NumPy's, in lists and tables too: a file of plain values takes these.
+
+    >>> import numpy as np
+    >>> own_numbers({"lr": np.float64(0.5), "lrs": [np.int64(3), (np.float32(0.25), "text")]})
+    {'lr': 0.5, 'lrs': [3, (0.25, 'text')]}
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: own_numbers(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(own_numbers(one) for one in value)
+    return value

@@ -78,18 +78,6 @@ class AsynchronousMachine:
         clock: Clock at which the workers begin.
     """
 
-    __slots__ = (
-        "_bound",
-        "_clocks",
-        "_divides",
-        "_floor",
-        "_num_workers",
-        "_resting",
-        "_update",
-        "_version",
-        "_weighting",
-    )
-
     def __init__(
         self, *, bound: float, update: UpdateKind, weighting: Weighting, rate: RateKind = "divided", clock: int = 0
     ) -> None:

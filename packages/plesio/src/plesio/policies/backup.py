@@ -40,8 +40,6 @@ class BackupMachine(RoundMachine):
         clock: Clock at which the workers begin.
     """
 
-    __slots__ = ("_backup", "_clocks", "_contributed", "_finite", "_floor", "_version")
-
     def __init__(self, *, backup: int, clock: int = 0) -> None:
         assert backup >= 1, "without backup workers a round is a barrier's"
         super().__init__()

@@ -40,16 +40,6 @@ class BarrierMachine(RoundMachine):
         clock: Clock at which the workers begin: the end of a round.
     """
 
-    __slots__ = (
-        "_completed",
-        "_contributed",
-        "_delay",
-        "_finite",
-        "_live",
-        "_period",
-        "_version",
-    )
-
     def __init__(self, *, period: int, delay: int = 0, clock: int = 0) -> None:
         assert period >= 1, f"period {period}"
         assert 0 <= delay <= period, f"delay {delay} of period {period}"

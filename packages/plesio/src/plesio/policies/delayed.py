@@ -76,8 +76,6 @@ class DelayedMachine(BarrierMachine):
         clock: Clock at which the workers begin.
     """
 
-    __slots__ = ("_made",)
-
     def __init__(self, *, delay: int, clock: int = 0) -> None:
         super().__init__(period=1, clock=clock)
         self._delay = delay

@@ -121,8 +121,6 @@ class Recorder:
     True
     """
 
-    __slots__ = ("_entries", "_events", "_policy", "began", "last_steer", "machine")
-
     def __init__(
         self,
         policy: Policy,

@@ -24,8 +24,6 @@ __all__ = ["RoundMachine"]
 class RoundMachine:
     """Lets workers in and out; a subclass defines a round."""
 
-    __slots__ = ("_resting", "_returning")
-
     def __init__(self) -> None:
         self._returning: list[int] = []
         """Workers to be admitted when the round that holds their earlier update completes."""

@@ -81,28 +81,6 @@ class SteeredMachine:
         clock: Clock at which the workers begin.
     """
 
-    __slots__ = (
-        "_began",
-        "_coming",
-        "_director",
-        "_entering",
-        "_halting",
-        "_holds",
-        "_inner",
-        "_live",
-        "_metric",
-        "_pause_for",
-        "_pausing",
-        "_policy",
-        "_ready",
-        "_resting",
-        "_review",
-        "_reviews",
-        "_short",
-        "_speakers",
-        "_stopped",
-    )
-
     def __init__(self, director: Director, *, clock: int = 0) -> None:
         self._began = clock
         self._director = director

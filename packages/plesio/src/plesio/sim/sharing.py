@@ -41,8 +41,6 @@ class ProcessorSharing:
         ValueError: A capacity that is not above 0.
     """
 
-    __slots__ = ("_capacity", "_jobs", "_kernel", "_next", "_num_submitted", "_service_s", "_updated_s")
-
     def __init__(self, kernel: Kernel, *, capacity: float) -> None:
         if not 0 < capacity < math.inf:
             raise ValueError(f"a capacity of {capacity} cores; write a finite number above 0")

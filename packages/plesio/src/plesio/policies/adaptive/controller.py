@@ -44,22 +44,6 @@ class _Component(Protocol):
 class Controller:
     """Decides the reviews of one run by its components."""
 
-    __slots__ = (
-        "_components",
-        "_guard",
-        "_has_kept",
-        "_kept_losses",
-        "_movement",
-        "_num_restores",
-        "_pairs",
-        "_progress",
-        "_review",
-        "_system",
-        "_was_loose",
-        "setting",
-        "shares",
-    )
-
     def __init__(self, components: Components) -> None:
         self.setting: Setting = SYNCHRONOUS
         """The setting in force."""

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 from torch.distributed.checkpoint.storage import WriteResult
 
 from plesio.core.errors import DataError
-from plesio.core.plain import own_numbers
+from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.part_reports import FilePlace
 from plesio.runtime.checkpoints.reading import StateDict

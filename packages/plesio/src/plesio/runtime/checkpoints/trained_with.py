@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plesio.core.errors import ConfigError, DataError
-from plesio.core.plain import own_numbers
+from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import OptimizerRecord
 from plesio.runtime.worker.exchange.replica import Replica
 

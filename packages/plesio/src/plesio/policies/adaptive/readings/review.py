@@ -17,8 +17,6 @@ _USUAL_STEPS = 16
 class GradientPairs:
     """Collects the sampled gradients of reviews until a pair of consecutive steps is complete."""
 
-    __slots__ = ("_rows",)
-
     def __init__(self) -> None:
         self._rows: dict[int, dict[int, GradientSample]] = {}
 
@@ -53,8 +51,6 @@ class Movement:
     >>> [movement.take({0: Reviewed(worker=0, clock=n, position=place, **every)}) for n, place in places.items()]
     [nan, 10.0]
     """
-
-    __slots__ = ("_before", "_clock")
 
     def __init__(self) -> None:
         self._before: tuple[float, ...] = ()

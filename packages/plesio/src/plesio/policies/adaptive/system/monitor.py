@@ -87,25 +87,6 @@ SHARES_GAIN = 0.05
 class SystemMonitor:
     """Remembers the workers' steps and chooses period, delay and shares; ``topology`` is None to ignore racks."""
 
-    __slots__ = (
-        "_before",
-        "_by_racks",
-        "_can_push",
-        "_config",
-        "_counts_samples",
-        "_ladder",
-        "_less_wanted",
-        "_normalises",
-        "_pace_s",
-        "_rack_transfers",
-        "_racks",
-        "_rounded_by_racks",
-        "_sent",
-        "_times_left",
-        "_topology",
-        "_transfer_s",
-    )
-
     def __init__(self, config: SystemConfig, *, topology: TopologyConfig | None = None) -> None:
         self._config = config
         self._topology = topology

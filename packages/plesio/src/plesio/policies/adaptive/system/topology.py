@@ -92,8 +92,6 @@ class WorkerRacks:
 class RackTransfers:
     """Measured seconds of exchanges within racks and between them."""
 
-    __slots__ = ("between_s", "inside_s", "rounded_between_s", "store_s")
-
     def __init__(self) -> None:
         self.inside_s: float | None = None
         """Seconds from when all of a rack have come until they have their mean."""

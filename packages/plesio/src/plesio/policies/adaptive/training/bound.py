@@ -75,18 +75,6 @@ class BoundTuner:
     3
     """
 
-    __slots__ = (
-        "_advice",
-        "_ceiling",
-        "_config",
-        "_num_cuts",
-        "_rung",
-        "_signs",
-        "_since_ceiling",
-        "_since_cut",
-        "_stable",
-    )
-
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config
         self._signs = _Signs(config)
@@ -144,8 +132,6 @@ class _Sign:
 
 class _Signs:
     """Judges a review: unstable (with the reason), stable, or without figures."""
-
-    __slots__ = ("_config", "_loss", "_metric", "_norm_sq")
 
     def __init__(self, config: BoundTunerConfig) -> None:
         self._config = config

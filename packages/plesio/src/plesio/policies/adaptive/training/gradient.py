@@ -39,8 +39,6 @@ class GradientMonitor:
     [inf, inf, inf, inf, inf, 3]
     """
 
-    __slots__ = ("_advice", "_averages", "_config", "_ratios", "_since")
-
     def __init__(self, config: GradientMonitorConfig) -> None:
         self._config = config
         self._averages = {
@@ -96,8 +94,6 @@ class GradientMonitor:
 
 class _MovingAverage:
     """Moving average of one figure, with its trend and noise."""
-
-    __slots__ = ("_noise_factor", "_trigger", "_values", "_window")
 
     def __init__(self, config: GradientMonitorConfig, *, trigger: float) -> None:
         self._trigger = trigger

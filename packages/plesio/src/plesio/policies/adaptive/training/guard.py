@@ -94,23 +94,6 @@ class Guard:
     ('the loss is 1.6, 30.2 times its noise above 1.01', False)
     """
 
-    __slots__ = (
-        "_alarmed",
-        "_averted",
-        "_config",
-        "_good",
-        "_highest_rate",
-        "_loss",
-        "_norm_sq",
-        "_num_reviews",
-        "_quiet",
-        "_rate",
-        "_refused_before",
-        "_speed",
-        "_typical",
-        "_worst",
-    )
-
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
         every = functools.partial(RecentLevel, window=config.window, recent=RECENT, known_after=2 * RECENT)
@@ -237,8 +220,6 @@ class Guard:
 
 class _Watched:
     """A figure, its level and the highest value that was ordinary."""
-
-    __slots__ = ("_creep_rise", "_early_rise", "_name", "_noise_factor", "_rise", "highest", "level")
 
     def __init__(
         self,

@@ -61,8 +61,6 @@ class RecentLevel:
         known_after: Number of values after which there is a level.
     """
 
-    __slots__ = ("_known_after", "_levels", "_noises", "_recent", "_values")
-
     def __init__(self, *, window: int, recent: int, known_after: int) -> None:
         assert max(4, recent) <= known_after <= window, (window, recent, known_after)
         self._recent = recent

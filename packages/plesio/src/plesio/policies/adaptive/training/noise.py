@@ -75,8 +75,6 @@ ROUNDING = 1e-6
 class NoiseMonitor:
     """Objects to slack if an optimizer that normalises would learn noise; the module's head has the rule."""
 
-    __slots__ = ("_config", "_highest_rate", "_ratios", "_spread")
-
     def __init__(self, config: NoiseConfig) -> None:
         self._config = config
         self._ratios: deque[float] = deque(maxlen=config.window)

@@ -78,8 +78,6 @@ class PhaseDetector:
     final 0 the learning rate is down to 5 % of its peak
     """
 
-    __slots__ = ("_config", "_ends", "_rate", "_start", "_usual_loss", "_verdict")
-
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
         self._ends = False

@@ -105,8 +105,6 @@ class ProgressJudge:
     (False, True)
     """
 
-    __slots__ = ("_bars", "_config", "_points", "_rest_until", "_resting_at", "_reviews", "_trial")
-
     def __init__(self, config: ProgressConfig) -> None:
         self._config = config
         self._points: deque[_Point] = deque(maxlen=config.window)

@@ -21,25 +21,6 @@ _SLOWS_DOWN = 0.99
 class RateCycles:
     """Follows the cycles of one learning rate."""
 
-    __slots__ = (
-        "_budget",
-        "_config",
-        "_falls",
-        "_first_progress",
-        "_gap",
-        "_jump_budget",
-        "_last",
-        "_left",
-        "_lowest",
-        "_num_flat",
-        "_num_rises",
-        "_num_steps",
-        "_peak",
-        "_rise",
-        "_rises",
-        "_since_rise",
-    )
-
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
         self._last = self._lowest = math.nan

@@ -26,8 +26,6 @@ _MOST_VALUES = 128
 class TrainingStart:
     """Judges the fall of the figures from one start on: not over, over, or absent."""
 
-    __slots__ = ("_config", "_falls", "_has_paused", "_has_returned", "_num_steps", "_signals", "is_over")
-
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config
         self._num_steps = 0
@@ -96,8 +94,6 @@ class TrainingStart:
 class _Fall:
     """Values of one figure since a start, and their fall."""
 
-    __slots__ = ("highest", "recent", "values")
-
     def __init__(self) -> None:
         self.values: list[tuple[int, float]] = []
         """Pairs of steps since the start and value."""
@@ -137,8 +133,6 @@ class _Fall:
 
 class UsualLoss:
     """Usual level of the loss; finds a lasting rise above it."""
-
-    __slots__ = ("_config", "_highest", "_usual", "outliers")
 
     def __init__(self, config: PhaseConfig) -> None:
         self._config = config

@@ -16,7 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plesio.core.errors import TaskError
-from plesio.core.plain import own_numbers
+from plesio.core.exact import own_numbers
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.own_changes import OwnChanges
