@@ -108,7 +108,6 @@ def _adaptive(at: Situation) -> Price:
 
 
 def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int]) -> float:
-    """Return the seconds to exchange an update of all workers, compressed or in full."""
     shapes = at.sizes.shapes
     total = 0.0
     for one in compression.collectives(shapes, num_ranks=len(ranks)):

@@ -154,7 +154,6 @@ class Race:
         return Goal(level=level, target=None, samples=samples, complete=run.whole)
 
     def _reached(self, goal: Goal) -> Goal:
-        """Return the goal, if any run reached it."""
         if any(math.isfinite(one) for entry in self._entries for one in entry.seconds(goal.level).values()):
             return goal
         best = max(run.curve.best for entry in self._entries for run in entry.runs.values() if run.curve is not None)
@@ -355,7 +354,6 @@ class Race:
         return [entry for entry in ranked if may_be_best(entry)]
 
     def _log_ratio(self, entry: RacingCandidate, goal: Goal) -> float:
-        """Return the log ratio of its time to bsp's, seed by seed."""
         ratios = entry.log_ratios(self._baseline, goal.level)
         return statistics.fmean(ratios) if ratios else math.log(entry.mean_s(goal.level))
 

@@ -112,7 +112,6 @@ class _UnfitError(Exception):
 
 
 def _fit(hint: Any, within: Within = ANY) -> Fit:
-    """Return the function that converts a value to a type, or raises."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fit(parts[0], next((note for note in parts[1:] if isinstance(note, Within)), within))
@@ -193,7 +192,6 @@ def _members(protocol: type) -> tuple[str, ...]:
 
 
 def _words(hint: Any) -> str:
-    """Describe what to write where this type is taken."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         plain = _words(parts[0])

@@ -323,7 +323,6 @@ def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "")
 
 
 def _plain(hint: Any) -> Any:
-    """Return a type without None."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(each for each in typing.get_args(hint) if each is not type(None))
     return hint

@@ -327,8 +327,7 @@ def write_results(path: Path, runs: Iterable[RunResult]) -> None:
 def read_results(path: Path) -> list[RunResult]:
     """Read the runs in a file written by `write_results`.
 
-    Raises:
-        DataError: The file is missing, is not JSON, has another schema version, or holds something that is no run.
+    Raises `DataError` if it is missing, is not JSON, has another schema version, or holds something that is no run.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -197,14 +197,9 @@ class TraceWriter:
 
 
 def read_trace(path: Path, *, kind: str | None = None) -> Trace:
-    """Read a trace file; a last line that a crash cut short is left out.
+    """Read a trace file, or records of one ``kind`` alone, which is quick; leave out a last line that is cut short.
 
-    Args:
-        path: The file.
-        kind: Read records of this kind alone, which is quick; None reads all.
-
-    Raises:
-        DataError: The file is missing, empty, or not a trace of this schema version.
+    Raises `DataError` if it is missing, empty, or not a trace of this schema version.
     """
     lines = read_text(path, "the trace").splitlines()
     try:
@@ -220,7 +215,6 @@ def read_trace(path: Path, *, kind: str | None = None) -> Trace:
 
 
 def _line_of(kind: str) -> str:
-    """Return how every line of this kind begins."""
     return f'{{"k":"{kind}",'
 
 

@@ -55,11 +55,7 @@ class SizeCurve:
 
     @classmethod
     def of(cls, points: Mapping[float, float]) -> Self:
-        """Fit the curve through these values by size.
-
-        Raises:
-            ConfigError: Fewer than three sizes, or a value that is not positive.
-        """
+        """Fit the curve through these values by size, of which there are three or more, all positive."""
         return cls(points=tuple(points.items()), fit=fit_line(list(points), list(points.values())))
 
 
@@ -102,19 +98,11 @@ class Calibration:
 
     @property
     def ring(self) -> AlphaBeta:
-        """Latency and bandwidth of a step of the ring that the all-reduce is taken for.
-
-        Raises:
-            ConfigError: Its times do not rise with the size.
-        """
+        """Latency and bandwidth of a step of the ring that the all-reduce is taken for."""
         return alpha_beta_of_all_reduce(self.all_reduce.fit, num_ranks=self.num_workers)
 
     def check_task(self, name: str, *, num_parameters: int) -> None:
-        """Make sure that it is of this task, with these options.
-
-        Raises:
-            ConfigError: It is of another.
-        """
+        """Raise `ConfigError` unless it is of this task, with these options."""
         if name != self.task:
             raise ConfigError(f"the calibration is of task {self.task}, and not of {name}; plesio calibrate {name}")
         if num_parameters != self.num_parameters:
@@ -124,11 +112,7 @@ class Calibration:
             )
 
     def check_workers(self, count: int) -> None:
-        """Make sure that it says what so many workers on this machine take.
-
-        Raises:
-            ConfigError: It was made with another number.
-        """
+        """Raise `ConfigError` unless it says what so many workers on this machine take."""
         if count != self.num_workers:
             raise ConfigError(
                 f"the calibration is of {self.num_workers} workers on one machine, not of {count}; "
@@ -204,11 +188,7 @@ class Calibration:
         return {"schema": CALIBRATION_SCHEMA_VERSION, **to_values(self)}
 
     def write(self, path: Path) -> None:
-        """Write the calibration to a JSON file.
-
-        Raises:
-            DataError: The file cannot be written.
-        """
+        """Write the calibration to a JSON file, or raise `DataError`."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
@@ -217,11 +197,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a calibration that `write` wrote.
-
-        Raises:
-            DataError: The file is missing, no JSON, or no calibration.
-        """
+        """Read a calibration that `write` wrote; raise `DataError` if the file is missing, or is none."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

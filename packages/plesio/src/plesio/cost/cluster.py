@@ -145,11 +145,7 @@ class Cluster:
         return -(-self.hosts // self.racks)
 
     def check_workers(self, num_workers: int) -> None:
-        """Make sure that there is room.
-
-        Raises:
-            ConfigError: There is no room for so many workers, or there are none.
-        """
+        """Raise `ConfigError` unless there is room for so many workers, and there are any."""
         if num_workers < 1:
             raise ConfigError(f"{num_workers} workers on cluster {self.name}; write 1 or more")
         if num_workers > self.num_slots:
@@ -160,39 +156,23 @@ class Cluster:
             )
 
     def host_of(self, rank: int) -> int:
-        """Return the host of a worker.
-
-        Raises:
-            ConfigError: There is no room for a worker of this rank.
-        """
+        """Return the host of a worker; raise `ConfigError` if there is no room for this rank."""
         if not 0 <= rank < self.num_slots:
             raise ConfigError(f"cluster {self.name} has room for ranks 0 to {self.num_slots - 1}, not for {rank}")
         return rank // self.workers_per_host
 
     def rack_of_host(self, host: int) -> int:
-        """Return the rack of a host.
-
-        Raises:
-            ConfigError: There is no such host.
-        """
+        """Return the rack of a host; raise `ConfigError` if there is no such host."""
         if not 0 <= host < self.hosts:
             raise ConfigError(f"cluster {self.name} has hosts 0 to {self.hosts - 1}, and no host {host}")
         return host // self.hosts_per_rack
 
     def rack_of(self, rank: int) -> int:
-        """Return the rack of a worker.
-
-        Raises:
-            ConfigError: There is no room for a worker of this rank.
-        """
+        """Return the rack of a worker; raise `ConfigError` if there is no room for this rank."""
         return self.rack_of_host(self.host_of(rank))
 
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
-        """Return the links from host ``source`` to host ``target``; the interfaces' latency counts once.
-
-        Raises:
-            ConfigError: There is no such host.
-        """
+        """Return the links from host ``source`` to host ``target``; the interfaces' latency counts once."""
         up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
             return (_hop(f"local:{source}", self.link("local", source)),)
@@ -207,10 +187,7 @@ class Cluster:
     def link(self, name: LinkName, number: int, *, changes: tuple[LinkChange, ...] | None = None) -> Link:
         """Return the link of a host (local, nic) or a rack (uplink) at the beginning, with the changes at that moment.
 
-        Args:
-            name: Kind of the link.
-            number: Number of the host or rack.
-            changes: Changes to look at; None is all of the cluster's.
+        ``changes`` replace the cluster's own.
         """
         kind = {"local": self.local, "nic": self.nic, "uplink": self.uplink}[name]
         assert kind is not None, f"a path over {name} in {self.name}"
@@ -271,11 +248,7 @@ class Cluster:
 
     @classmethod
     def read(cls, path: Path) -> "Cluster":
-        """Read the cluster that a TOML file describes.
-
-        Raises:
-            ConfigError: The file cannot be read, or describes no possible cluster.
-        """
+        """Read the cluster that a TOML file describes; raise `ConfigError` if it cannot be read, or is impossible."""
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -286,15 +259,9 @@ class Cluster:
 
     @classmethod
     def from_toml(cls, text: str, *, name: str, where: str = "cluster") -> "Cluster":
-        """Parse the TOML of a cluster, as in docs/cost.md.
+        """Parse the TOML of a cluster, as in docs/cost.md; ``name`` is for a text that has none.
 
-        Args:
-            text: TOML.
-            name: The cluster's name, if the text has none.
-            where: Name of the text in messages.
-
-        Raises:
-            ConfigError: The text is no TOML, or describes no possible cluster. One line.
+        Raises `ConfigError`, in one line that names the text as ``where``, for no TOML or an impossible cluster.
         """
         values = {"name": name, "workers_per_host": 1, **read_cluster_text(text, where=where)}
         try:
@@ -333,13 +300,10 @@ def _hop(name: str, link: Link, *, latency_s: float | None = None) -> Hop:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Find a cluster by its name, by its TOML file (``mine.toml``), or by the TOML itself.
+    """Find a cluster by its name, by its TOML file (``mine.toml``), or by the TOML itself; else raise `ConfigError`.
 
     >>> parse_cluster("8xa100").num_slots
     8
-
-    Raises:
-        ConfigError: No such name or file, or no possible cluster. One line.
     """
     name = text.strip().lower()
     if name in NAMED_CLUSTERS:

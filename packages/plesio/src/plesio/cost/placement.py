@@ -87,7 +87,6 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
 
 
 def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int]:
-    """Return the hosts of the ranks, host by host."""
     check_message(num_bytes)
     if not ranks or len(set(ranks)) < len(ranks):
         raise ConfigError(f"a collective of the ranks {list(ranks)}; write one or more, each once")

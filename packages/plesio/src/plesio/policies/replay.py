@@ -218,21 +218,13 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 
 def decode_event(data: object) -> Event:
-    """Decode an event that `encode_event` wrote.
-
-    Raises:
-        DataError: It is no event, or a field is missing, unknown or of another type.
-    """
+    """Decode an event that `encode_event` wrote; raise `DataError` for anything else."""
     event: Event = _decode(data, kinds=Event, what="event")
     return event
 
 
 def decode_action(data: object) -> Action:
-    """Decode an action that `encode_action` wrote.
-
-    Raises:
-        DataError: It is no action, or a field is missing, unknown or of another type.
-    """
+    """Decode an action; raise `DataError` for anything else."""
     action: Action = _decode(data, kinds=Action, what="action")
     return action
 

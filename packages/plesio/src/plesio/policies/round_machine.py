@@ -40,7 +40,6 @@ class RoundMachine:
         raise NotImplementedError
 
     def _depart(self, worker: int) -> tuple[Action, ...]:
-        """Remove the worker and return the actions that follow."""
         raise NotImplementedError
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:

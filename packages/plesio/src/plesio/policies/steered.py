@@ -255,7 +255,6 @@ class SteeredMachine:
         return (self._steer(course, clock=max(review.clock for review in reviews.values()), stand=False),)
 
     def _steer(self, course: Course, *, clock: int, stand: bool) -> Steer:
-        """Return the message by which all go on from ``clock``."""
         before, self._policy = self._policy, course.policy
         saves = stand and self._pausing
         if saves:
@@ -278,7 +277,6 @@ class SteeredMachine:
         )
 
     def _go_on(self) -> tuple[Action, ...]:
-        """Begin what comes next, if all stand still."""
         awaited = self._live if self._entering else self._live - self._speakers.keys()
         if not awaited or self._ready.keys() != awaited:
             return ()

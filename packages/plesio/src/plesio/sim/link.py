@@ -124,7 +124,6 @@ class LinkNetwork:
         self._share(route)
 
     def _share(self, changed: Route) -> None:
-        """Give every transfer on these links its share anew."""
         kernel = self._kernel
         now_s = kernel.now_s
         affected: dict[_Transfer, None] = {}

@@ -69,7 +69,6 @@ class ProcessorSharing:
         return min(1.0, self._capacity / len(self._jobs))
 
     def _advance(self) -> None:
-        """Bring service up to now."""
         now_s = self._kernel.now_s
         # Counted anew after an idle time, so that the sums stay small and a job on an idle host takes exactly its work.
         self._service_s = self._service_s + (now_s - self._updated_s) * self._rate() if self._jobs else 0.0

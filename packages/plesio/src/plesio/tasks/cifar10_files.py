@@ -139,7 +139,6 @@ def _array_type(*arguments: object) -> object:
 
 
 def _element_type(name: object, *_: object) -> _ByteType:
-    """Replace ``numpy.dtype``."""
     if name not in ("u1", b"u1"):
         raise pickle.UnpicklingError(f"an array in it has the type {name!r}; only bytes (u1) are read")
     return _ByteType()

@@ -83,7 +83,6 @@ class _DigitsCNN(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one; torch's stubs allow for bias=False
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits [batch, 10] of images [batch, 1, 8, 8] in [0, 1]."""
         features = F.gelu(self.norm1(self.conv1((images - PIXEL_MEAN) / PIXEL_STD)))
         features = F.avg_pool2d(F.gelu(self.norm2(self.conv2(features))), 2)
         logits: Tensor = self.output(F.gelu(self.norm3(self.hidden(features.flatten(1)))))

@@ -98,8 +98,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class _SeededBuild:
-    """``build`` inside `seeded`."""
-
     build: Build
 
     def __call__(self, seed: int) -> tuple[nn.Module, Optimizer]:
@@ -109,8 +107,6 @@ class _SeededBuild:
 
 @dataclass(frozen=True, slots=True)
 class _GuardedMetric:
-    """``metric`` inside `evaluation_mode`."""
-
     metric: Callable[[nn.Module], float]
 
     def __call__(self, model: nn.Module) -> float:

@@ -79,7 +79,6 @@ class _OfCentred(nn.Module):
         self.side = side
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits [batch, 10] of images [batch, 1, 8, 8]."""
         centred = self.centre(images)
         if self.side is not None:
             centred = F.interpolate(centred, size=(self.side, self.side), mode="bilinear").expand(-1, 3, -1, -1)

@@ -52,7 +52,6 @@ class _Residual(nn.Module):
         self.project = project if project is not None else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the sum."""
         total: Tensor = self.project(features) + self.body(features)
         return total
 
@@ -97,7 +96,6 @@ class _DenseLayer(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return all features, the new ones last."""
         return torch.cat([features, self.body(features)], 1)
 
 
@@ -126,7 +124,6 @@ class _SqueezeExcite(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the scaled features."""
         scaled: Tensor = features * self.gate(features)
         return scaled
 
@@ -187,7 +184,6 @@ class _Transformer(nn.Module):
         self.output = nn.Linear(width, NUM_CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits [batch, 10] of images [batch, 1, 8, 8]."""
         features = self.patch(images).flatten(2).transpose(1, 2) + self.place
         for block in self.blocks:
             features = block(features)
