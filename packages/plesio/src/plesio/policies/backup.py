@@ -26,7 +26,7 @@ A newcomer is admitted at the slowest live worker's clock; one that left after c
 round completes is admitted when it does, as in `plesio.policies.barrier`.
 """
 
-from plesio.policies.events import Action, Admit, Apply, Arrived, Grant, Refuse, RefuseReason
+from plesio.policies.events import Action, Admit, Arrived, Grant, Refuse, RefuseReason
 from plesio.policies.round_machine import RoundMachine
 
 __all__ = ["BackupMachine"]
@@ -44,7 +44,6 @@ class BackupMachine(RoundMachine):
         assert backup >= 1, "without backup workers a round is a barrier's"
         super().__init__()
         self._backup = backup
-        self._version = 0
         self._floor = clock
         self._clocks: dict[int, int] = {}
         """The last reported clock of each live worker."""
@@ -103,15 +102,7 @@ class BackupMachine(RoundMachine):
             return ()
         actions: list[Action] = []
         if self._finite:
-            self._version += 1
-            actions.append(
-                Apply(
-                    updates=tuple(self._finite),
-                    weight=1.0,
-                    version=self._version,
-                    staleness=(0,) * len(self._finite),
-                )
-            )
+            actions.append(self._mean_of(self._finite))
         let_go = sorted(self._contributed & self._clocks.keys())
         self._contributed.clear()
         self._finite.clear()

@@ -25,7 +25,7 @@ An update with NaN or infinity is refused on arrival and the round goes on with 
 given and no version is made.
 """
 
-from plesio.policies.events import Action, Admit, Apply, Arrived, Grant, Refuse, RefuseReason
+from plesio.policies.events import Action, Admit, Arrived, Grant, Refuse, RefuseReason
 from plesio.policies.round_machine import RoundMachine
 
 __all__ = ["BarrierMachine"]
@@ -48,7 +48,6 @@ class BarrierMachine(RoundMachine):
         self._period = period
         self._delay = delay
         self._completed = clock
-        self._version = 0
         self._live: set[int] = set()
         self._contributed: dict[int, int] = {}
         """Clock of the last contribution, of each worker that has one in a round not yet completed."""
@@ -97,15 +96,7 @@ class BarrierMachine(RoundMachine):
         clock = self._completed + self._period
         actions: list[Action] = []
         if workers := self._finite.pop(clock, []):
-            self._version += 1
-            actions.append(
-                Apply(
-                    updates=tuple((worker, clock) for worker in workers),
-                    weight=1.0,
-                    version=self._version,
-                    staleness=(0,) * len(workers),
-                )
-            )
+            actions.append(self._mean_of([(worker, clock) for worker in workers]))
         self._completed = clock
         self._contributed = {worker: at for worker, at in self._contributed.items() if at > clock}
         actions += [Grant(worker=worker, clock=self._credit) for worker in sorted(self._live)]

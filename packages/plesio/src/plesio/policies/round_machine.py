@@ -4,8 +4,11 @@ A worker that left after contributing and is back before that round completes wo
 let in at once. So it is admitted when the round completes; everybody else at once.
 """
 
+from collections.abc import Sequence
+
 from plesio.policies.events import (
     Action,
+    Apply,
     Arrived,
     Evaluated,
     Event,
@@ -25,6 +28,7 @@ class RoundMachine:
     """Lets workers in and out; a subclass defines a round."""
 
     def __init__(self) -> None:
+        self._version = 0
         self._returning: list[int] = []
         """Workers to be admitted when the round that holds their earlier update completes."""
         self._resting: set[int] = set()
@@ -56,6 +60,12 @@ class RoundMachine:
                 return self._arrive(event)
             case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
                 raise AssertionError(f"{event} is for policies that change")
+
+    def _mean_of(self, updates: Sequence[tuple[int, int]]) -> Apply:
+        """Make a version of the mean of these updates, which were computed from the one before."""
+        self._version += 1
+        zeros = (0,) * len(updates)
+        return Apply(updates=tuple(updates), weight=1.0, version=self._version, staleness=zeros)
 
     def _join(self, worker: int) -> tuple[Action, ...]:
         assert not self._is_live(worker), f"worker {worker} has joined already"

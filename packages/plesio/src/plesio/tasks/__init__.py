@@ -3,6 +3,7 @@
 Importing this package does not import torch; `Task`, `Chain` and `check_task` do so when they are first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plesio.tasks.load import TASK_NAMES, load_task
@@ -14,18 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_NAMES", "Chain", "Task", "check_task", "load_task"]
 
+_PLACES = {"Chain": "chain", "Task": "task", "check_task": "check"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Task":
-        from plesio.tasks.task import Task
-
-        return Task
-    if name == "Chain":
-        from plesio.tasks.chain import Chain
-
-        return Chain
-    if name == "check_task":
-        from plesio.tasks.check import check_task
-
-        return check_task
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -20,10 +20,11 @@ from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["Centred", "digit_pixels", "digits"]
+__all__ = ["Centred", "accuracy_on", "cross_entropy", "digit_pixels", "digits"]
 
 HELD_OUT = 360
 SPLIT_SEED = 0
+EVALUATION_BATCH = 500
 PIXEL_MEAN, PIXEL_STD = 0.3, 0.37
 
 
@@ -43,7 +44,7 @@ def digits(*, batch_size: int = 32, learning_rate: float = 0.15, num_epochs: int
         name="digits",
         build=functools.partial(_build, learning_rate=learning_rate),
         train_set=_train_set,
-        loss=_loss,
+        loss=cross_entropy,
         metric=_accuracy,
         metric_name="accuracy",
         metric_goal="max",
@@ -128,13 +129,22 @@ def _train_set() -> TensorDataset:
     return _split()[0]
 
 
-def _loss(model: nn.Module, batch: Any) -> Tensor:
+def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
+    """Return the mean loss of a batch of images and labels."""
     images, labels = batch
     return F.cross_entropy(model(images), labels)
 
 
-def _accuracy(model: nn.Module) -> float:
-    images, labels = _split()[1].tensors
+def accuracy_on(data: TensorDataset, model: nn.Module) -> float:
+    """Return the share of the images that the model gives their label."""
+    images, labels = data.tensors
     device = next(model.parameters()).device
-    correct = model(images.to(device)).argmax(1) == labels.to(device)
-    return int(correct.sum()) / len(labels)
+    correct = 0
+    for start in range(0, len(labels), EVALUATION_BATCH):
+        some = slice(start, start + EVALUATION_BATCH)
+        correct += int((model(images[some].to(device)).argmax(1) == labels[some].to(device)).sum())
+    return correct / len(labels)
+
+
+def _accuracy(model: nn.Module) -> float:
+    return accuracy_on(_split()[1], model)

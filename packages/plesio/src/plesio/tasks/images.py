@@ -6,7 +6,6 @@ Without files, try the same network on the digits that scikit-learn bundles (``f
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from plesio.core.errors import TaskError
 from plesio.tasks.chain import Chain
-from plesio.tasks.digits import digit_pixels
+from plesio.tasks.digits import accuracy_on, cross_entropy, digit_pixels
 from plesio.tasks.image_folder import ImageFiles, find_images
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
@@ -23,7 +22,6 @@ from plesio.tasks.task import Task
 __all__ = ["ImageCNN", "images"]
 
 NUM_CLASSES = 10
-EVALUATION_BATCH = 500
 
 
 def images(
@@ -56,7 +54,7 @@ def images(
         name="images",
         build=functools.partial(_build, files, learning_rate=learning_rate),
         train_set=functools.partial(_train_set, files),
-        loss=_loss,
+        loss=cross_entropy,
         metric=functools.partial(_accuracy, files),
         metric_name="accuracy",
         metric_goal="max",
@@ -148,16 +146,5 @@ def _build(files: ImageFiles | _Digits, seed: int, *, learning_rate: float) -> t
     return model, torch.optim.SGD(model.parameters(), lr=learning_rate)
 
 
-def _loss(model: nn.Module, batch: Any) -> Tensor:
-    pixels, labels = batch
-    return F.cross_entropy(model(pixels), labels)
-
-
 def _accuracy(files: ImageFiles | _Digits, model: nn.Module) -> float:
-    pixels, labels = _held_out(files).tensors
-    device = next(model.parameters()).device
-    correct = 0
-    for start in range(0, len(labels), EVALUATION_BATCH):
-        some = slice(start, start + EVALUATION_BATCH)
-        correct += int((model(pixels[some].to(device)).argmax(1) == labels[some].to(device)).sum())
-    return correct / len(labels)
+    return accuracy_on(_held_out(files), model)
