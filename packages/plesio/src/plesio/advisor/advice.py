@@ -36,10 +36,7 @@ class Advice:
     """The answer.
 
     Attributes:
-        question: Question that was asked.
-        raced: How the race went.
         rows: The ranking, best first: what was run, then what was priced alone, then what has no time.
-        chosen: The one to use.
         flips: Settings in which another would be the best.
     """
 

@@ -23,9 +23,6 @@ class Row:
         high_s: upper end: 95 %, from the ratios to bsp seed by seed; of two seeds their range, of one NaN.
         num_seeds: It was run with.
         samples: Over those that bsp needs; NaN is not known.
-        price: Price of its step.
-        memory: Memory of a worker.
-        fits: Whether a worker has so much.
         cost: Cost of all workers until then; None was not asked for.
         lost: Points that its final metric fell short of bsp's; None was not checked.
         slowdown: By failures.

@@ -56,7 +56,6 @@ class Situation:
 
     Attributes:
         num_workers: On it, by rank.
-        batch_size: Samples in a worker's step.
         compute_s: ``[num_workers, num_steps]`` seconds of computing, drawn from what the steps' times are.
         costs: Costs of exchanges on the processors.
         scale: How many times as many bytes as the model has are exchanged and kept: 1, but where one asks what if.

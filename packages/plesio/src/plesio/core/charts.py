@@ -55,7 +55,6 @@ class Axis:
         title: Quantity that is measured, with its unit in brackets: ``time (s)``.
         ticks: Texts beside the axis by their places, in place of round values.
         view: The range that is seen at first; None shows everything.
-        from_zero: Whether the axis begins at zero.
         down: Whether the ticks are names of rows, from the top down.
     """
 
@@ -74,8 +73,6 @@ class Chart:
     Attributes:
         slug: Name in a page's address and in a file's name; no two charts of one page share it. Panels need none.
         title: The finding.
-        caption: Description of the drawing.
-        wide: Whether the chart takes the whole width of a page.
     """
 
     slug: str = ""
@@ -97,13 +94,11 @@ class Series:
             that is told from others by its dashes, strokes are short upright marks, bars stand upright, and a band is
             the area from ``low`` to ``high`` alone.
         low: Lower end of a band around ``y``, as many values; none without.
-        high: Upper end.
         labels: A name for each point; none without.
         hints: Text of a point when a reader points at it; its place without.
         group: Series of a group have one look: what was modelled and what was measured of one thing.
         look: Its look where that means something on the whole page; None takes the next one that is free.
         weight: Thin is for single runs behind their mean, thick for what matters most.
-        hollow: Whether points are hollow.
     """
 
     name: str
@@ -222,7 +217,6 @@ class TimelineBar:
     Attributes:
         row: Row of the drawing, a place in `Timeline.rows`.
         start: Its start on the timeline's axis.
-        end: Its end, likewise.
         kind: Activity; spans of a kind have a colour.
         label: Text in it; may be empty.
         hint: Text for a reader who points at it, besides its time; may be empty.

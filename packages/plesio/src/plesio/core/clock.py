@@ -75,7 +75,6 @@ class TrainingClock:
     3.0
 
     Args:
-        clock: Tells the time.
         already_s: Seconds that others had trained before the start, if they had begun earlier.
     """
 

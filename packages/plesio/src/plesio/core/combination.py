@@ -32,7 +32,6 @@ class Combination:
     """A level of every factor.
 
     Attributes:
-        model: Its name in the recipe.
         batch: Samples in a worker's step.
         link: Bandwidth of a host's network interface, with its unit.
         imbalance: Speed of the last worker; the others have 1.
@@ -84,7 +83,6 @@ class Part:
     """Combinations that were crossed with each other.
 
     Attributes:
-        name: Its name in the recipe.
         policies: Run in each of them.
         levels: Factors that were crossed, with two levels at least, each with its levels in order.
         combinations: All of them, in the order of the levels' product, the last factor varying fastest.

@@ -96,11 +96,7 @@ class ExchangeError(PlesioError):
 
 
 class WorkerLostError(PlesioError):
-    """A worker vanished and the exchange cannot go on without it; or this worker was counted lost itself.
-
-    Attributes:
-        ranks: The ranks that were lost.
-    """
+    """A worker vanished and the exchange cannot go on without it; or this worker was counted lost itself."""
 
     def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
         super().__init__(message)

@@ -100,13 +100,11 @@ class Input:
     """One parameter of a function.
 
     Attributes:
-        kind: How its text is read.
         many: Whether it is a tuple, written with commas.
         choices: The texts that it may be; any without.
         within: The numbers that it may be.
         optional: Whether it may be None.
         default: The value that reproduces the reference.
-        written: How it is written on the command line.
         only_with: Condition of its effect; None is everything.
     """
 

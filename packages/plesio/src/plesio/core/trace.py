@@ -90,7 +90,6 @@ class TraceWriter:
 
     Args:
         path: The file to write; None records nothing and costs nothing.
-        header: Goes into the first line (worker, policy ...).
         on_failure: Called once with a sentence when the file can no longer be written.
         clock: Whose times are recorded; None is the machine's.
     """

@@ -32,7 +32,6 @@ class Within:
     """Numbers from ``low`` to ``high``; of a tuple, each.
 
     Attributes:
-        low: The least.
         high: The most; without one, whatever is sure to be finite when it is squared.
         without: Which of the two are left out.
         fewest: How many a tuple has at least.

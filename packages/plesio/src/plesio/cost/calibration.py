@@ -64,8 +64,6 @@ class Calibration:
     """A machine, as one task's workers have it.
 
     Attributes:
-        batch_size: Batch size of one worker.
-        num_parameters: Parameters of the task's model.
         num_workers: Workers that exchanged, on this machine.
         cores: Cores' worth of work that it does when all workers compute at once.
         gradient: Seconds that a batch and its gradient take, by samples, alone on the machine.
@@ -76,7 +74,6 @@ class Calibration:
         worker: Processor seconds of a worker for an exchange with a server, by bytes of the parameters.
         message_s: Processor seconds of a worker for an exchange with one server more, besides the bytes.
         exchange: Seconds that the exchange takes a worker, by bytes.
-        environment: Environment of the measurement.
     """
 
     task: str

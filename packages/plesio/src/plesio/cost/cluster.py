@@ -52,8 +52,6 @@ class Cluster:
     """Hosts alike, in racks alike.
 
     Attributes:
-        hosts: How many there are.
-        workers_per_host: Workers that a host has room for.
         cores_per_host: Its cores, or its accelerators if its workers compute on those: so many workers compute at full
             speed at the same time; more share them.
         racks: Racks, with equally many hosts (the last may have fewer).

@@ -35,8 +35,6 @@ class _Round:
 
     Attributes:
         pairs: Sender and receiver of each, as positions among the ranks that take part.
-        num_bytes: Bytes of one message.
-        times: How often this round happens.
     """
 
     pairs: Sequence[tuple[int, int]]

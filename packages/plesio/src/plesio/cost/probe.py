@@ -22,7 +22,6 @@ class Probe:
             two times.
         num_at_once: Pairs of each rack that were measured at the same time.
         num_alone: Pairs that were measured alone.
-        wall_s: How long it took.
     """
 
     topology: Topology

@@ -237,10 +237,6 @@ _RACK_STREAM = 1
 class RackSlowdowns:
     """When one rack is slow: a function of seed, rack and time alone, whoever asks and in whichever order.
 
-    Args:
-        slowdowns: How slow, how often and for how long.
-        seed: Seed of the run.
-
     >>> rack = Slowdowns(factor=3.0, every_s=20.0, lasting_s=5.0).of_rack(0, seed=0)
     >>> [rack.factor_at(at_s) for at_s in (0.0, 30.0, 50.0)]
     [1.0, 3.0, 1.0]

@@ -30,9 +30,6 @@ class ASP(Policy):
         weighting: Weight of an update by its staleness.
         rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
 
-    Raises:
-        PolicySpecError: A value that is out of range.
-
     >>> ASP(period=2).spec
     'asp,period=2'
     """

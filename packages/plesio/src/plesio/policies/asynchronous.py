@@ -73,9 +73,7 @@ class AsynchronousMachine:
     Args:
         bound: s, the largest lead in steps; ``math.inf`` for none.
         update: Kind of an update; it decides how the steps that it covers count.
-        weighting: Weight by staleness.
         rate: ``divided`` if the workers share the rate of a synchronous step, ``undivided`` if each has all of it.
-        clock: Clock at which the workers begin.
     """
 
     def __init__(

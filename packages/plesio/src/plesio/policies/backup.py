@@ -37,7 +37,6 @@ class BackupMachine(RoundMachine):
 
     Args:
         backup: b, at least 1.
-        clock: Clock at which the workers begin.
     """
 
     def __init__(self, *, backup: int, clock: int = 0) -> None:

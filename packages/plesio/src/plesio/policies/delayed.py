@@ -45,9 +45,6 @@ class Delayed(Policy):
         delay: d, steps between a gradient and its application; 0 is BSP.
         compression: Compression of gradients.
 
-    Raises:
-        PolicySpecError: A value that is out of range.
-
     >>> policy = Delayed(delay=2)
     >>> policy.spec, policy.bound, policy.merges_at(2), policy.merges_at(3)
     ('delayed:2', 2, None, 1)
@@ -70,10 +67,6 @@ class DelayedMachine(BarrierMachine):
     Invariants, beside those of the barrier: an update of the round at clock c was computed when the rounds up to c - 1
     - d had been applied, so its staleness is the number of versions that the d rounds before its own have made: d, less
     those that made none (all updates refused) or were before the first.
-
-    Args:
-        delay: d.
-        clock: Clock at which the workers begin.
     """
 
     def __init__(self, *, delay: int, clock: int = 0) -> None:

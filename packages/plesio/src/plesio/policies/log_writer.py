@@ -33,7 +33,6 @@ class LogWriter:
 
     Args:
         path: The file to write; an earlier run's is replaced. None is nowhere.
-        policy: The machine's policy.
         limit_bytes: Limit of both files together; rare entries are written beyond it.
         on_failure: Called once, with a sentence, when the log cannot be written any more.
     """

@@ -64,6 +64,7 @@ class Policy:
     """A consistency policy, as a user writes it: a frozen dataclass, equal to another with the same fields.
 
     The base of all. It has the answers of a policy that needs nothing special; each replaces those that are otherwise.
+    A value that is out of range is a `PolicySpecError`.
 
     A worker exchanges every ``period`` steps and merges the result ``delay`` steps later:
 

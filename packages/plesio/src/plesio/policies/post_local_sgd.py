@@ -30,9 +30,6 @@ class PostLocalSGD(Policy):
         period: H, local steps between two averagings, at least 2 (1 is more to send than BSP, for nothing).
         warmup: Steps before that.
 
-    Raises:
-        PolicySpecError: A value that is out of range.
-
     >>> policy = PostLocalSGD(period=3, warmup=2)
     >>> policy.spec, [clock for clock in range(1, 8) if policy.exchanges_at(clock)]
     ('post_local_sgd:3,warmup=2', [1, 2, 3, 6])

@@ -59,9 +59,7 @@ class EventLog:
     """The events and answers of one machine of ``policy``, started at ``clock``, in order.
 
     Attributes:
-        policy: The machine's policy.
         entries: All of them, or all but updates after the first ``num_whole``.
-        clock: Clock at which the machine was started.
         num_whole: Number of first entries that follow each other without a gap; None for all.
     """
 
@@ -109,8 +107,6 @@ class Recorder:
     """A machine of ``policy`` that records its events and answers; it replaces ``policy.start(clock=clock)``.
 
     Args:
-        policy: The machine's policy.
-        clock: Clock at which it is started.
         entries: Destination of its log; None keeps it, for `log`.
         keeps_events: True to keep the events, for `events`.
 

@@ -74,12 +74,7 @@ class SteeredPolicy(Policy):
 
 
 class SteeredMachine:
-    """Runs the policies that a director names.
-
-    Args:
-        director: Decides the course.
-        clock: Clock at which the workers begin.
-    """
+    """Runs the policies that a director names."""
 
     def __init__(self, director: Director, *, clock: int = 0) -> None:
         self._began = clock

@@ -32,9 +32,6 @@ class TorchHook:
         rank: Columns of PowerSGD's matrices.
         start: Steps whose gradients are sent in full before PowerSGD, or local SGD, begins.
 
-    Raises:
-        PolicySpecError: A value that is out of range.
-
     >>> TorchHook(form="powersgd", rank=4).spec
     'powersgd:4'
     """

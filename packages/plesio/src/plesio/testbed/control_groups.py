@@ -25,7 +25,6 @@ class ControlGroup:
     """One host's.
 
     Attributes:
-        name: Name of its folders.
         cores: Cores that its processes may use, as one number; None for all.
         memory_bytes: Memory that they may use; None for all.
     """

@@ -32,7 +32,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """A testbed that is to be held.
 
     Attributes:
-        name: To be known by.
         cluster: Name or file of its cluster.
         cores_per_host: Cores of this machine that a host may use; None for all that are free.
         jitter_s: Standard deviation of the latency of links that have one.

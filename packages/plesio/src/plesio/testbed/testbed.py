@@ -63,11 +63,8 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The public record of a testbed that is held.
 
     Attributes:
-        name: It is known by.
         cluster: Name of the cluster.
         owner_pid: Process that holds it.
-        created_unix_s: When it was made.
-        workers_per_host: Workers that a host has room for.
         by_racks: Whether workers are told their racks.
     """
 
@@ -129,8 +126,6 @@ class Testbed:
         network: The hosts and their links; not made yet.
         name: To be known by; None for one of its own.
         cluster: Name of the cluster that it stands for.
-        workers_per_host: Workers that a host has room for.
-        by_racks: Whether workers are told their racks.
         cores_per_host: Cores of this machine that a host may use, parts of one too; None for all that are free.
         memory_bytes: Memory that a host may use; None for all that is free.
 

@@ -96,9 +96,7 @@ class StageMachine:
     """One stage's schedule.
 
     Args:
-        setting: The grid.
         stage: k, from 0.
-        state: State of an earlier machine.
 
     >>> machine = StageMachine(GridSetting(stages=2), stage=0)
     >>> for _ in range(3):
