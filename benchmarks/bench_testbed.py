@@ -70,7 +70,7 @@ def all_reduces(sizes: tuple[int, ...], *, repeats: int) -> dict[int, Spread]:
 def in_latencies(num_hosts: int, sizes: tuple[int, ...], *, repeats: int) -> list[float]:
     """Medians of all-reduces between hosts that are far from each other, by the one-way latency."""
     cluster = pair_of(latency_s=FAR_S, bytes_per_s=GIGABIT, hosts=num_hosts)
-    with Testbed.of(cluster) as testbed, Ranks(num_hosts, site=testbed.site) as ranks:
+    with Testbed.of(cluster) as testbed, Ranks(num_hosts, site=testbed.record) as ranks:
         answers = [ranks.run(all_reduce_times, num_bytes=one, repeats=repeats) for one in sizes]
     return [statistics.median(slowest_s(each)) / FAR_S for each in answers]
 

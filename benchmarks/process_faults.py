@@ -248,7 +248,7 @@ def run_with(case: Case, folder: Path, stack: ExitStack, *, links: Links | None)
     site: Site = THIS_HOST
     if case.needs_links:
         assert links is not None, "asked for before"
-        site = links.testbed.site
+        site = links.testbed.record
         stack.callback(links.heal, case)
     job = stack.enter_context(LocalJob(case.num_workers, site=site))
     long = case.kind in ("stop worker past its lease", "stop worker", "cut link")

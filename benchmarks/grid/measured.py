@@ -78,7 +78,7 @@ def measure_in_turns(
 
 @contextlib.contextmanager
 def hosts_of(cluster: Cluster) -> Iterator[Ranks]:
-    with Testbed.of(cluster) as testbed, Ranks(testbed.record.num_slots, site=testbed.site) as ranks:
+    with Testbed.of(cluster) as testbed, Ranks(testbed.record.num_slots, site=testbed.record) as ranks:
         yield ranks
 
 

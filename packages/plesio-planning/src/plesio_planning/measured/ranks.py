@@ -110,7 +110,7 @@ def ranks_on_hosts(count: int, *, ranks_per_host: int = 1, bytes_per_s: float) -
         cores_per_host=ranks_per_host,
         nic=Link(latency_s=0.0, bytes_per_s=bytes_per_s),
     )
-    with Testbed.of(cluster) as testbed, Ranks(count, site=testbed.site) as ranks:
+    with Testbed.of(cluster) as testbed, Ranks(count, site=testbed.record) as ranks:
         yield ranks
 
 

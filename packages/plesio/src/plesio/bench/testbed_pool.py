@@ -107,7 +107,7 @@ class TestbedPool:
         self._cluster = check_for_testbed(recipe)
         self.testbed = Testbed.of(self._cluster, num_workers=recipe.workers.count)
         try:
-            self._workers = WorkerPool(recipe, site=self.testbed.site)
+            self._workers = WorkerPool(recipe, site=self.testbed.record)
         except BaseException:
             self.testbed.close()
             raise

@@ -109,7 +109,7 @@ def run(
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster
     from plesio.testbed.held import named
-    from plesio.testbed.testbed import HostsOf, Testbed
+    from plesio.testbed.testbed import Testbed
 
     if (cluster is None) == (on is None):
         late = " (options come before the script)" if {"--cluster", "--on"} & {*(args or [])} else ""
@@ -130,11 +130,11 @@ def run(
             jitter_s=parse_seconds(jitter),
         ) as testbed:
             number = workers or testbed.record.num_slots
-            return launch(script, args or [], num_workers=number, site=testbed.site)
+            return launch(script, args or [], num_workers=number, site=testbed.record)
     record = named(on or "")
     if workers is not None and workers > record.num_slots:
         raise ConfigError(f"--workers {workers}: testbed {record.name} has room for {record.num_slots}")
-    return launch(script, args or [], num_workers=workers or record.num_slots, site=HostsOf(record=record))
+    return launch(script, args or [], num_workers=workers or record.num_slots, site=record)
 
 
 @app.command("status", epilog="\b\nExamples:\n  plesio testbed status\n  plesio testbed status --json testbeds.json")

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,7 +26,7 @@ from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
 from plesio.testbed.network import Network
 
-__all__ = ["FOLDER", "QUIET", "HostsOf", "Testbed", "TestbedRecord", "check_machine"]
+__all__ = ["FOLDER", "QUIET", "Testbed", "TestbedRecord", "check_machine"]
 
 FOLDER = Path("/run/plesio-testbeds")
 """A file for each testbed that is held."""
@@ -60,7 +59,9 @@ def check_machine() -> None:
 
 
 class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The public record of a testbed that is held.
+    """The public record of a testbed that is held, and its hosts as the site of a job (`plesio.runtime.site.Site`).
+
+    A job's key-value store is on host 0, as torchrun's is.
 
     Attributes:
         cluster: Name of the cluster.
@@ -80,29 +81,19 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
     def num_slots(self) -> int:
         return len(self.hosts) * self.workers_per_host
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsOf:
-    """The hosts of a testbed as the site of a job (`plesio.runtime.site.Site`).
-
-    Its key-value store is on host 0, as torchrun's is.
-    """
-
-    record: TestbedRecord
-
     @property
     def address(self) -> str:
         """Host 0's."""
-        return self.record.hosts[0].address
+        return self.hosts[0].address
 
     def here(self) -> AbstractContextManager[None]:
         """Put this thread on host 0."""
-        return in_namespace(self.record.hosts[0].namespace)
+        return in_namespace(self.hosts[0].namespace)
 
     def environment(self, rank: int, *, num_workers: int) -> Mapping[str, str]:
         """Return the variables that say where a worker is."""
-        each = min(self.record.workers_per_host, num_workers)
-        racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.record.by_racks else {}
+        each = min(self.workers_per_host, num_workers)
+        racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.by_racks else {}
         return {
             **QUIET,
             "GLOO_SOCKET_IFNAME": INTERFACE,  # its own way of choosing is by the host's name, which is the machine's
@@ -113,7 +104,7 @@ class HostsOf:
         }
 
     def entry(self, rank: int) -> Host:
-        return self.record.hosts[rank // self.record.workers_per_host]
+        return self.hosts[rank // self.workers_per_host]
 
     def command(self, rank: int, argv: Sequence[str]) -> Sequence[str]:
         return self.entry(rank).command(argv)
@@ -225,10 +216,6 @@ class Testbed:
         return cls(
             Network(sizes, nics=nics, uplinks=[Link(latency_s=0.0, bytes_per_s=uplink_bytes_per_s)] * len(sizes))
         )
-
-    @property
-    def site(self) -> HostsOf:
-        return HostsOf(record=self.record)
 
     def _start_reaper(self) -> "subprocess.Popen[bytes]":
         environment = {
