@@ -98,7 +98,7 @@ class Race:
         self._budget = budget
         self._question = question
         self._target = None if question.target is None else question.sign * question.target
-        """As a value on curves."""
+        """The target as a value on curves."""
         self._on_run = on_run
         self._sample_s = rehearsal.sample_s
         self._lost: dict[str, float] = {}

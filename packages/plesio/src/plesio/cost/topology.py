@@ -182,12 +182,12 @@ def _average_linkage(distances: "NDArray[np.float64]") -> tuple[list[tuple[int, 
     return merges, heights
 
 
-def slower_between(matrix: PairMatrix, racks: Sequence[int], *, factor: float = RACK_FACTOR) -> bool:
+def slower_between(matrix: PairMatrix, racks: Sequence[int]) -> bool:
     """Check if ways between these racks are slower than those within, by the criterion of `racks_of`, in the median."""
     distances = _distances(matrix)
     same = np.equal.outer(racks, racks)
     inside = distances[same & ~np.eye(len(racks), dtype=bool)]
-    return bool(not same.all() and np.median(distances[~same]) - np.median(inside) >= math.log(factor))
+    return bool(not same.all() and np.median(distances[~same]) - np.median(inside) >= math.log(RACK_FACTOR))
 
 
 def _slower_direction(matrix: PairMatrix) -> "NDArray[np.float64]":

@@ -44,18 +44,13 @@ from plesio.policies.events import (
     Admit,
     Apply,
     Arrived,
-    Evaluated,
     Event,
     Grant,
     Joined,
     LeaveReason,
     Left,
-    Pause,
-    Ready,
     Refuse,
     RefuseReason,
-    Resumed,
-    Reviewed,
 )
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
@@ -100,7 +95,7 @@ class AsynchronousMachine:
                 return self._leave(event)
             case Arrived():
                 return (self._judge(event), *self._raise_floor())
-            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
+            case _:
                 raise AssertionError(f"{event} is for policies that change")
 
     def _join(self, event: Joined) -> tuple[Action, ...]:
@@ -171,7 +166,6 @@ class AsynchronousMachine:
         return tuple(Grant(worker=worker, clock=credit) for worker in sorted(self._clocks))
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         assert not self._resting & self._clocks.keys(), (self._resting, self._clocks)
         assert self._num_workers.keys() == self._resting | self._clocks.keys(), (self._num_workers, self._clocks)
         assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)

@@ -44,36 +44,30 @@ class BackupMachine(RoundMachine):
         super().__init__()
         self._backup = backup
         self._floor = clock
-        self._clocks: dict[int, int] = {}
+        self._live: dict[int, int] = {}
         """The last reported clock of each live worker."""
         self._contributed: set[int] = set()
         """Workers, also departed ones, that have contributed to the open round."""
         self._finite: list[tuple[int, int]] = []
         """The finite ones among these contributions, by worker and clock, in the order of arrival."""
 
-    def _is_live(self, worker: int) -> bool:
-        return worker in self._clocks
-
-    def _has_contributed(self, worker: int) -> bool:
-        return worker in self._contributed
-
     def _admit(self, worker: int) -> tuple[Action, ...]:
-        self._clocks[worker] = self._floor
+        self._live[worker] = self._floor
         return (Admit(worker=worker, clock=self._floor), Grant(worker=worker, clock=self._floor + 1))
 
     def _depart(self, worker: int) -> tuple[Action, ...]:
-        del self._clocks[worker]
+        del self._live[worker]
         self._raise_floor()
         return self._complete_round()
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:
         worker, clock = event.worker, event.clock
-        assert worker in self._clocks, f"worker {worker} has not joined"
+        assert worker in self._live, f"worker {worker} has not joined"
         assert worker not in self._contributed, f"worker {worker} has contributed to the open round already"
-        due = self._clocks[worker] + 1
+        due = self._live[worker] + 1
         assert clock == due, f"worker {worker} arrived at clock {clock}, its exchange is at {due}"
         assert event.base_version <= self._version, f"version {event.base_version} follows {self._version}"
-        self._clocks[worker] = clock
+        self._live[worker] = clock
         self._raise_floor()
         late = event.base_version < self._version
         actions: tuple[Action, ...] = ()
@@ -88,12 +82,12 @@ class BackupMachine(RoundMachine):
         return actions + self._complete_round()
 
     def _raise_floor(self) -> None:
-        self._floor = min(self._clocks.values(), default=self._floor)
+        self._floor = min(self._live.values(), default=self._floor)
 
     @property
     def _num_due(self) -> int:
         """Live workers that have not contributed to the open round."""
-        return len(self._clocks.keys() - self._contributed)
+        return len(self._live.keys() - self._contributed)
 
     def _complete_round(self) -> tuple[Action, ...]:
         """Complete the open round, if a worker has contributed and no more than the backup workers are due."""
@@ -102,21 +96,20 @@ class BackupMachine(RoundMachine):
         actions: list[Action] = []
         if self._finite:
             actions.append(self._mean_of(self._finite))
-        let_go = sorted(self._contributed & self._clocks.keys())
+        let_go = sorted(self._contributed & self._live.keys())
         self._contributed.clear()
         self._finite.clear()
-        actions += [Grant(worker=worker, clock=self._clocks[worker] + 1) for worker in let_go]
+        actions += [Grant(worker=worker, clock=self._live[worker] + 1) for worker in let_go]
         returning, self._returning = self._returning, []
         for worker in returning:
             actions += self._admit(worker)
         return tuple(actions)
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         assert not self._contributed or self._num_due > self._backup, "a round is open that waits for nobody"
         assert {worker for worker, _ in self._finite} <= self._contributed, (self._finite, self._contributed)
         assert len(dict(self._finite)) == len(self._finite), "a worker counts twice in one round"
-        assert self._floor == min(self._clocks.values(), default=self._floor), (self._floor, self._clocks)
-        assert not self._clocks.keys() & set(self._returning)
+        assert self._floor == min(self._live.values(), default=self._floor), (self._floor, self._live)
+        assert not self._live.keys() & set(self._returning)
         assert set(self._returning) <= self._contributed
-        assert not self._resting & (self._clocks.keys() | set(self._returning))
+        assert not self._resting & (self._live.keys() | set(self._returning))

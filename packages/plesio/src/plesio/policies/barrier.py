@@ -54,12 +54,6 @@ class BarrierMachine(RoundMachine):
         self._finite: dict[int, list[int]] = {}
         """Workers with a finite update, by exchange clock, in the order of arrival."""
 
-    def _is_live(self, worker: int) -> bool:
-        return worker in self._live
-
-    def _has_contributed(self, worker: int) -> bool:
-        return worker in self._contributed
-
     def _admit(self, worker: int) -> tuple[Action, ...]:
         self._live.add(worker)
         return (Admit(worker=worker, clock=self._completed), Grant(worker=worker, clock=self._credit))
@@ -106,7 +100,6 @@ class BarrierMachine(RoundMachine):
         return actions
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         allowed = set(range(self._completed + self._period, self._credit + 1, self._period))
         assert self._completed % self._period == 0
         assert set(self._contributed.values()) <= allowed, (self._contributed, allowed)

@@ -4,21 +4,16 @@ A worker that left after contributing and is back before that round completes wo
 let in at once. So it is admitted when the round completes; everybody else at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from plesio.policies.events import (
     Action,
     Apply,
     Arrived,
-    Evaluated,
     Event,
     Joined,
     LeaveReason,
     Left,
-    Pause,
-    Ready,
-    Resumed,
-    Reviewed,
 )
 
 __all__ = ["RoundMachine"]
@@ -27,18 +22,16 @@ __all__ = ["RoundMachine"]
 class RoundMachine:
     """Lets workers in and out; a subclass defines a round."""
 
+    _live: Collection[int]
+    """Workers that take part now."""
+    _contributed: Collection[int]
+    """Workers, also departed ones, of which an incomplete round holds an update."""
+
     def __init__(self) -> None:
         self._version = 0
         self._returning: list[int] = []
         """Workers to be admitted when the round that holds their earlier update completes."""
         self._resting: set[int] = set()
-
-    def _is_live(self, worker: int) -> bool:
-        raise NotImplementedError
-
-    def _has_contributed(self, worker: int) -> bool:
-        """Return True if an incomplete round holds the worker's update."""
-        raise NotImplementedError
 
     def _admit(self, worker: int) -> tuple[Action, ...]:
         raise NotImplementedError
@@ -58,7 +51,7 @@ class RoundMachine:
                 return self._leave(event)
             case Arrived():
                 return self._arrive(event)
-            case Reviewed() | Evaluated() | Ready() | Pause() | Resumed():
+            case _:
                 raise AssertionError(f"{event} is for policies that change")
 
     def _mean_of(self, updates: Sequence[tuple[int, int]]) -> Apply:
@@ -68,10 +61,10 @@ class RoundMachine:
         return Apply(updates=tuple(updates), weight=1.0, version=self._version, staleness=zeros)
 
     def _join(self, worker: int) -> tuple[Action, ...]:
-        assert not self._is_live(worker), f"worker {worker} has joined already"
+        assert worker not in self._live, f"worker {worker} has joined already"
         assert worker not in self._returning, f"worker {worker} has joined already"
         self._resting.discard(worker)
-        if self._has_contributed(worker):
+        if worker in self._contributed:
             self._returning.append(worker)
             return ()
         return self._admit(worker)
@@ -86,5 +79,5 @@ class RoundMachine:
         if worker in self._returning:
             self._returning.remove(worker)
             return ()
-        assert self._is_live(worker), f"worker {worker} has not joined"
+        assert worker in self._live, f"worker {worker} has not joined"
         return self._depart(worker)

@@ -300,7 +300,6 @@ class SteeredMachine:
         return (*admitted, *self._stop_to_pause())
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         assert self._resting <= self._live, (self._resting, self._live)
         assert self._ready.keys() <= self._live, (self._ready, self._live)
         assert (self._inner is not None or self._entering) == (self._policy.exchange == "store"), self._policy

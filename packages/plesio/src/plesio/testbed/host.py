@@ -58,7 +58,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         enter_namespace(self.namespace)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that runs ``argv`` on this host."""
         on_host = ["ip", "netns", "exec", self.namespace, *argv]
         if not self.groups:
             return on_host

@@ -153,7 +153,6 @@ class Network:
             run_command("ip", "-n", host.namespace, "route", "replace", *way, "proto", "kernel", "scope", "link")
 
     def set_rate(self, wire: Wire, bytes_per_s: float, *, verb: str = "change") -> None:
-        """Change the bandwidth of one of the links, in both directions."""
         wire.shape(bytes_per_s, below_netem=self._netem and wire.delayed, verb=verb)
 
     def cut(self, host: int, *, heal: bool = False) -> None:

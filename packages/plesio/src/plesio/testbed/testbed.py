@@ -83,15 +83,12 @@ class TestbedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Host 0's."""
         return self.hosts[0].address
 
     def here(self) -> AbstractContextManager[None]:
-        """Put this thread on host 0."""
         return in_namespace(self.hosts[0].namespace)
 
     def environment(self, rank: int, *, num_workers: int) -> Mapping[str, str]:
-        """Return the variables that say where a worker is."""
         each = min(self.workers_per_host, num_workers)
         racks = {"PLESIO_RACK": str(self.entry(rank).rack)} if self.by_racks else {}
         return {

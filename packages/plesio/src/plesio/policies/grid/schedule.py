@@ -226,7 +226,6 @@ class StageMachine:
         return actions
 
     def validate(self) -> None:
-        """Raise an AssertionError if an invariant of the module does not hold."""
         first = next(iter(self._under_way), self.given)  # a newcomer skips what is before it
         assert first >= self.returned, "none after its backward pass"
         assert list(self._under_way) == list(range(first, self.given)), "in order, each once"
