@@ -35,9 +35,10 @@ def sentences_of(advice: Advice) -> list[str]:
 def _verdict(advice: Advice) -> str:
     chosen, base = advice.chosen, advice.baseline
     if chosen.spec == SHARDED and not base.fits:
+        limit = format_bytes(advice.question.at.memory_bytes or 0)
         return (
             f"bsp (DDP) does not fit: it needs {format_bytes(base.memory.total)} a worker, which has "
-            f"{format_bytes(_memory_limit(advice))}; fsdp does, with {format_bytes(chosen.memory.total)}."
+            f"{limit}; fsdp does, with {format_bytes(chosen.memory.total)}."
         )
     # bsp was chosen: the sentence says how near the next best came, if one was run
     reached = f"{advice.question.metric_name} {advice.level:.4g} in {_time(chosen)}"
@@ -55,7 +56,7 @@ def _verdict(advice: Advice) -> str:
         if abs(won) < 5e-4:
             return f"Stay with bsp (DDP): {reached}; {rival.spec} is no faster."
         if won < 0:
-            return f"Stay with bsp (DDP): {reached}; the next best, {rival.spec}, takes {_more(-won)} more."
+            return f"Stay with bsp (DDP): {reached}; the next best, {rival.spec}, takes {-100 * won:.1f} % more."
         return f"Stay with bsp (DDP): {reached}; you would win {100 * won:.1f} % with {rival.spec}."
     # another was chosen: bsp is named beside it, with its time if it has one
     if math.isinf(base.time_s):
@@ -95,10 +96,6 @@ def _costs(chosen: Row, base: Row) -> str:
     if chosen.cost is None or base.cost is None:
         return ""
     return f", at a cost of {chosen.cost:.3g} in place of {base.cost:.3g}"
-
-
-def _more(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _best_other(advice: Advice) -> Row | None:
@@ -174,12 +171,6 @@ def _memory(advice: Advice) -> Iterator[str]:
     out = [row.spec for row in advice.rows if not row.fits]
     if out:
         yield f"Of {format_bytes(limit)} a worker, {counted(len(out), 'candidate')} would need more: {', '.join(out)}."
-
-
-def _memory_limit(advice: Advice) -> int:
-    limit = advice.question.at.memory_bytes
-    assert limit is not None, "something does not fit"
-    return limit
 
 
 def _workers(advice: Advice) -> Iterator[str]:

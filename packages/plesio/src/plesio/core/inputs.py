@@ -334,8 +334,7 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
         written = next((note for note in notes if isinstance(note, Written)), written)
         only_with = next((note for note in notes if isinstance(note, OnlyWith)), None)
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    if optional:
-        (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
+    hint = _plain(hint)
     many = typing.get_origin(hint) is tuple
     if many:
         hint = typing.get_args(hint)[0]

@@ -81,7 +81,10 @@ def all_reduce_times_on(cluster: Cluster, ranks: Sequence[int], num_bytes: float
     }
     if len(per_host) > 1 and per_host[0] > 1 and len(set(per_host)) == 1:
         rounds = {**rounds, "hierarchical": _hierarchical(len(per_host), per_host[0], num_bytes)}
-    return {name: _rounds_s(steps, cluster=cluster, hosts=hosts) for name, steps in rounds.items()}
+    return {
+        name: sum((one.times * _round_s(one, cluster=cluster, hosts=hosts) for one in steps), 0.0)
+        for name, steps in rounds.items()
+    }
 
 
 def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int]:
@@ -89,10 +92,6 @@ def _hosts(cluster: Cluster, ranks: Sequence[int], num_bytes: float) -> list[int
     if not ranks or len(set(ranks)) < len(ranks):
         raise ConfigError(f"a collective of the ranks {list(ranks)}; write one or more, each once")
     return [cluster.host_of(rank) for rank in sorted(ranks)]
-
-
-def _rounds_s(rounds: Iterable[_Round], *, cluster: Cluster, hosts: Sequence[int]) -> float:
-    return sum((round_.times * _round_s(round_, cluster=cluster, hosts=hosts) for round_ in rounds), 0.0)
 
 
 def _rounds_beside_s(
