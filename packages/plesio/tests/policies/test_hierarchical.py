@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -25,7 +26,7 @@ from plesio.policies import (
     parse_policy,
 )
 from plesio.policies.compression import NO_COMPRESSION, Qsgd, parse_compression
-from plesio.policies.policy import UPDATES
+from plesio.policies.policy import UpdateKind
 
 
 @st.composite
@@ -33,7 +34,7 @@ def hierarchies(draw: st.DrawFn) -> Hierarchical:
     period = draw(st.integers(1, 30))
     compression = draw(st.sampled_from(["none", "fp16", "qsgd:8+feedback", "topk:0.01+guard:20", "powersgd:2"]))
     local_sgd = LocalSGD(period=period, delay=draw(st.integers(0, period)), compression=parse_compression(compression))
-    update = draw(st.sampled_from(UPDATES))
+    update = draw(st.sampled_from(get_args(UpdateKind)))
     ssp = SSP(bound=draw(st.one_of(st.integers(period - 1, 60), st.just(math.inf))), period=period, update=update)
     asp = ASP(period=period, update=update, weighting=draw(st.sampled_from([UNWEIGHTED, Inverse(), Cap(limit=8)])))
     return Hierarchical(outer=draw(st.sampled_from([local_sgd, ssp, asp])))

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -25,13 +26,13 @@ from plesio.policies import (
     describe,
     parse_policy,
 )
-from plesio.policies.asynchronous import RATES
+from plesio.policies.asynchronous import RateKind
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision, PowerSgd, Qsgd, TopK
-from plesio.policies.policy import EXCHANGES, MOMENTS, UPDATES
+from plesio.policies.policy import ExchangeKind, MomentsKind, UpdateKind
 
-ANY_EXCHANGE = st.sampled_from(EXCHANGES)
-ANY_UPDATE = st.sampled_from(UPDATES)
-ANY_RATE = st.sampled_from(RATES)
+ANY_EXCHANGE = st.sampled_from(get_args(ExchangeKind))
+ANY_UPDATE = st.sampled_from(get_args(UpdateKind))
+ANY_RATE = st.sampled_from(get_args(RateKind))
 WEIGHTINGS = st.sampled_from([UNWEIGHTED, Inverse(), Exponential(rate=0.1), Product((Inverse(), Cap(limit=8)))])
 COMPRESSIONS = st.sampled_from(
     [
@@ -77,7 +78,7 @@ def policies(draw: st.DrawFn) -> Policy:
             delay=delay,
             inner_rate=inner_rate,
             momentum=momentum,
-            moments=draw(st.sampled_from(MOMENTS)),
+            moments=draw(st.sampled_from(get_args(MomentsKind))),
             compression=compression,
         )
     if name == "asp":

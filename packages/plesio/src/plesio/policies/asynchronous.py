@@ -55,10 +55,9 @@ from plesio.policies.events import (
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
 
-__all__ = ["RATES", "AsynchronousMachine", "RateKind"]
+__all__ = ["AsynchronousMachine", "RateKind"]
 
 RateKind = Literal["divided", "undivided"]
-RATES: tuple[RateKind, ...] = ("divided", "undivided")
 """Treatment of the synchronous step's learning rate: divided by N among the workers' updates, or not."""
 
 

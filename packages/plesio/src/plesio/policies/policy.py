@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from plesio.policies.adaptive.config.review import ReviewConfig
 
 __all__ = [
-    "EXCHANGES",
-    "MOMENTS",
     "NEVER",
-    "UPDATES",
     "ConstantDirector",
     "Course",
     "Director",
@@ -40,9 +37,6 @@ __all__ = [
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
 MomentsKind = Literal["own", "mean"]
-EXCHANGES: tuple[ExchangeKind, ...] = ("collective", "store")
-MOMENTS: tuple[MomentsKind, ...] = ("own", "mean")
-UPDATES: tuple[UpdateKind, ...] = ("gradient", "delta")
 NEVER = UNLIMITED
 """Clock that never comes."""
 
