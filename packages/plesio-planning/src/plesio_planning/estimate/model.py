@@ -255,15 +255,11 @@ class Transformer:
         weights = self.attention_weights + (1 - dense) * networks + dense * self._ffn_weights(self.dense_ffn_size)
         return 2.0 * self.sequence_length * weights + self.core_attention_flops
 
-    @property
-    def _head_flops(self) -> float:
-        """Forward FLOPs of a sequence in the output matrix."""
-        return 2.0 * self.sequence_length * self.hidden_size * self.vocabulary_size
-
     @cached_property
     def forward_flops(self) -> float:
         """Forward FLOPs of a sequence."""
-        return self.num_layers * self.layer_flops + self._head_flops
+        head_flops = 2.0 * self.sequence_length * self.hidden_size * self.vocabulary_size
+        return self.num_layers * self.layer_flops + head_flops
 
     @property
     def model_flops(self) -> float:

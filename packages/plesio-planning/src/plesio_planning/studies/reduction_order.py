@@ -141,7 +141,8 @@ def train(
         order = _order(source.order, ranks, orders)
         recorded: dict[str, NDArray[np.floating]] = {}
         for name, rows in gradients.items():
-            mean = _reduced(rows[order], wide=source.order == "random, in 64 bits") / np.float32(batch)
+            wide = np.float64 if source.order == "random, in 64 bits" else np.float32
+            mean = _added(rows[order], wide).astype(np.float32) / np.float32(batch)
             velocity[name] = _MOMENTUM * velocity[name] + mean
             parameters[name] = parameters[name] - np.float32(learning_rate) * velocity[name]
             recorded[f"gradient of {name}"] = mean
@@ -153,10 +154,6 @@ def _order(order: Order, ranks: int, rng: np.random.Generator) -> NDArray[np.int
     if order == "forward":
         return np.arange(ranks)
     return np.arange(ranks)[::-1] if order == "reverse" else rng.permutation(ranks)
-
-
-def _reduced(rows: Floats, *, wide: bool) -> Floats:
-    return _added(rows, np.float64 if wide else np.float32).astype(np.float32)
 
 
 def _data(seed: int) -> tuple[Floats, NDArray[np.intp]]:

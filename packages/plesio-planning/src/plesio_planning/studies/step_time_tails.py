@@ -140,8 +140,10 @@ def _tail(kind: str, *, num_workers: int) -> list[TailPoint]:
     Tails are by the coefficient of variation, Pareto's by its shape.
     """
     if kind == "pareto":
+        # the coefficient of variation is 1 / √(a (a - 2)), and infinite for a shape of 2 or less
+        cvs = [1 / math.sqrt(shape * (shape - 2)) if shape > LEAST_VARIED_SHAPE else math.inf for shape in _SHAPES]
         named: list[tuple[float, Durations]] = [
-            (_pareto_cv(shape), ParetoTimes(mean_s=1.0, shape=shape)) for shape in _SHAPES
+            (cv, ParetoTimes(mean_s=1.0, shape=shape)) for cv, shape in zip(cvs, _SHAPES, strict=True)
         ]
     else:
         named = [(cv, varying_times(kind, mean_s=1.0, cv=cv)) for cv in CVS]
@@ -154,11 +156,6 @@ def _tail(kind: str, *, num_workers: int) -> list[TailPoint]:
         )
         for cv, times in named
     ]
-
-
-def _pareto_cv(shape: float) -> float:
-    """Return ``1 / √(a (a - 2))``, infinite for a shape of 2 or less."""
-    return 1 / math.sqrt(shape * (shape - 2)) if shape > LEAST_VARIED_SHAPE else math.inf
 
 
 def varying_times(kind: str, *, mean_s: float, cv: float) -> Durations:

@@ -111,7 +111,9 @@ class BoundedStaleness(Answer):
                     "best step (1/L)": lambda point: f"{point.best_step:.4f}",
                     "iterations": lambda point: f"{point.best_iterations:.0f}",
                     "in trials": lambda point: f"{point.best_trials:.0f}",
-                    "tiny step": lambda point: _or_diverges(point.tiny_iterations),
+                    "tiny step": lambda point: (
+                        f"{point.tiny_iterations:.0f}" if math.isfinite(point.tiny_iterations) else "diverges"
+                    ),
                     "tiny, in trials": lambda point: (
                         f"{point.tiny_trials:.0f}" if math.isfinite(point.tiny_trials.mean) else "diverges"
                     ),
@@ -264,7 +266,3 @@ def bounded_staleness(
         num_trials=num_trials,
         num_workers=num_workers,
     )
-
-
-def _or_diverges(value: float) -> str:
-    return f"{value:.0f}" if math.isfinite(value) else "diverges"

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from plesio.core.charts import Axis, Chart, LineChart, Series, Table
+from plesio.core.charts import Axis, Chart, LineChart, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.inputs import Written
 from plesio.core.only_with import OnlyWith
@@ -189,24 +189,20 @@ class TimeToTrain(Answer):
         )
 
     def _simulated(self) -> LineChart:
-        shares = [float(place) for place in range(len(self.simulated_s))]
+        days = [value / _DAY_S for value in self.simulated_s]
         return LineChart(
             slug="simulated",
-            title=f"Failures alone spread nine runs of ten over {_range(self.simulated_s[5], self.simulated_s[95])}",
+            title=f"Failures alone spread nine runs of ten over {days[5]:.4g} to {days[95]:.4g} days",
             caption="Simulated runs whose failures come by chance: share that has ended by then.",
             x=Axis(title="time (days)"),
             y=Axis(title="runs that have ended (%)"),
-            series=[Series(name="runs", x=[value / _DAY_S for value in self.simulated_s], y=shares)],
+            series=lines_of(days, {"runs": map(float, range(len(days)))}),
             marks={"ideal": self.ideal_s / _DAY_S, "expected": self.total / _DAY_S},
         )
 
 
 def _days(points: Mapping[int, DevicePoint]) -> list[float]:
     return [point.goodput.total_s / _DAY_S for point in points.values()]
-
-
-def _range(low_s: float, high_s: float) -> str:
-    return f"{low_s / _DAY_S:.4g} to {high_s / _DAY_S:.4g} days"
 
 
 def time_to_train(
