@@ -103,6 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _is_alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
     _mark_further_cases(items)
+    # Tests of the whole take long, and one process would have them when the others are done.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/"))
     for item in items:
         # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
         if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):

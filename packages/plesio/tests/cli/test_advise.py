@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,8 @@ def test_where_ddp_does_not_fit_fsdp_is_named(tmp_path: Path, capsys: pytest.Cap
         (["digits", "--cluster", "4x1gbe", "--", "--lr", "1"], "only a script has arguments of its own"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(line: list[str], message: str, capsys: pytest.CaptureFixture[str]):
-    assert invoke(["advise", *line]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+def test_what_cannot_be_asked_is_one_line(line: list[str], message: str, refused: Callable[[list[str]], str]):
+    assert message in refused(["advise", *line])
 
 
 def test_a_cluster_without_hosts_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,20 +122,56 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("bound speedup --workers 0", "--workers is 0; write 1 or more"),
         ("report none", "none/results.json does not exist"),
         ("report", "Missing argument"),
+        ("validate estimatr", 'validate "estimatr"; did you mean "estimator"?'),
+        ("validate estimator --seeds 0", "leave out all options but --out and --json"),
+        ("validate estimator --resume", "leave out all options but --out and --json"),
+        ("validate estimator --world testbed", "leave out all options but --out and --json"),
+        ("validate estimator --json none/x.json", "there is no folder"),
+        ("validate --out x --json none/x.json", "there is no folder"),
+        ("validate --out x --json .", "--json . is a folder; write a file's name"),
+        ("validate --out x --seeds x", '--seeds "x"'),
+        ("validate --out x --policies bps", "bps"),
+        ("calibrate", "say what to measure or read"),
+        ("calibrate digits --nccl-tests file", "say what to measure or read, one of them"),
+        ("calibrate --kineto none.json --batch-size 3", "--batch-size is for measuring a task"),
+        ("calibrate --nccl-tests none.txt --out x", "leave out --out"),
+        ("calibrate digits --workers 1", "--workers 1: write 2 or more"),
+        ("calibrate digit", 'there is no task "digit"'),
+        ("calibrate digits --batch-size 0", "batch"),
+        ("calibrate --nccl-tests none.txt", "cannot read the nccl-tests output none.txt"),
+        ("calibrate --kineto none.json", "none.json"),
+        ("compare RECIPE --out x --calibration c.json", "add --world virtual"),
+        ("compare RECIPE --out x --world virtual --calibration c.json", "there is no calibration c.json"),
+        ("probe", "nobody to probe: write --workers N, or start it on every host with torchrun"),
+        ("probe --workers 1", "--workers 1: write 2 or more"),
+        ("probe --workers 2 --size 3", '"3" is not a size'),
+        ("probe --workers 2 --out none/x.toml", "there is no folder"),
+        ("probe --workers 2 --json .", "is a folder; write a file's name"),
+        ("probe --workers 2 --out cluster.json", "a cluster file's name ends in .toml"),
+        ("testbed", "Missing command"),
+        ("testbed up 4x1gb", 'unknown cluster "4x1gb"'),
+        ("testbed up 4x1gbe --cores-per-host 0", "--cores-per-host 0: write 0.05 or more"),
+        ("testbed up 4x1gbe --jitter some", "some"),
+        ("testbed run train.py", "write --cluster NAME, or --on NAME"),
+        ("testbed run --cluster 4x1gbe none.py", "there is no script none.py"),
+        ("testbed run --cluster 4x1gbe --workers 0 train.py", "--workers 0: write 1 or more"),
+        ("testbed run --cluster 4x1gbe --workers 5 train.py", "has room for 4 workers"),
+        ("testbed run --on nowhere train.py", 'there is no testbed "nowhere"'),
+        ("testbed clean nowhere", 'there is no testbed "nowhere"'),
+        ("compare RECIPE --out x --world testbed", "a testbed needs a cluster: add --cluster"),
+        ("compare RECIPE --out x --cluster 4x1gbe", "add --world virtual, or --world testbed"),
+        ("compare RECIPE --out x --world testbed --calibration x.json", "--world virtual"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str], line: str, message: str
 ):
     monkeypatch.chdir(tmp_path)
     recipe = tmp_path / "good.toml"
     recipe.write_text('task.name = "digits"\nrun = { policies = ["bsp"], epochs = 1 }\nworkers.count = 2\n')
-    assert invoke(line.replace("RECIPE", str(recipe)).split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("plesio: error: ")
-    assert message in err
-    assert err.count("\n") == 1
+    (tmp_path / "train.py").write_text("")
+    assert message in refused(line.replace("RECIPE", str(recipe)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml", "train.py"], "nothing has begun"
 
 
 @pytest.mark.parametrize(

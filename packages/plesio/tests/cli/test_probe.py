@@ -59,25 +59,6 @@ def _workers(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     return [worker for server in servers for worker in server.children()]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("probe", "nobody to probe: write --workers N, or start it on every host with torchrun"),
-        ("probe --workers 1", "--workers 1: write 2 or more"),
-        ("probe --workers 2 --size 3", '"3" is not a size'),
-        ("probe --workers 2 --out {out}/none/x.toml", "there is no folder"),
-        ("probe --workers 2 --json {out}", "is a folder; write a file's name"),
-        ("probe --workers 2 --out {out}/cluster.json", "a cluster file's name ends in .toml"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert invoke(line.format(out=tmp_path).split()) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_workers_that_torchrun_has_started_are_not_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

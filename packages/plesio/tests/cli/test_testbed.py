@@ -11,15 +11,6 @@ from plesio.cli.commands import invoke
 from plesio.core.results import read_results
 from plesio.testbed.held import held
 from plesio.testbed.namespaces import why_no_namespaces
-from plesio.testbed.testbed import QUIET
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore this process's environment after the test."""
-    for name, value in QUIET.items():
-        monkeypatch.setenv(name, value)
-
 
 NO_NAMESPACES = why_no_namespaces()
 needs_namespaces = pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
@@ -69,39 +60,6 @@ def test_a_comparison_runs_on_hosts_that_are_gone_afterwards(tmp_path: Path, cap
     assert run.bytes_sent["collective"] > 0
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert f"plesio-{os.getpid()}-" not in listed
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("testbed", "Missing command"),
-        ("testbed up 4x1gb", 'unknown cluster "4x1gb"'),
-        ("testbed up 4x1gbe --cores-per-host 0", "--cores-per-host 0: write 0.05 or more"),
-        ("testbed up 4x1gbe --jitter some", "some"),
-        ("testbed run train.py", "write --cluster NAME, or --on NAME"),
-        ("testbed run --cluster 4x1gbe none.py", "there is no script none.py"),
-        ("testbed run --cluster 4x1gbe --workers 0 train.py", "--workers 0: write 1 or more"),
-        ("testbed run --cluster 4x1gbe --workers 5 train.py", "has room for 4 workers"),
-        ("testbed run --on nowhere train.py", 'there is no testbed "nowhere"'),
-        ("testbed clean nowhere", 'there is no testbed "nowhere"'),
-        ("compare recipe.toml --out out --world testbed", "a testbed needs a cluster: add --cluster"),
-        ("compare recipe.toml --out out --cluster 4x1gbe", "add --world virtual, or --world testbed"),
-        ("compare recipe.toml --out out --world testbed --calibration x.json", "--world virtual"),
-        ("validate estimator --world testbed", "leave out all options but --out and --json"),
-    ],
-)
-def test_a_mistake_is_one_line_and_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, message: str
-):
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("")
-    Path("recipe.toml").write_text(RECIPE)
-    assert invoke(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("plesio: error: ")
-    assert message in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

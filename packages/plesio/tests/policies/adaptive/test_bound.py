@@ -133,12 +133,6 @@ def test_validation_alone_is_enough():
     assert tuner.observe(reading(metric=0.8)).slack == 3
 
 
-def test_same_readings_same_advice():
-    readings = stable(30) + list(BAD.values()) * 3 + stable(30)
-    first, second = BoundTuner(FAST), BoundTuner(FAST)
-    assert [first.observe(one) for one in readings] == [second.observe(one) for one in readings]
-
-
 class Adversary:
     """Plays one of the strategies that hurt most, on top of what Hypothesis draws: strike at the top, or at once."""
 

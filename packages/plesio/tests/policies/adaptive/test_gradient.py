@@ -207,10 +207,3 @@ def test_infinite_norm_trips_at_once():
 def test_gradients_of_zero_are_calm():
     zero = reading(between=0.0, within=0.0, norm_sq=0.0)
     assert slacks(GradientMonitor(strict()), [zero] * 20) == [INF] * 20
-
-
-def test_same_readings_same_advice():
-    random = np.random.default_rng(3)
-    readings = [reading(between=value, norm_sq=2 * value) for value in random.lognormal(0, 1, 100).tolist()]
-    first, second = (GradientMonitor(strict()) for _ in range(2))
-    assert [first.observe(one) for one in readings] == [second.observe(one) for one in readings]

@@ -277,13 +277,6 @@ def test_too_stale_gradients_are_noticed_reviews_before_the_loss_shows_them():
     assert 30 <= by_speed <= by_loss - 5
 
 
-def test_same_readings_same_alarms():
-    readings = [*healthy(20), *BAD.values(), *healthy(10), *BAD.values()]
-    first, second = Guard(GuardConfig()), Guard(GuardConfig())
-    assert alarms(first, readings) == alarms(second, readings)
-    assert first.good == second.good
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     losses=st.lists(st.one_of(st.floats(), st.sampled_from([0.0, 1e-320, -1.0, 1e308])), min_size=1, max_size=40),

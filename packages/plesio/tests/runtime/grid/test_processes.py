@@ -41,7 +41,7 @@ def test_a_stage_that_is_far_ahead_reads_gradients_late_and_nobody_waits_for_eve
     assert_as_in_the_virtual_world("grid:1x2,delay=9")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["grid:1x3,schedule=gpipe,micro_batches=8", "grid:2x2,bound=3,every=4", "grid:1x4"])
 def test_other_schedules(spec: str):
     assert_as_in_the_virtual_world(spec)

@@ -182,11 +182,9 @@ def test_with_a_slow_uplink_it_goes_by_racks_a_step_takes_what_was_predicted_and
 def test_where_a_loss_leaves_one_rack_or_racks_of_one_worker_it_goes_on_without_racks() -> None:
     """Racks of two and one do so, whichever worker is lost."""
     policy = f"{SYSTEM_ALONE},system.store=off,system.compress=off"
-    [whole] = run(policy, sizes=(2, 1), **LARGE).runs
-    assert isinstance(parse_policy(whole.decisions[0]["policy"]), Hierarchical)
     for lost in (0, 2):
-        at_s = whole.wall_s * 0.7
-        [result] = run(policy, sizes=(2, 1), faults=[Fault(at_s=at_s, worker=lost, kind="lose")], **LARGE).runs
+        [result] = run(policy, sizes=(2, 1), faults=[Fault(at_s=2.4, worker=lost, kind="lose")], **LARGE).runs
+        assert isinstance(parse_policy(result.decisions[0]["policy"]), Hierarchical)
         assert (result.status, result.error, result.lost_workers) == ("finished", None, (lost,))
         assert not isinstance(parse_policy(result.decisions[-1]["policy"]), Hierarchical)
 
@@ -195,10 +193,9 @@ def test_where_a_loss_leaves_no_racks_shares_are_weighed_as_under_bsp() -> None:
     """Two are lost while racks of two step together, one after the other, and the rest have unequal paces."""
     steps = [Constant(mean_s=mean_s) for mean_s in (0.02, 0.02, 0.02, 0.06)]
     policy = f"{SYSTEM_ALONE},system.store=off,system.compress=off"
-    [whole] = run(policy, steps=steps, **LARGE).runs
-    assert any(one["policy"].startswith("hier") for one in whole.decisions)
-    faults = [Fault(at_s=whole.wall_s * at, worker=lost, kind="lose") for at, lost in ((0.5, 0), (0.501, 1))]
+    faults = [Fault(at_s=at_s, worker=lost, kind="lose") for at_s, lost in ((1.857, 0), (1.861, 1))]
     [result] = run(policy, steps=steps, faults=faults, **LARGE).runs
+    assert result.decisions[0]["policy"].startswith("hier")
     assert (result.status, result.error, result.lost_workers) == ("finished", None, (0, 1))
 
 
