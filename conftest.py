@@ -252,7 +252,7 @@ def _servers_are_forked() -> None:
     The fork server of this process has what all tests need, whichever starts it.
     """
     LocalJob.forks_servers = True
-    preloaded = [*FOR_TRAINING, "plesio.bench.trainer", "plesio.testing.forks_servers", "pytest"]
+    preloaded = [*FOR_TRAINING, "plesio.bench.trainer", "pytest"]
     forkserver.set_forkserver_preload(preloaded)
     forkserver.set_forkserver_preload = lambda modules: None
 

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Self
 from plesio.runtime import job_servers
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
-from plesio.runtime.start_server import start_server
 from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.testing.forked_server import ForkedServer
 
@@ -171,7 +170,8 @@ def _work(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
-    job_servers.start_server = ForkedServer if forks_servers else start_server  # type: ignore[assignment, attr-defined]
+    if forks_servers:
+        job_servers.start_server = ForkedServer  # type: ignore[assignment, attr-defined]
     try:
         spec = importlib.util.spec_from_file_location(program.stem, program)
         assert spec is not None
