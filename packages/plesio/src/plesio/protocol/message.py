@@ -23,7 +23,6 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
     """It goes to the worker's heartbeat thread, which receives it in the middle of a step, and its answers."""
 
     def body(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
         values = to_values(self)
         del values[_TAG]
         return values
@@ -41,14 +40,12 @@ class Message(Record, frozen=True, kw_only=True, tag_field=_TAG):
 
 @cache
 def kind_of(message: type[Message]) -> int:
-    """Return the kind of a message's type."""
     kind = message.__struct_config__.tag
     assert isinstance(kind, int), f"{message} has no kind"
     return kind
 
 
 def encode(message: Message) -> tuple[int, dict[str, Any]]:
-    """Return a message's kind and its fields as JSON values."""
     return kind_of(type(message)), message.body()
 
 

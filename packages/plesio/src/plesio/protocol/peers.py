@@ -4,22 +4,18 @@ __all__ = ["heartbeat_identity", "names_of", "observer_identity", "server_identi
 
 
 def worker_identity(rank: int) -> str:
-    """Return the name of a worker's connections."""
     return f"worker-{rank}"
 
 
 def heartbeat_identity(rank: int) -> str:
-    """Return the name of the connection of a worker's heartbeat thread."""
     return f"heartbeat-{rank}"
 
 
 def server_identity(index: int) -> str:
-    """Return the name of a server's connection to server 0."""
     return f"server-{index}"
 
 
 def observer_identity() -> str:
-    """Return the name of an outside observer's connection."""
     return "observer-0"
 
 

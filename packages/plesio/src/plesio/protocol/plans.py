@@ -146,7 +146,6 @@ class Block(Record, frozen=True, kw_only=True):
 
     @property
     def num_samples(self) -> int:
-        """Samples in the block."""
         return self.stop - self.start
 
     def batches(self) -> Iterator[slice]:

@@ -263,12 +263,10 @@ class Result(Message, frozen=True, kw_only=True, tag=29):
     result: RunResult | None
 
     def body(self) -> dict[str, Any]:
-        """Return the figures as `results.json` has them."""
         return {} if self.result is None else self.result.to_json()
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """Make the message with these figures."""
         return cls(result=RunResult.from_json(body) if body else None)
 
 
@@ -290,12 +288,10 @@ class RunEnded(Message, frozen=True, kw_only=True, tag=31):
     unwritten: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """Return the figures as `results.json` has them."""
         return self.result.to_json() | ({} if self.unwritten is None else {"unwritten": self.unwritten})
 
     @classmethod
     def of_body(cls, body: dict[str, Any]) -> Self:
-        """Make the message with these figures."""
         figures = {name: value for name, value in body.items() if name != "unwritten"}
         return cls(result=RunResult.from_json(figures), unwritten=body.get("unwritten"))
 

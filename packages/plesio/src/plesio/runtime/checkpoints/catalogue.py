@@ -44,7 +44,6 @@ class CatalogueEntry:
         return list(faults(self.path, self.manifest.files, on_bytes=on_bytes))
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values."""
         manifest = None if self.manifest is None else msgspec.to_builtins(self.manifest)
         return {"path": str(self.path), "fault": self.fault, "num_bytes": self.num_bytes, "manifest": manifest}
 

@@ -188,15 +188,12 @@ class HashedFile(io.RawIOBase):
         return WrittenFile(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return its descriptor."""
         return self._descriptor
 
     def tell(self) -> int:
-        """Return the number of bytes up to now."""
         return self._num_bytes
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -384,7 +381,6 @@ class Folder:
             _remove(part)
 
     def give_up(self, clock: int) -> None:
-        """Delete a checkpoint that could not be written."""
         _remove(self.part(clock))
 
     def keep(self, number: int) -> None:

@@ -115,7 +115,6 @@ def _is_dtype(module_name: str, global_name: str) -> bool:
 
 
 def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
-    """Yield the values of the table with their names."""
     by_file: dict[str, list[tuple[str, _StorageInfo]]] = {}
     for index, place in table.storage_data.items():
         by_file.setdefault(place.relative_path, []).append((index.fqn, place))

@@ -106,7 +106,6 @@ class ResumedCheckpoint:
         return Report(**reports[str(rank)]) if str(rank) in reports else Report()
 
     def server_state(self) -> str:
-        """Read server 0's state."""
         return (self.path / "books.json").read_text(encoding="utf-8")
 
 

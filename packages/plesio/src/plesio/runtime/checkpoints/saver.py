@@ -131,7 +131,6 @@ class CheckpointSaver:
         )
 
     def adds(self, session: Callable[[], dict[str, Any]]) -> None:
-        """Add the session's plain values to each checkpoint."""
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:

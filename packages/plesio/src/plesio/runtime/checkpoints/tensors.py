@@ -183,7 +183,6 @@ class _HashedFiles(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file to write."""
         assert mode == "wb", mode
         with HashedFile(Path(path)) as file:
             yield file

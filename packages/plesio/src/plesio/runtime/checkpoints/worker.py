@@ -19,7 +19,6 @@ __all__ = ["name_of", "own_state", "random_states", "read", "set_random_states",
 
 
 def name_of(worker: int) -> str:
-    """Name the file of a worker."""
     return f"worker-{worker}.pt"
 
 
@@ -68,7 +67,6 @@ def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def take_own_state(replica: Replica, values: dict[str, Any]) -> None:
-    """Set what `own_state` gave."""
     for name, buffer in replica.model.named_buffers():
         if name in values["buffers"]:
             buffer.copy_(values["buffers"][name])
@@ -79,7 +77,6 @@ def take_own_state(replica: Replica, values: dict[str, Any]) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and torch's generators."""
     numpy: Any = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "python": _lists(random.getstate()),
@@ -92,7 +89,6 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Go on from what `random_states` gave."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
     name, words, *rest = states["numpy"]

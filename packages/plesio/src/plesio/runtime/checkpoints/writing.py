@@ -98,7 +98,6 @@ class Writer:
 
     @classmethod
     def of(cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None]) -> "Writer":
-        """Make the writer that a user's setting asks for."""
         claim = FolderClaim(setting.folder, warn=warn)
         return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn)
 

@@ -154,7 +154,6 @@ class Coordinator:
 
     @property
     def state(self) -> RunState:
-        """State of the run."""
         return self._members.state
 
     @property
@@ -173,7 +172,6 @@ class Coordinator:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """Snapshots that were taken."""
         return self._updates.snapshots
 
     def handle(self, message: FromWorker | Join | PartArrived, *, worker: int, now_s: float) -> list[Effect]:
@@ -238,7 +236,6 @@ class Coordinator:
         yield from effects
 
     def lose(self, worker: int, *, now_s: float) -> list[Effect]:
-        """Take in that a worker is gone."""
         return self._carry_out(self._lose(worker, now_s=now_s), now_s=now_s)
 
     def _lose(self, worker: int, *, now_s: float) -> Answers:
@@ -302,7 +299,6 @@ class Coordinator:
         return effects + self._pause_if_due(now_s)
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
-        """Stop all workers, if a checkpoint is due."""
         return self._decide(Pause(), now_s=now_s) if self._checkpoints.due(now_s) else []
 
     def _beat(self, worker: int, report: Report, *, now_s: float) -> Answers:

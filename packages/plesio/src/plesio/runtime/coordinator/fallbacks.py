@@ -23,7 +23,6 @@ class Fallbacks:
         self._odd = OddReports(num_workers=num_workers)
 
     def note(self, line: str) -> None:
-        """Add a sentence."""
         self.lines.append(line)
 
     def warn(self, line: str) -> None:

@@ -208,12 +208,10 @@ class LeaseRecords:
 
     @property
     def finished_samples(self) -> int:
-        """Samples that workers have finished."""
         return self._finished_samples
 
     @property
     def outstanding_samples(self) -> int:
-        """Samples that are leased and not finished."""
         return sum(self._held.values())
 
     @property

@@ -88,7 +88,6 @@ class Ledger:
         return now_s - self._started_s
 
     def ran_on(self, environment: Environment) -> None:
-        """Set what the run's first worker runs on."""
         self._environment = environment
 
     def meet(self, racks: Mapping[int, tuple[int, ...]]) -> None:
@@ -96,11 +95,9 @@ class Ledger:
         self.racks = racks
 
     def fail(self, error: str | None, *, status: Status = "failed") -> None:
-        """Have the run end badly, for this reason."""
         self.status, self.error = status, error
 
     def state(self) -> LedgerState:
-        """Return all that has been entered, to go on from."""
         reports = self.samples.corrected(self.workers.totals(), lost=self.lost)
         times = {worker: self.workers.times(worker, report) for worker, report in reports.items()}
         return LedgerState(
@@ -117,7 +114,6 @@ class Ledger:
         )
 
     def go_on_from(self, state: LedgerState) -> None:
-        """Resume the run where ``state`` was taken."""
         self.workers.go_on_from(state.reports)
         self.servers.go_on_from(bytes_sent=state.server_bytes, cross_rack_bytes=state.cross_rack_bytes)
         self.metric.enter(state.evaluations)
@@ -184,7 +180,6 @@ class Ledger:
             self.fallbacks.note(f"at step {action.clock}: {action.reason}")
 
     def progress(self) -> RunFigures:
-        """Return figures for a live display."""
         reports = self.workers.reports.values()
         total = sum(self._staleness.values())
         return RunFigures(
@@ -197,7 +192,6 @@ class Ledger:
         )
 
     def result(self, *, status: RunStatus, error: str | None = None) -> RunResult:
-        """Return the run's figures so far."""
         reports = self.workers.totals()
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         # a lost worker's own figures may lack its last steps

@@ -84,11 +84,9 @@ class Member:
         self.clock = clock
 
     def rest(self) -> None:
-        """Let it make no steps until it wakes."""
         self.resting = True
 
     def wake(self) -> None:
-        """End its rest."""
         self.resting = False
 
     def retire(self) -> None:
@@ -100,7 +98,6 @@ class Member:
         self.resting = self.left = False
 
     def leave(self, now_s: float) -> None:
-        """End its training."""
         self.leaving, self.left_s = True, now_s
 
     def take_back_leave(self) -> None:
@@ -114,7 +111,6 @@ class Member:
         return untold
 
     def doom(self) -> None:
-        """Have it end, because another of its rack is lost."""
         self.doomed = True
 
 
@@ -151,7 +147,6 @@ class Members(dict[int, Member]):
         }
 
     def begin(self) -> None:
-        """Start the run: all workers that it expects are there."""
         self.state = "running"
 
     def remove(self, worker: int) -> None:
@@ -181,7 +176,6 @@ class Members(dict[int, Member]):
         return {worker: tuple(rack) for rack in racks.values() for worker in rack}
 
     def dissolve_racks(self) -> None:
-        """Let every worker speak for itself from now on."""
         self.by_racks = False
         for member in self.values():
             member.num_workers = 1
@@ -240,6 +234,5 @@ class Members(dict[int, Member]):
         return [worker for worker in self.live if self[worker].seen_s < moment_s]
 
     def validate(self) -> None:
-        """Raise AssertionError when the invariant of the module's head does not hold."""
         for worker, member in self.items():
             assert not member.spoken_for or (self.by_racks and member.resting), f"worker {worker} is spoken for"

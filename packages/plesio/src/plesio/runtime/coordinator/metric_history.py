@@ -34,7 +34,6 @@ class MetricHistory:
 
     @property
     def final(self) -> float | None:
-        """The latest metric."""
         return self.evaluations[-1].metric if self.evaluations else None
 
     @property

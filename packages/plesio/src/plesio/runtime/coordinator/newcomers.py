@@ -105,7 +105,6 @@ class Newcomers:
         return taken
 
     def forget(self, worker: int) -> None:
-        """Forget a worker that is gone, if it was there."""
         self._waiting.pop(worker, None)
         self._early.pop(worker, None)
 
@@ -116,5 +115,4 @@ class Newcomers:
         return [Tell(worker=worker, message=Failed(message=reason)) for worker in waiting]
 
     def validate(self) -> None:
-        """Raise AssertionError when the invariant of the module's head does not hold."""
         assert self._waiting.keys().isdisjoint(self._members), (self._waiting, self._members)

@@ -241,7 +241,6 @@ class Regroupings:
             yield Tell(worker=worker, message=regroup)
 
     def _take_in(self, *, now_s: float) -> Iterator[Joined]:
-        """Make members of the workers that are ready to join."""
         for worker, rack, report in self.newcomers.take():
             self._members[worker] = Member(seen_s=now_s, rack=rack)
             self._barrier.stopped[worker] = report
@@ -265,7 +264,6 @@ class Regroupings:
             yield Tell(worker=worker, message=lost)
 
     def validate(self) -> None:
-        """Raise AssertionError when the invariant of the module's head does not hold."""
         self.newcomers.validate()
         if self._barrier.phase in ("stopping", "gathering"):
             group, stopped = set(self._group), self._barrier.stopped

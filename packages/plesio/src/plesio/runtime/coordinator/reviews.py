@@ -39,7 +39,6 @@ class Reviews:
         """Workers at each evaluation under way: the first evaluates, the others wait."""
 
     def handle(self, worker: int, message: Review | Evaluations | EvaluationRequest, *, now_s: float) -> Answers:
-        """Act on a worker's report, or on its question."""
         match message:
             case Review():
                 yield from self._reviewed(message, now_s=now_s)

@@ -131,7 +131,6 @@ class Sampling:
         yield Tell(worker=worker, message=Lease(plan=plan, block=block, clock=clock))
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         for worker, plan in self._asking.items():
             assert self._members.is_live(worker), f"worker {worker} is gone and waits for a block"
             assert plan in self._stage.plans, f"worker {worker} waits in plan {plan}, which nobody has begun"

@@ -55,7 +55,6 @@ class Stage:
         return StageEnd(steer=None, to_the_end=self.halting)
 
     def steer(self, steer: Steer) -> None:
-        """Take over the policy that the workers go on by."""
         self.policy = parse_policy(steer.policy)
 
     def leases_of(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:

@@ -159,7 +159,6 @@ class StageChanges:
         return [Tell(worker=worker, message=end) for worker in workers]
 
     def stay(self, reason: str) -> list[Effect]:
-        """Go on with the stage after all."""
         if reason:
             self._ledger.fallbacks.note(reason)
         stopped = self._stage.stay()

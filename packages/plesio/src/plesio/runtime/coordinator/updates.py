@@ -191,7 +191,6 @@ class Updates:
         return [order, SnapshotOrder(number=snapshot.number)]
 
     def validate(self) -> None:
-        """Raise AssertionError when an invariant of the module's head does not hold."""
         for (worker, clock), parts in self._parts.items():
             assert self._members.is_live(worker), f"parts of worker {worker}, which is gone, at clock {clock}"
             assert 0 < len(parts) < self._num_servers, f"parts {parts} of {self._num_servers} of {worker} at {clock}"

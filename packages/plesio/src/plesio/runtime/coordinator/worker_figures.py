@@ -38,7 +38,6 @@ class WorkerFigures:
         return self._reports
 
     def latest(self, worker: int) -> Report:
-        """Return a worker's latest report."""
         return self._reports.get(worker, Report())
 
     def report(self, worker: int, report: Report, *, meets: Sequence[int]) -> None:
@@ -83,7 +82,6 @@ class WorkerFigures:
         return max((report.recent_step_s for report in self._reports.values()), default=0.0)
 
     def totals(self) -> dict[int, Report]:
-        """Return the workers' figures by rank, as far as they are known."""
         for met in list(self._blocked):
             self._split(met)
         return {worker: self._total(worker) for worker in sorted({*self._reports, *self._arrived, *self._before})}
@@ -100,7 +98,6 @@ class WorkerFigures:
         return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))
 
     def times(self, worker: int, report: Report) -> WorkerTimes:
-        """Return where a worker's time went by its report and its collectives."""
         return WorkerTimes(
             worker=worker,
             compute_s=report.compute_s,

@@ -54,7 +54,6 @@ class Collector:
 
     @property
     def collects(self) -> bool:
-        """True if this worker is the one."""
         return self.rank == self._one
 
     @property
@@ -128,7 +127,6 @@ class Collector:
             self.lose(self._group_of(rank))
 
     def leave(self, reason: str) -> None:
-        """Tell the collector that this worker's figures will not come."""
         if self.links is not None and not self.collects:
             Outgoing(self.links, self._one, _STATE_TAG).fail(reason)
 

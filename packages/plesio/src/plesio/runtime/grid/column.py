@@ -33,7 +33,6 @@ class Column:
 
     @classmethod
     def of(cls, links: Links, place: GridPlace, setting: GridSetting) -> "Column":
-        """Connect a place to its neighbours."""
         rank = place.group * setting.stages + place.stage
         column = cls()
         if place.stage > 0:
@@ -61,7 +60,6 @@ class Column:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
         for name in ("before", "behind"):
             incoming: Incoming | None = getattr(self, name)
             if incoming is not None:

@@ -175,7 +175,6 @@ def units_of(layers: nn.Sequential) -> list[int]:
 
 
 def layer_bytes(layers: nn.Sequential) -> list[float]:
-    """Count the bytes of each layer's parameters."""
     return [float(sum(p.numel() * p.element_size() for p in layer.parameters())) for layer in layers]
 
 

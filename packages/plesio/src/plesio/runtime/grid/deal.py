@@ -122,7 +122,6 @@ class Deal(RoundRecords):
         return drawn
 
     def give(self, drawn: Round, *, data: object) -> None:
-        """Note that the training loop is given a round of a data set."""
         drawn.data = data
         self._given.append(drawn)
         while len(self._given) > self._horizon:

@@ -42,12 +42,10 @@ class FeedState:
         return self.taken + (self.upcoming is not None)
 
     def to_values(self) -> list[Any]:
-        """Convert to plain values."""
         return [self.plan, self.taken, self.upcoming, None if self.left is None else to_values(self.left)]
 
     @classmethod
     def from_values(cls, values: list[Any]) -> "FeedState":
-        """Make it again of what `to_values` gave."""
         plan, taken, upcoming, left = values
         return cls(plan, taken, upcoming, None if left is None else from_values(left, Remainder))
 
@@ -126,8 +124,6 @@ class Feed:
         return unfinished.dropped
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
-        """Divide a loader and return the group's micro-batches."""
-
         def order() -> Order:
             return Order(loader, seed=self._seed)
 
@@ -141,7 +137,6 @@ class Feed:
         return sum(1 for size in epochs for _ in self._deal.equal_sizes(size, batch_size=figures.batch_size))
 
     def _batches(self, order: Order, samples: int | None) -> Iterator[Any]:
-        """Yield the group's micro-batches of one loop over the data."""
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         figures = order.figures(samples=samples, epoch=plan, num_workers=self._deal.num_workers)
         past = self._past

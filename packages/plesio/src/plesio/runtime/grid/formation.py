@@ -33,7 +33,6 @@ class GridPlace:
 
     @classmethod
     def of(cls, rank: int, setting: GridSetting) -> "GridPlace":
-        """Return the place of a rank."""
         return cls(*divmod(rank, setting.stages))
 
 
@@ -75,7 +74,6 @@ class Formation:
 
     @classmethod
     def first(cls, setting: GridSetting) -> "Formation":
-        """Form the groups that the run begins with."""
         return cls(setting=setting, groups=tuple(range(setting.groups)))
 
     def after(self, regrouping: GroupChange) -> "Formation":
@@ -94,16 +92,13 @@ class Formation:
         )
 
     def place(self, group: int) -> int:
-        """Return a group's place among the others."""
         return self.groups.index(group)
 
     def worker(self, group: int, stage: int) -> int:
-        """Return the rank of a group's stage."""
         return group * self.setting.stages + stage
 
     @property
     def workers(self) -> list[int]:
-        """All ranks."""
         return [self.worker(group, stage) for group in self.groups for stage in range(self.setting.stages)]
 
     def neighbours(self, group: int) -> dict[int, float]:
@@ -154,7 +149,6 @@ class News:
 
     @property
     def save_at(self) -> int | None:
-        """The last of `saves`."""
         return self.saves[-1] if self.saves else None
 
     def told(self) -> dict[str, object]:
@@ -168,7 +162,6 @@ class News:
         return said
 
     def hear(self, header: Mapping[str, Any]) -> None:
-        """Take in another worker's message."""
         if "save_at" in header:
             self.save(header["save_at"])
         if "regroup" in header:
@@ -177,7 +170,6 @@ class News:
                 self.propose(GroupChange(tick, tuple((group, first) for group, first in lost), tuple(joined)))
 
     def save(self, tick: int | None) -> None:
-        """Have a checkpoint taken after ``tick``."""
         if tick is not None and tick > (self.save_at or 0):
             self.saves.append(tick)
 
@@ -186,9 +178,7 @@ class News:
         self.regrouping = regrouping if self.regrouping is None else min(self.regrouping, regrouping)
 
     def passed(self, tick: int) -> None:
-        """Drop what was before ``tick``."""
         self.saves = [save for save in self.saves if save >= tick]
 
     def regrouped(self, formation: Formation) -> None:
-        """Begin anew: the groups have changed."""
         self.generation, self.regrouping = formation.generation, None

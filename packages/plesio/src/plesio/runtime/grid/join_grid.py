@@ -323,7 +323,6 @@ class _Composer:
         return agreed_cut(self.layers, x, num_stages=num_stages, balance=balance, group=group, world=world)
 
     def _stage(self, layers: nn.Sequential, setting: GridSetting, *, number: int) -> GridStage:
-        """Make this worker's stage of the network, with an optimizer and a schedule of its own."""
         optimizer = self.optimizer_factory([p for p in layers.parameters() if p.requires_grad])
         return GridStage(
             layers,
@@ -400,7 +399,6 @@ def _nobody_hears(result: RunResult) -> None:
 
 @torch.no_grad()
 def _take_over_from_first(layers: nn.Module, group: Group) -> None:
-    """Begin with rank 0's parameters and buffers."""
     for tensor in (*layers.parameters(), *layers.buffers()):
         value: Tensor = tensor.detach().contiguous()
         group.broadcast(value)

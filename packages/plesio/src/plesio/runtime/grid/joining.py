@@ -97,7 +97,6 @@ class Door:
         return range(group * self._setting.stages, (group + 1) * self._setting.stages)
 
     def refuse(self, group: int, reason: str) -> None:
-        """Refuse a group that cannot join."""
         self._board.post(self._key("door", group), json.dumps({"error": reason}))
 
     def invite(self, formation: Formation, due: GroupChange) -> dict[str, Any] | None:
@@ -234,7 +233,6 @@ def meet_all(
 
 
 def hand_over(links: Links, values: Mapping[str, Any], *, to: int) -> None:
-    """Send a newcomer what it goes on from."""
     file = io.BytesIO()
     torch.save(_of_newcomer(values), file)
     Outgoing(links, to, _HANDOVER_TAG).deliver([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)])

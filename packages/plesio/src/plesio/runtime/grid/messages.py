@@ -79,12 +79,10 @@ def unpack(message: Tensor) -> tuple[list[Tensor], dict[str, object]]:
 
 
 def as_tensor(text: str) -> Tensor:
-    """Return a text as a tensor of bytes."""
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
 def as_text(tensor: Tensor) -> str:
-    """Return the text that `as_tensor` was given."""
     return bytes(tensor.cpu().numpy()).decode()
 
 
@@ -103,7 +101,6 @@ class Outgoing:
     num_bytes: int | None = None
 
     def send(self, tensors: Sequence[Tensor], **more: object) -> None:
-        """Send tensors."""
         needed = num_message_bytes(tensors)
         if self.num_bytes is None:
             self.num_bytes = needed
@@ -173,7 +170,6 @@ class Incoming:
         return {"num_bytes": self.num_bytes, "pending": [message.clone() for message in self.pending]}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
         self.num_bytes, self.pending = state["num_bytes"], list(state["pending"])
 
     def hold(self, count: int) -> None:

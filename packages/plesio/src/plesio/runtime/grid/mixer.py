@@ -266,7 +266,6 @@ class Mixer:
             self._choco.estimates = {now[group]: estimate.clone() for group, estimate in state["estimates"].items()}
 
     def leave(self, reason: str) -> None:
-        """Tell the neighbours that this group cannot go on."""
         for _, neighbour in self._there():
             neighbour.outgoing.fail(reason)
 

@@ -38,7 +38,6 @@ class WholeNetwork:
             self._write(own, before)
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
-        """Put ``state`` into the layers for good."""
         self._write(_named(self.layers), state)
 
     @torch.no_grad()
@@ -87,5 +86,4 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def state_of(stage: nn.Module) -> list[Tensor]:
-    """Copy a stage's parameters and buffers."""
     return [tensor.detach().clone() for tensor in _named(stage).values()]

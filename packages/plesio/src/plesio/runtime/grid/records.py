@@ -205,7 +205,6 @@ class GridRecords:
     def _result_of(
         self, told: Sequence[Figures], *, sha256: str | None, status: RunStatus = "finished", error: str | None = None
     ) -> RunResult:
-        """Make the result of what workers have told."""
         run = self.run
         ledger = Ledger(policy=run.setting.spec, info=run.info, num_workers=run.setting.num_workers, world=run.world)
         ledger.begin(0.0, rack_of=run.racks)
@@ -240,7 +239,6 @@ class GridRecords:
             self._keep(self.result)
 
     def _keep(self, result: RunResult) -> None:
-        """Write the result where results go."""
         if self.run.folder is not None:
             self.run.folder.mkdir(parents=True, exist_ok=True)
             write_results(self.run.folder / "results.json", [result])

@@ -95,7 +95,6 @@ class Regrouper:
             self._news.propose(GroupChange(self._collector.formation.agreed(tick), lost=lost, joined=joined))
 
     def _waiting(self) -> tuple[int, ...]:
-        """List the newcomers that can join."""
         waiting = () if self._door is None else self._door.waiting()
         try:
             self._collector.formation.after(GroupChange(0, joined=waiting))
@@ -167,7 +166,6 @@ class Regrouper:
         )
 
     def close(self) -> None:
-        """Close the door at the end of the run."""
         if self._door is not None and self._collector.collects:
             self._door.close()
 

@@ -77,11 +77,9 @@ class RandomState:
 
     @classmethod
     def of(cls, device: torch.device) -> "RandomState":
-        """Take it as it is now, for computing on a device."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
 
     def restore(self, device: torch.device) -> None:
-        """Go on from there."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, device)
@@ -164,12 +162,10 @@ class GridStage:
 
     @property
     def is_first(self) -> bool:
-        """True if it is given the network's inputs."""
         return self.number == 0
 
     @property
     def is_last(self) -> bool:
-        """True if it has the loss."""
         return self.number == self.setting.stages - 1
 
     @property
@@ -221,7 +217,6 @@ class GridStage:
             raise TaskError(f"the stages do not chain: {_name(self.layers)} cannot take {shapes} ({reason})") from error
 
     def held(self) -> Held:
-        """Return the sizes of what is kept now."""
         tensors = [tensor for kept in self.kept.values() for tensor in (*kept.inputs, *kept.outputs)]
         copies = [weight for weights in self.snapshots.values() for weight in weights.values()]
         return Held(
@@ -338,7 +333,6 @@ class GridStage:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
         self.layers.load_state_dict(state["layers"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:

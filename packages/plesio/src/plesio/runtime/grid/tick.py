@@ -75,12 +75,10 @@ class Tally:
                 self.sizes[number - first].left_out += samples
 
     def state(self) -> list[Any]:
-        """Return the counts as plain values."""
         sizes = [[size.own, size.of_all, size.left_out] for size in self.sizes]
         return [self.dealt, self.left_out, dict(self.staleness), sizes, list(self.losses)]
 
     def load(self, state: list[Any]) -> None:
-        """Go on from what `state` gave."""
         self.dealt, self.left_out, staleness, sizes, losses = state
         self.staleness, self.losses = Counter(staleness), list(losses)
         self.sizes = [Size(*size) for size in sizes]
@@ -155,7 +153,6 @@ class StageWorker:
         return loss
 
     def leave(self, reason: str) -> None:
-        """Tell the neighbours that this worker cannot go on, and why."""
         self.column.leave(reason)
         if self.mixer is not None:
             self.mixer.leave(reason)

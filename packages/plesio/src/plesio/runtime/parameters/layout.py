@@ -46,12 +46,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch names it."""
         return _dtype(self.dtype)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the slice."""
         return (self.stop - self.start) * _item_bytes(self.dtype)
 
     def view(self, block: torch.Tensor) -> torch.Tensor:
@@ -128,13 +126,11 @@ class SliceLayout:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows(self, server: int) -> tuple[SliceRow, ...]:
-        """Return one server's slices as they are sent to it."""
         rows: tuple[SliceRow, ...] = msgspec.to_builtins(self.servers[server])
         return rows
 
 
 def slices_of(rows: tuple[SliceRow, ...]) -> tuple[Slice, ...]:
-    """Return the slices that `SliceLayout.rows` gave."""
     return msgspec.convert(rows, type=tuple[Slice, ...])
 
 

@@ -73,12 +73,10 @@ class Optimizers(Optimizer):
         return [group for optimizer in self.parts for group in optimizer.param_groups]
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step all with the gradients that are there."""
         for optimizer in self.parts:
             optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # torch's signature
-        """Clear the gradients of all."""
         for optimizer in self.parts:
             optimizer.zero_grad(set_to_none=set_to_none)
 

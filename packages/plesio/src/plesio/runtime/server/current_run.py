@@ -69,16 +69,13 @@ class CurrentRun:
 
     @property
     def live_workers(self) -> frozenset[int]:
-        """Workers that take part."""
         return frozenset() if self._coordinator is None else frozenset(self._coordinator.live)
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """Snapshots that were taken."""
         return [] if self._coordinator is None else self._coordinator.snapshots
 
     def progress(self) -> RunFigures | None:
-        """Return the run's figures so far; None without a run."""
         return None if self._coordinator is None else self._coordinator.ledger.progress()
 
     def result(self, peer: bytes, report: Report | None) -> RunResult | None:
@@ -142,7 +139,6 @@ class CurrentRun:
         self._act(self._coordinator.handle(message, worker=worker, now_s=self._clock.now_s()))
 
     def _begin(self, join: Join) -> None:
-        """Begin the run that its first worker describes."""
         self._folder = None if join.folder is None else Path(join.folder)
         aside = None if self._folder is None or self._writes else self._ending.aside(self._folder)
         folder = self._folder if aside is None else aside

@@ -44,5 +44,4 @@ class EffectCarrier:
                 self.tell(identity(effect.worker).encode(), effect.message)
 
     def tell(self, peer: bytes, message: Message) -> None:
-        """Send a message to a peer."""
         self._endpoint.send_control(peer, *encode(message))

@@ -84,7 +84,6 @@ class JobServer:
 
     @property
     def results(self) -> list[RunResult]:
-        """Results of the runs that have ended (server 0)."""
         return self._end.results
 
     def load(self) -> None:
@@ -92,7 +91,6 @@ class JobServer:
         self._shard.load()
 
     def handle(self, arrived: Iterable[Incoming]) -> None:
-        """Act on what has arrived."""
         for incoming in arrived:
             match incoming:
                 case Control():
@@ -104,7 +102,6 @@ class JobServer:
                     self.run.gone(peer)
 
     def obey(self, controls: Iterable[Control]) -> None:
-        """Do what server 0 has decided."""
         assert self._first is not None
         for control in controls:
             try:

@@ -68,11 +68,9 @@ class EntryClock(MonotonicClock):
         self._now_s = 0.0
 
     def set(self, now_s: float) -> None:
-        """Set the time to that of the entry that is acted on now."""
         self._now_s = now_s
 
     def now_s(self) -> float:
-        """Return the entry's time."""
         return self._now_s
 
 
@@ -131,7 +129,6 @@ class _Replicated:
             self.refuse(incoming, error)
 
     def refuse(self, incoming: Incoming, error: Exception) -> None:
-        """Refuse a message that makes no sense."""
         name = incoming.peer.decode(errors="replace")
         self._refusals.refuse(TransportError(f"{name} sent what makes no sense: {error}"))
 
@@ -178,7 +175,6 @@ class PrimaryServer(_Replicated):
             self._changes.append((entry.number, live))
 
     def may_write(self, folder: str, *, now_s: float) -> None:
-        """Allow results of runs in ``folder``."""
         self._enter(now_s, what="folder", folder=folder)
 
     def acknowledge(self, number: int) -> None:

@@ -73,7 +73,6 @@ class PrimaryProcess(ServerProcess):
         self._primary.may_write(folder, now_s=time.perf_counter())
 
     def serve_once(self, timeout_s: float) -> None:
-        """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         for incoming in self.endpoint.poll(0.0):
             self._primary.take(incoming, now_s=time.perf_counter())
@@ -105,7 +104,6 @@ class PrimaryProcess(ServerProcess):
             self._read_acknowledgements(0.05)
 
     def close(self) -> None:
-        """Close the sockets."""
         if self._link is not None:
             self._link.close()
         super().close()
@@ -135,7 +133,6 @@ class BackupProcess(ServerProcess):
         return (self._backup.follows and PRIMARY in self.endpoint.peers) or super()._needed()
 
     def serve_once(self, timeout_s: float) -> None:
-        """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
         entries: list[tuple[ReplicationEntry, Bulk]] = []

@@ -155,7 +155,6 @@ class ServerProcess:
         return bool(received)
 
     def serve_once(self, timeout_s: float) -> None:
-        """Take in what arrives within ``timeout_s`` and act on it."""
         self._wait(timeout_s)
         arrived = self.endpoint.poll(0.0)
         begun_s = time.perf_counter()
@@ -175,7 +174,6 @@ class ServerProcess:
         self._poller.poll(math.ceil(timeout_s * 1e3))
 
     def close(self) -> None:
-        """Close the sockets."""
         if self._first is not None:
             self._first.close()
         self.endpoint.close()

@@ -108,7 +108,6 @@ class ReplicatedConnections:
     def send(
         self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
     ) -> None:
-        """Send a bulk message."""
         conversation = self._conversations[peer]
         message = _Bulk(header, meta, payload)
         self._enqueue(peer, conversation.bulks.add(message), conversation.received_bulk.last, message)
@@ -161,5 +160,4 @@ class ReplicatedConnections:
         return np.empty(num_bytes, dtype=np.uint8)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back the payload of a message that arrived."""
         self._endpoint.release(bulk)

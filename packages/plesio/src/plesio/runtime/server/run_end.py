@@ -54,12 +54,10 @@ class RunEnd:
 
     @property
     def results(self) -> list[RunResult]:
-        """Results of the runs that have ended."""
         return self._results
 
     @property
     def under_way(self) -> bool:
-        """True if a run is ending now."""
         return self._ending is not None
 
     def serves(self, peer: bytes) -> None:
@@ -135,7 +133,6 @@ class RunEnd:
         return self._aside
 
     def discard(self) -> None:
-        """Remove what was put aside and is not needed."""
         if self._aside is not None:
             shutil.rmtree(self._aside, ignore_errors=True)
             self._aside = None

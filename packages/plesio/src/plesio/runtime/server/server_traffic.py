@@ -38,7 +38,6 @@ class ServerTraffic:
         return Ended(sent=dict(self._sent() - self._sent_before), refused=dict(self._refused() - self._refused_before))
 
     def add(self, elsewhere: Ended) -> None:
-        """Add the counts of another server."""
         self._sent_elsewhere.update(elsewhere.sent)
         self._refused_elsewhere.update(elsewhere.refused)
 

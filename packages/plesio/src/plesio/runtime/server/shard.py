@@ -63,7 +63,6 @@ def warm_up() -> None:
 
 
 def empty_payload(num_bytes: int) -> NDArray[np.uint8]:
-    """Return memory of its own for a payload."""
     return np.empty(num_bytes, np.uint8)
 
 
@@ -283,7 +282,6 @@ class Shard:
         return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
     def pull_shared(self) -> PackedSlices:
-        """Return all slices that move."""
         return self._moving(self._bytes)
 
     def _moving(
@@ -294,12 +292,10 @@ class Shard:
         return PackedSlices(self.version, present, self._packed([*parts[:count], *also]), state)
 
     def snapshot(self, number: int) -> None:
-        """Keep a copy of the present state as ``number``."""
         last = self._slices[self._num_moving - 1] if self._num_moving else None
         self._snapshots[number] = self._block[: 0 if last is None else last.offset + last.num_bytes].clone()
 
     def pull_snapshot(self, number: int) -> PackedSlices:
-        """Return all slices that move, as they were at a snapshot."""
         return self._moving(self._parts(self._snapshots[number]))
 
     def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:

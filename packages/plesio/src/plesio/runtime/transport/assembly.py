@@ -164,7 +164,6 @@ class Assembler:
         self._refused[peer] = header
 
     def drop(self, peer: bytes) -> None:
-        """Free what this peer has open, and forget it."""
         self._refused.pop(peer, None)
         message = self._open.pop(peer, None)
         if message is not None:

@@ -217,7 +217,6 @@ class ClientEndpoint:
 
     @property
     def has_backlog(self) -> bool:
-        """True if `poll` has something to return already."""
         return bool(self._backlog)
 
     def release(self, bulk: Bulk) -> None:

@@ -124,7 +124,6 @@ class ControlClient:
 
     @property
     def generation(self) -> int:
-        """Generation that messages are sent in: the server's when it welcomed this client, until set to another."""
         return self.membership.generation
 
     @generation.setter
@@ -159,11 +158,9 @@ class ControlClient:
 
     @property
     def sockets(self) -> tuple[Socket, ...]:
-        """The sockets that become readable when `poll` has something to return."""
         return (self._channel.socket, self._watch.socket)
 
     def note_refused(self, reason: Refusal) -> None:
-        """Count a message turned away."""
         self.refused[reason] += 1
 
     def close(self) -> None:

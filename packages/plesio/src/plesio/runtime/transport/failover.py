@@ -53,7 +53,6 @@ class _Failover(Generic[L]):
 
     @property
     def generation(self) -> int:
-        """Generation that messages are sent in."""
         return self._link.generation
 
     @generation.setter
@@ -129,7 +128,6 @@ class _Failover(Generic[L]):
                 self._send(kind, numbered(body, number=number, received=self._received.last))
 
     def close(self) -> None:
-        """Close the connections; may be called twice."""
         self._link.close()
         if self._lost is not None:
             self._lost.close()
@@ -142,7 +140,6 @@ class FailoverControl(_Failover[ControlClient]):
         self._link.send(kind, body)
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None:
-        """Queue a control message."""
         self._tell(kind, body)
 
     def poll(self, timeout_s: float) -> list[Control]:
@@ -174,7 +171,6 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         self._link.send_control(kind, body)
 
     def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
-        """Queue a control message."""
         self._tell(kind, body)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
@@ -212,7 +208,6 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         return replace(bulk, meta=meta)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back the payload of a message that came out of `poll`."""
         self._lent.pop(id(bulk.payload), self._link).release(bulk)
 
     def _ask(self) -> None:

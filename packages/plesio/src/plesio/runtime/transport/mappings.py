@@ -107,7 +107,6 @@ class Mappings:
         self._peers.pop(peer, None)
 
     def close(self) -> None:
-        """Forget all peers; may be called twice."""
         self._peers.clear()
 
 

@@ -69,12 +69,10 @@ class Outbox:
         self._lent: defaultdict[bytes, dict[int, Segment]] = defaultdict(dict)
 
     def allow(self, peer: bytes) -> None:
-        """Note that this peer can open our segments."""
         if self.segments is not None:
             self._sharing.add(peer)
 
     def shares(self, peer: bytes) -> bool:
-        """Tell whether this peer can open our segments."""
         return peer in self._sharing
 
     @property
@@ -116,7 +114,6 @@ class Outbox:
         return segment
 
     def lend(self, segment: Segment, *, peer: bytes) -> None:
-        """Note that ``peer`` has a reference to this segment."""
         self._lent[peer][segment.serial] = segment
 
     def take_back(self, peer: bytes, serial: int) -> None:
@@ -130,7 +127,6 @@ class Outbox:
         self._sending.append((sending, staged))
 
     def put(self, staged: Staged) -> None:
-        """Free this buffer."""
         if staged.segment is None:
             self._heap.give_back(staged.array)
         elif self.segments is not None:

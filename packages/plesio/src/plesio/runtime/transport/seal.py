@@ -66,7 +66,6 @@ class Seal:
         self._num_opened = 0
 
     def close_chunk(self, head: bytes, body: memoryview) -> tuple[bytes, NDArray[np.uint8]]:
-        """Seal both frames of the next chunk."""
         self._num_closed += 1
         sealed = np.empty(len(body) + SEAL_BYTES, dtype=np.uint8)
         self._closing.encrypt_into(_NONCE.pack(self._num_closed, _BODY), body, None, sealed.data)

@@ -179,7 +179,6 @@ class ZapHandler:
         self.socket.bind(_ZAP_ADDRESS)
 
     def answer_all(self) -> None:
-        """Answer every waiting question."""
         while self.socket.poll(0):
             version, sequence, domain, _, _, mechanism, *credentials = self.socket.recv_multipart()
             user, refusal = self._judge(domain, mechanism, credentials)
@@ -198,5 +197,4 @@ class ZapHandler:
         return b"", Refusal.HANDSHAKE
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()

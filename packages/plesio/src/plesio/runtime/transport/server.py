@@ -180,7 +180,6 @@ class ServerEndpoint:
 
     @property
     def sockets(self) -> tuple[Socket, ...]:
-        """The sockets that become readable when `poll` has something to return."""
         watches = (self._control_watch.socket, self._data_watch.socket)
         return (self._control.socket, self._data.socket, self._zap.socket, *watches)
 
@@ -300,7 +299,6 @@ class ServerEndpoint:
         return self._memory.outbox.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
         self._data.release(bulk.payload)
 
     def _note_refused(self, reason: Refusal) -> None:

@@ -60,7 +60,6 @@ class Pieces:
 
     @property
     def max_bytes(self) -> int:
-        """The largest piece."""
         return max(self.whole_bytes, self.chunk_bytes)
 
 
@@ -141,7 +140,6 @@ def bind(socket: Socket, *, host: str) -> int:
 
 
 def can_connect(host: str, port: int, *, timeout_s: float) -> bool:
-    """Tell whether a listener answers at ``host:port``."""
     try:
         tcp.create_connection((host, port), timeout=timeout_s).close()
     except OSError:
@@ -201,12 +199,10 @@ class LinkBytes:
 
     @property
     def sent(self) -> int:
-        """All bytes sent."""
         return self.sent_payload + self.sent_framing
 
     @property
     def received(self) -> int:
-        """All bytes received."""
         return self.received_payload + self.received_framing
 
 
@@ -218,5 +214,4 @@ class Traffic:
     tcp: LinkBytes = field(default_factory=LinkBytes)
 
     def of(self, link: Link) -> LinkBytes:
-        """Return the counters of one class."""
         return self.ipc if link == "ipc" else self.tcp

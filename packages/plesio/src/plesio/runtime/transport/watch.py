@@ -58,7 +58,6 @@ class _Monitor:
             events.append(_EVENT.unpack(event))
 
     def close(self) -> None:
-        """Stop the stream."""
         self._watched.disable_monitor()
         self.socket.close()
 
@@ -126,7 +125,6 @@ class ServerWatch:
         return live
 
     def read(self) -> None:
-        """Take in what has happened."""
         for event, value in self._monitor.read():
             if event == zmq.EVENT_ACCEPTED:
                 self._live[value] = _Connection(self._next_serial(), value, _address(value))
@@ -185,7 +183,6 @@ class ServerWatch:
             self._on_failed_handshake()
 
     def close(self) -> None:
-        """Stop watching."""
         self._monitor.close()
 
 
@@ -208,7 +205,6 @@ class ClientWatch:
         """It stood, and has ended."""
 
     def read(self) -> None:
-        """Take in what has happened."""
         for event, _ in self._monitor.read():
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.established = True
@@ -229,7 +225,6 @@ class ClientWatch:
             raise TransportError(f"the server at {address} has ended the connection")
 
     def close(self) -> None:
-        """Stop watching."""
         self._monitor.close()
 
 

@@ -42,7 +42,6 @@ class AloneWorld:
 
     @property
     def samples(self) -> int:
-        """Samples that have been trained on."""
         return self.rounds.global_samples
 
     def assure(self) -> None:
@@ -55,7 +54,6 @@ class AloneWorld:
     def evaluated(
         self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
     ) -> None:
-        """Enter evaluations in the records."""
         self._ledger.metric.enter(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
@@ -68,19 +66,16 @@ class AloneWorld:
         return asked
 
     def ledger_state(self) -> LedgerState:
-        """Return the records, for a checkpoint."""
         self._ledger.report(0, self._meter.so_far())
         return self._ledger.state()
 
     def go_on_from(self, state: LedgerState) -> None:
-        """Resume the run from these records."""
         self._ledger.go_on_from(state)
 
     def leave(self) -> None:
         """Do nothing: there is no other to wait for."""
 
     def result(self, *, reports: bool = True) -> RunResult:
-        """Return the figures so far, or those of the whole run."""
         if self._result is not None:
             return self._result
         self._ledger.report(0, self._meter.take())
@@ -89,7 +84,6 @@ class AloneWorld:
     def close(
         self, *, status: Literal["finished", "interrupted", "failed"], error: str | None, in_rack: bool = False
     ) -> None:
-        """Close the records."""
         self._ledger.report(0, self._meter.take())
         self._result = self._ledger.result(status=status, error=error)
         if self._folder is not None:

@@ -71,7 +71,6 @@ class AloneSaving:
         return self._batches
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        """Return its own metric."""
         return find()
 
     def _stepped(self, progress: StepProgress) -> None:

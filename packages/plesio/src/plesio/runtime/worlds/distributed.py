@@ -223,7 +223,6 @@ class DistributedWorld:
         return self._heartbeat is not None and self._heartbeat.generation > self._generation
 
     def check_group(self) -> None:
-        """Raise CutOffError when the workers' group is no more."""
         if self.cut_off:
             raise CutOffError
 
@@ -281,7 +280,6 @@ class DistributedWorld:
         return self._group
 
     def regrouped(self, regrouped: Regrouped) -> None:
-        """Report that the new group is there."""
         self.client.send(regrouped)
         if self._without is not None:
             self._without.regrouped(regrouped)
@@ -289,14 +287,12 @@ class DistributedWorld:
     def evaluated(
         self, evaluations: list[Evaluation], *, parameters_sha256: str | None, number: int | None = None
     ) -> None:
-        """Enter evaluations in the records."""
         points = tuple(evaluations)
         self.client.send(Evaluations(evaluations=points, parameters_sha256=parameters_sha256, number=number))
         if self._without is not None:
             self._without.evaluated(evaluations, parameters_sha256=parameters_sha256)
 
     def save_soon(self) -> None:
-        """Ask for a checkpoint."""
         self.client.send(SaveRequest())
 
     def leave(self) -> None:

@@ -72,7 +72,6 @@ class WithoutServer:
         self._regrouped: Regrouped | None = None
 
     def evaluated(self, evaluations: Sequence[Evaluation], *, parameters_sha256: str | None) -> None:
-        """Add this worker's evaluations."""
         self._evaluations += evaluations
         self._parameters_sha256 = parameters_sha256 or self._parameters_sha256
 
@@ -137,7 +136,6 @@ class WithoutServer:
         return ledger
 
     def _write(self, result: RunResult) -> str | None:
-        """Write the results; returns why they could not be."""
         folder = self._terms.folder
         if folder is None:
             return None

@@ -33,14 +33,12 @@ class VirtualBoard:
         self._turn = turn
 
     def post(self, key: str, text: str) -> None:
-        """Put up a note."""
         self._notes.texts[key] = text
         waiting, self._notes.waiting = self._notes.waiting, []
         for turn in waiting:
             self._notes.scheduler.wake(turn)
 
     def read(self, key: str) -> str | None:
-        """Return the note of this key, or None if it is not there."""
         return self._notes.texts.get(key)
 
     def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:

@@ -105,7 +105,6 @@ class ServerConnections:
         self._queue = queue
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
-        """Send a control message; False when the peer is not connected."""
         line = self.lines.get(peer)
         if line is None:
             return False
@@ -123,7 +122,6 @@ class ServerConnections:
         meta: Mapping[str, Any] | None = None,
         payload: NDArray[Any] = _NOTHING,
     ) -> object:
-        """Send a bulk message; None when the peer is not connected."""
         line = self.lines.get(peer)
         if line is None:
             return None
@@ -134,11 +132,9 @@ class ServerConnections:
         return bulk
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return memory to fill and `send`."""
         return self.memory.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back the payload of a message that arrived."""
         self.memory.release(bulk)
 
 
@@ -255,12 +251,10 @@ class ControlLine:
         server.connections.lines[identity] = self
 
     def deliver(self, incoming: Control | Bulk) -> None:
-        """Receive a message of the server."""
         if self._open and (isinstance(incoming, Control) or incoming.header.generation == self.generation):
             self._on_arrival(incoming)
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None:
-        """Queue a control message."""
         num_bytes = _JOIN_BYTES if kind == kind_of(Join) else _CONTROL_BYTES + _json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
@@ -344,11 +338,9 @@ class WorkerLine(ControlLine):
         self._owner.scheduler.do(self._owner.turn, action)
 
     def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
-        """Queue a control message."""
         self.send(kind, body)
 
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return memory to fill and `push`."""
         return self._memory.stage(num_bytes)
 
     def push(
@@ -385,5 +377,4 @@ class WorkerLine(ControlLine):
         """Do nothing: no server is lost here."""
 
     def release(self, bulk: Bulk) -> None:
-        """Hand back the payload of a message that came out of `poll`."""
         self._memory.release(bulk)

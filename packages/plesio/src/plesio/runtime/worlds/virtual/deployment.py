@@ -38,11 +38,9 @@ class ServerClock:
     kernel: Kernel
 
     def now_s(self) -> float:
-        """Return the virtual seconds since the simulation began."""
         return self.kernel.now_s
 
     def unix_s(self) -> float:
-        """Return the virtual time."""
         return self.kernel.now_s
 
     def sleep_s(self, duration_s: float) -> None:
@@ -149,7 +147,6 @@ class Deployment:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts that the workers need."""
         return self.host_of(self.num_workers - 1) + 1
 
     def host_of(self, rank: int) -> int:

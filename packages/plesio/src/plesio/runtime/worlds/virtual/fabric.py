@@ -42,7 +42,6 @@ class Fabric:
             self.network.change(name, link)
 
     def channel(self, source: int, target: int) -> "Channel":
-        """Connect host ``source`` to host ``target`` anew."""
         return Channel(self, source, target)
 
     def route(self, source: int, target: int) -> Route:

@@ -89,7 +89,6 @@ class Meeting:
             self.scheduler.wake(turn)
 
     def wait(self, operation: _Operation, turn: ThreadTurn) -> None:
-        """Return when the collective is over."""
         operation.waiting.append(turn)
         while not operation.done:
             if self.broken:
@@ -105,7 +104,6 @@ class _Pending:
         self._began_s = began_s
 
     def wait(self) -> None:
-        """Return when the collective is over."""
         self._meeting.wait(self._operation, self._turn)
 
     def took_s(self) -> float:
@@ -163,7 +161,6 @@ class VirtualGroup:
         self._num_collectives = 0
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
-        """Overwrite ``tensor`` with the source's."""
         num_bytes = tensor.numel() * tensor.element_size()
         self._count_bytes("broadcast", num_bytes)
         self._begin(

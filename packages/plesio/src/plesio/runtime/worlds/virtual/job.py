@@ -50,7 +50,6 @@ class VirtualClock:
         self._host = host
 
     def now_s(self) -> float:
-        """Return the virtual seconds since the simulation began."""
         return self._deployment.scheduler.now_s(self._turn)
 
     def unix_s(self) -> float:
@@ -117,7 +116,6 @@ class _Pulse:
         self._deployment.server(0).proper.run.enter(self._rank, report)
 
     def wait_for_failure(self) -> PlesioError | None:
-        """Return `failure`, waiting for the news of it."""
         while self.failure is None:
             self._deployment.scheduler.wait(self._turn)
         return self.failure
@@ -245,8 +243,6 @@ class VirtualJob:
         self._collective_bytes += self._deployment.count_collective(ranks, self.place.rank, operation, num_bytes)
 
     def links(self, device: torch.device) -> VirtualLinks:
-        """Make the links for messages to any of these ranks."""
-
         def count(num_bytes: int) -> None:
             self._message_bytes += num_bytes
 
@@ -257,7 +253,6 @@ class VirtualJob:
         return Unwatched()
 
     def board(self) -> VirtualBoard:
-        """Return the board with notes for all workers of the job."""
         return VirtualBoard(self._deployment.notes, turn=self._turn)
 
     def meeting(self) -> str:
@@ -267,7 +262,6 @@ class VirtualJob:
     def regroup(
         self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
     ) -> VirtualGroup:
-        """Form a new group in place of the present one."""
         self._generation = generation
         self._group = self._group_of(members)
         if called_off():
@@ -306,7 +300,6 @@ class VirtualJob:
             line.generation += 1
 
     def close(self) -> None:
-        """Leave the job."""
         self._deployment.office.leave(self.place.rank)
         for line in self._lines:
             line.close()

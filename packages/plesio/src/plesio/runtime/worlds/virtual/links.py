@@ -51,7 +51,6 @@ class PostOffice:
         self.scheduler.do(turn, lambda: channel.send(message.numel(), arrive))
 
     def take(self, *, box: _Box, turn: ThreadTurn) -> torch.Tensor:
-        """Wait for the next message to arrive."""
         source, target, _ = box
         while not self._arrived[box]:
             if source in self.gone and not self._under_way[box]:

@@ -191,7 +191,6 @@ class Scheduler:
         turn.busy_until_s = self.now_s(turn) + duration_s
 
     def do(self, turn: ThreadTurn, action: Callable[[], None]) -> None:
-        """Have ``action`` called at the thread's own time."""
         if turn.busy_until_s > self.kernel.now_s:
             self.kernel.at(turn.busy_until_s, action)
         else:

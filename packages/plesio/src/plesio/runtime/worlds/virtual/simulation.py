@@ -107,7 +107,6 @@ class _Stage(Generic[T]):
         kernel.at(max(fault.at_s, kernel.now_s), strike)
 
     def enter(self) -> None:
-        """Begin a worker."""
         rank, self.num_entered = self.num_entered, self.num_entered + 1
         workers = self.deployment.num_workers
         per_host = self.deployment.cluster.workers_per_host
@@ -144,7 +143,6 @@ class _Stage(Generic[T]):
         self.jobs[rank] = (VirtualJob(self.deployment, place, turn), turn)
 
     def lose(self, rank: int) -> None:
-        """Lose a worker from one moment to the next."""
         if rank in self.jobs:
             job, turn = self.jobs[rank]
             job.die()
