@@ -7,7 +7,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Set
 from itertools import islice, pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -95,38 +95,19 @@ class Pool:
         )
 
 
-class Dealer(Protocol):
-    """Takes spans from the pool for workers that ask."""
+class Dealer:
+    """Takes spans from the pool for workers that ask.
 
-    @property
-    def num_dealt(self) -> int:
-        """Samples set aside for workers that have not asked for them yet."""
-        ...
-
-    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """Return the worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
-        ...
-
-    def finished(self, worker: int) -> None:
-        """Count a step that the worker has finished on its samples."""
-        ...
-
-    def leave(self, worker: int) -> list[Span]:
-        """Return what was set aside for a worker that is gone."""
-        ...
-
-
-class GuidedDealer:
-    """The next block goes to the worker that asks, unless others will have finished it first; nothing is set aside."""
+    Args:
+        pool: Common to all workers.
+        batch_size: Samples in a worker's batch.
+        num_workers: For how many workers each of those asks that ask for a rack; all others for themselves.
+    """
 
     def __init__(self, pool: Pool, *, batch_size: int, num_workers: Mapping[int, int]) -> None:
         self._pool = pool
         self._batch_size = batch_size
         self._num_workers = num_workers
-        self._recent: deque[int] = deque()
-        self._steps: Counter[int] = Counter()
-        """Recent steps of each worker."""
-        self._refused: set[int] = set()
 
     @property
     def num_dealt(self) -> int:
@@ -134,7 +115,31 @@ class GuidedDealer:
         return 0
 
     def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """Return the worker's next span; see `Dealer`."""
+        """Return the worker's next span; ``held`` are the samples that each live worker has leased and not finished."""
+        raise NotImplementedError
+
+    def finished(self, worker: int) -> None:
+        """Count a step that the worker has finished on its samples."""
+
+    def leave(self, worker: int) -> list[Span]:
+        """Return what was set aside for a worker that is gone."""
+        return []
+
+    def _size(self, worker: int) -> int:
+        return self._num_workers.get(worker, 1)
+
+
+class GuidedDealer(Dealer):
+    """The next block goes to the worker that asks, unless others will have finished it first; nothing is set aside."""
+
+    def __init__(self, pool: Pool, *, batch_size: int, num_workers: Mapping[int, int]) -> None:
+        super().__init__(pool, batch_size=batch_size, num_workers=num_workers)
+        self._recent: deque[int] = deque()
+        self._steps: Counter[int] = Counter()
+        """Recent steps of each worker."""
+        self._refused: set[int] = set()
+
+    def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
         pool = self._pool
         if not pool.num_samples:
             return None
@@ -156,9 +161,6 @@ class GuidedDealer:
         left = pool.num_left_of_epoch
         assert left >= size, f"{left} samples of the epoch are left for a rack of {size} workers"
         return pool.take_fresh(num if left - num >= rest else left)
-
-    def _size(self, worker: int) -> int:
-        return self._num_workers.get(worker, 1)
 
     def _num_due(self, worker: int, *, rivals: Set[int], held: Mapping[int, int]) -> int:
         """Count the batches that ``worker`` gets if each goes to the worker that finishes it first (list scheduling).
@@ -188,27 +190,23 @@ class GuidedDealer:
         return num_due
 
     def finished(self, worker: int) -> None:
-        """Count a step that the worker has finished on its samples."""
         self._recent.append(worker)
         self._steps[worker] += 1
         while len(self._recent) > REMEMBERED_STEPS * len(self._steps):
             self._steps[self._recent.popleft()] -= 1
 
     def leave(self, worker: int) -> list[Span]:
-        """Return what was set aside for a worker that is gone."""
         self._refused.discard(worker)
         self._recent = deque(other for other in self._recent if other != worker)
         del self._steps[worker]
-        return []
+        return super().leave(worker)
 
 
-class FixedDealer:
+class FixedDealer(Dealer):
     """Rounds of one batch per live worker; a round is dealt when the first worker asks for its batch of it."""
 
     def __init__(self, pool: Pool, *, batch_size: int, num_workers: Mapping[int, int]) -> None:
-        self._pool = pool
-        self._batch_size = batch_size
-        self._num_workers = num_workers
+        super().__init__(pool, batch_size=batch_size, num_workers=num_workers)
         # a span that comes back is a batch; what a plan left over that was begun otherwise may be longer
         largest = max(num_workers.values(), default=1)
         pool.returned = deque(
@@ -218,21 +216,15 @@ class FixedDealer:
 
     @property
     def num_dealt(self) -> int:
-        """Samples set aside for workers that have not asked for them yet."""
         return sum(len(span) for spans in self._dealt.values() for span in spans)
 
     def next_for(self, worker: int, *, held: Mapping[int, int]) -> Span | None:
-        """Return the worker's next span; see `Dealer`."""
         while not self._dealt.get(worker):
             if not self._deal_round(sorted(held)):
                 return None
         return self._dealt[worker].popleft()
 
-    def finished(self, worker: int) -> None:
-        """Do nothing when a worker finishes a step: rounds do not depend on paces."""
-
     def leave(self, worker: int) -> list[Span]:
-        """Return what was set aside for a worker that is gone."""
         return list(self._dealt.pop(worker, ()))
 
     def _deal_round(self, live: list[int]) -> bool:
@@ -249,9 +241,6 @@ class FixedDealer:
         for worker, span in spans.items():
             self._dealt.setdefault(worker, deque()).append(span)
         return bool(spans)
-
-    def _size(self, worker: int) -> int:
-        return self._num_workers.get(worker, 1)
 
     def _shares(self, workers: list[int]) -> dict[int, int]:
         """Return the sizes of the next round's batches by worker; a short round leaves the last workers out."""

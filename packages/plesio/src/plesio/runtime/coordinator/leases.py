@@ -204,11 +204,7 @@ class LeaseRecords:
         """Samples that each live worker has leased and not finished."""
         self._leases: dict[int, _Lease] = {}
         self._next_id = 0
-        self._finished_samples = 0
-
-    @property
-    def finished_samples(self) -> int:
-        return self._finished_samples
+        self.finished_samples = 0
 
     @property
     def outstanding_samples(self) -> int:
@@ -217,7 +213,7 @@ class LeaseRecords:
     @property
     def done(self) -> bool:
         """True if the budget is met; then every `lease` is None for good."""
-        return self._finished_samples == self._budget_samples
+        return self.finished_samples == self._budget_samples
 
     def join(self, worker: int) -> None:
         """Count a worker in: it may lease, and in fixed mode it has a batch in every round dealt from now on."""
@@ -257,7 +253,7 @@ class LeaseRecords:
         """
         if self._pass(worker, block_id, num_samples) is None:
             return False
-        self._finished_samples += num_samples
+        self.finished_samples += num_samples
         return True
 
     def give_back(self, worker: int, block_id: int, num_samples: int) -> bool:
@@ -310,7 +306,7 @@ class LeaseRecords:
 
     def validate(self) -> None:
         """Raise AssertionError when the samples do not add up (tests call this after every event)."""
-        parts = (self._finished_samples, self.outstanding_samples, self._dealer.num_dealt, self._pool.num_samples)
+        parts = (self.finished_samples, self.outstanding_samples, self._dealer.num_dealt, self._pool.num_samples)
         assert sum(parts) == self._budget_samples, f"finished, outstanding, dealt, in the pool: {parts}"
         held = dict.fromkeys(self._held, 0)
         for lease in self._leases.values():

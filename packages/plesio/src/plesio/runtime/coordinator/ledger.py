@@ -15,13 +15,10 @@ from msgspec import UNSET
 from plesio.core.results import Environment, Evaluation, LossPoint, RunResult, RunStatus, Staleness, WorkerTimes
 from plesio.policies.events import Apply, Steer
 from plesio.protocol.figures import Report, RunFigures, RunInfo, Status
-from plesio.runtime.coordinator.decisions import Decisions
-from plesio.runtime.coordinator.fallbacks import Fallbacks
+from plesio.runtime.coordinator.fallbacks import Fallbacks, refusals
 from plesio.runtime.coordinator.loss_curve import LossCurve
 from plesio.runtime.coordinator.metric_history import MetricHistory
-from plesio.runtime.coordinator.odd_reports import refusals
 from plesio.runtime.coordinator.sample_counts import SampleCounts
-from plesio.runtime.coordinator.server_counts import ServerCounts
 from plesio.runtime.coordinator.worker_figures import WorkerFigures
 
 __all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
@@ -43,6 +40,29 @@ class LedgerState(msgspec.Struct, kw_only=True):
     max_lead: int = 0
     server_bytes: dict[str, int] = {}
     cross_rack_bytes: int = 0
+
+
+class ServerCounts:
+    """The counts of one run's servers, with those of the part before it was resumed."""
+
+    def __init__(self) -> None:
+        self.bytes_sent: Counter[str] = Counter()
+        """Bytes by class of link."""
+        self.refused: Counter[str] = Counter()
+        """Refused peers, by reason."""
+        self.cross_rack_bytes = 0
+        self._sent_before: Counter[str] = Counter()
+        self._crossed_before = 0
+
+    def go_on_from(self, *, bytes_sent: dict[str, int], cross_rack_bytes: int) -> None:
+        """Add what the servers had sent when the run was interrupted that is resumed now."""
+        self._sent_before, self._crossed_before = Counter(bytes_sent), cross_rack_bytes
+        self.bytes_sent, self.cross_rack_bytes = self._sent_before + self.bytes_sent, cross_rack_bytes
+
+    def enter(self, *, sent: Counter[str], refused: Counter[str], cross_rack_bytes: int) -> None:
+        """Set the counts since the run began, or was resumed."""
+        self.bytes_sent, self.refused = self._sent_before + sent, refused
+        self.cross_rack_bytes = self._crossed_before + cross_rack_bytes
 
 
 class Ledger:
@@ -73,7 +93,8 @@ class Ledger:
         self.samples = SampleCounts()
         self.metric = MetricHistory(info)
         self.servers = ServerCounts()
-        self.decisions = Decisions()
+        self.decisions: list[dict[str, Any]] = []
+        """The decisions of a policy that adapts, in order."""
         self.fallbacks = Fallbacks(num_workers=num_workers)
         self._losses = LossCurve()
         self._staleness: Counter[int] = Counter()
@@ -105,7 +126,7 @@ class Ledger:
             evaluations=self.metric.evaluations,
             losses=list(self._losses.points(MAX_LOSS_POINTS)),
             staleness=dict(self._staleness),
-            decisions=self.decisions.entries,
+            decisions=self.decisions,
             fallbacks=self.fallbacks.lines,
             lost=self.lost,
             max_lead=self._max_lead,
@@ -118,7 +139,7 @@ class Ledger:
         self.servers.go_on_from(bytes_sent=state.server_bytes, cross_rack_bytes=state.cross_rack_bytes)
         self.metric.enter(state.evaluations)
         self.stale(state.staleness)
-        self.decisions.entries += state.decisions
+        self.decisions += state.decisions
         self.fallbacks.lines += state.fallbacks
         self.lost += state.lost
         self._max_lead = state.max_lead
@@ -175,9 +196,25 @@ class Ledger:
 
     def steered(self, action: Steer, *, at_s: float) -> None:
         """Enter how the workers go on; what is done about an alarm is a fallback, too."""
-        self.decisions.add(action, at_s=at_s)
+        self.decisions.append(
+            {
+                "at_s": at_s,
+                "clock": action.clock,
+                "before": action.before,
+                "policy": action.policy,
+                "shares": list(action.shares),
+                "restore": action.restore,
+                "reason": action.reason,
+                "inputs": dict(action.inputs),
+            }
+        )
         if action.alarm:
             self.fallbacks.note(f"at step {action.clock}: {action.reason}")
+
+    def upheld(self, action: Steer, *, at_s: float) -> None:
+        """Add newer reasons to the last decision, which a review has left in force."""
+        latest = {"at_s": at_s, "clock": action.clock, "reason": action.reason, "inputs": dict(action.inputs)}
+        self.decisions[-1] = {**self.decisions[-1], "latest": latest}
 
     def progress(self) -> RunFigures:
         reports = self.workers.reports.values()
@@ -226,7 +263,7 @@ class Ledger:
             staleness=Staleness.of(self._staleness),
             max_lead=self._max_lead,
             racks=self.rack_of,
-            decisions=tuple(self.decisions.entries),
+            decisions=tuple(self.decisions),
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
             refused_peers=dict(self.servers.refused),

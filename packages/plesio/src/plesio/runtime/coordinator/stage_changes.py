@@ -130,7 +130,7 @@ class StageChanges:
             self._ledger.steered(steer, at_s=self._ledger.elapsed_s(now_s))
             self._trace.event("steer", at_s=now_s, clock=steer.clock, policy=steer.policy, reason=steer.reason)
         else:
-            self._ledger.decisions.uphold(steer, at_s=self._ledger.elapsed_s(now_s))
+            self._ledger.upheld(steer, at_s=self._ledger.elapsed_s(now_s))
         if self._stage.exchange == "store" and (steer.policy != steer.before or steer.restore or paused):
             return self._end_stage(steer)
         self._stage.steer(steer)

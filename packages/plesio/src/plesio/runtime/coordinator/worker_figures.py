@@ -22,7 +22,8 @@ class WorkerFigures:
     """The workers' figures of one run."""
 
     def __init__(self) -> None:
-        self._reports: dict[int, Report] = {}
+        self.reports: dict[int, Report] = {}
+        """The latest report of each worker."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """Steps and samples in a worker's updates that reached the store."""
         self._before: Mapping[int, Report] = {}
@@ -32,13 +33,8 @@ class WorkerFigures:
         self._wait_s: Counter[int] = Counter()
         self._communicate_s: Counter[int] = Counter()
 
-    @property
-    def reports(self) -> Mapping[int, Report]:
-        """The latest report of each worker."""
-        return self._reports
-
     def latest(self, worker: int) -> Report:
-        return self._reports.get(worker, Report())
+        return self.reports.get(worker, Report())
 
     def report(self, worker: int, report: Report, *, meets: Sequence[int]) -> None:
         """Take in a worker's figures.
@@ -48,7 +44,7 @@ class WorkerFigures:
             report: The figures.
             meets: The workers of its collectives, itself among them.
         """
-        self._reports[worker] = report
+        self.reports[worker] = report
         for clock, blocked_s in report.blocked:
             # a step may be blocked twice: its gradients, and then its parameters
             blocked = self._blocked.setdefault((clock, meets[0]), {})
@@ -79,12 +75,12 @@ class WorkerFigures:
 
     def recent_step_s(self) -> float:
         """Return the median step of the slowest worker lately; 0 before anyone has reported."""
-        return max((report.recent_step_s for report in self._reports.values()), default=0.0)
+        return max((report.recent_step_s for report in self.reports.values()), default=0.0)
 
     def totals(self) -> dict[int, Report]:
         for met in list(self._blocked):
             self._split(met)
-        return {worker: self._total(worker) for worker in sorted({*self._reports, *self._arrived, *self._before})}
+        return {worker: self._total(worker) for worker in sorted({*self.reports, *self._arrived, *self._before})}
 
     def _total(self, worker: int) -> Report:
         """Return a worker's last report; a lost worker's updates may prove more steps than it reported."""
@@ -92,7 +88,7 @@ class WorkerFigures:
         steps, samples = self._arrived.get(worker, (0, 0))
         before = self._before.get(worker)
         if before is not None:
-            if worker not in self._reports:
+            if worker not in self.reports:
                 return before  # its next report has the totals of both parts
             steps, samples = steps + before.steps, samples + before.samples
         return replace(report, steps=max(report.steps, steps), samples=max(report.samples, samples))

@@ -86,12 +86,13 @@ class Feed:
         self._given: Round | None = None
         self._taken: Round | None = None
         """The latest that was trained on."""
-        self._state = FeedState()
+        self.state = FeedState()
+        """Where this group is."""
 
     @property
     def more(self) -> bool:
         """True if another micro-batch is known to follow the present one."""
-        return self._state.upcoming is not None
+        return self.state.upcoming is not None
 
     def take_samples(self, tick: int) -> int | None:
         """Return the samples of all groups in the ``tick``-th micro-batch, just given; None if it is not from here."""
@@ -100,10 +101,6 @@ class Feed:
             return None
         given.tick, self._taken = tick, given
         return given.of_all
-
-    def state(self) -> FeedState:
-        """Return where this group is."""
-        return self._state
 
     def missing(self, lost: Mapping[int, int]) -> dict[int, int]:
         """Return the samples, by micro-batch, that lost groups were given and had not trained on."""
@@ -120,7 +117,7 @@ class Feed:
             Samples that are left out, as the loop over them has ended, and the present one is over another data set.
         """
         unfinished = self._deal.deal_again(self._group, formation.groups, lost=lost, present=self._taken)
-        self._state = FeedState(self._state.plan, 0, None, unfinished.remainder)
+        self.state = FeedState(self.state.plan, 0, None, unfinished.remainder)
         return unfinished.dropped
 
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
@@ -143,9 +140,9 @@ class Feed:
         if past is not None and plan < past.plan:
             return
         begin = past if past is not None and plan == past.plan else FeedState(plan)
-        on_begun = self._go_on if begin is past else _nothing_begun
+        on_begun = self._go_on if begin is past else _no_past
         if begin.taken and begin.upcoming is None:
-            self._state = begin
+            self.state = begin
             on_begun()
             return
         while True:
@@ -153,7 +150,7 @@ class Feed:
             yield from self._as_dealt(order, figures, begin, on_begun=on_begun)
             if self._deal.generation == generation:
                 return
-            begin, on_begun = self._state, _nothing_begun
+            begin, on_begun = self.state, _no_past
 
     def _as_dealt(
         self, order: Order, figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
@@ -168,7 +165,7 @@ class Feed:
             source=source,
             loaders=self._loaders,
             now_s=self._now_s,
-            on_waited=_nothing,
+            on_waited=lambda begun_s, ended_s: None,  # groups never wait for samples
             on_begun=on_begun,
         )
         try:
@@ -177,7 +174,7 @@ class Feed:
                 if upcoming is None:
                     return
                 (batch, self._given), upcoming = upcoming, self._drawn(rest)
-                self._state = replace(begin, taken=taken, upcoming=None if upcoming is None else upcoming[0])
+                self.state = replace(begin, taken=taken, upcoming=None if upcoming is None else upcoming[0])
                 assert self._given is not None, "what was upcoming has been skipped"
                 deal.give(self._given, data=order.loader.dataset)
                 yield batch
@@ -192,9 +189,5 @@ class Feed:
         return None if item is None else (item.batch, self._deal.drawn())
 
 
-def _nothing_begun() -> None:
-    """Do nothing: there is no past to go on from."""
-
-
-def _nothing(begun_s: float, ended_s: float) -> None:
-    """Do nothing: groups never wait for samples."""
+def _no_past() -> None:
+    """Do nothing: there is none to go on from."""

@@ -91,7 +91,7 @@ def values_of(composed: Composed, records: GridRecords, feed: Feed) -> dict[str,
         **composed.worker.state(),
         "ends": list(composed.network.ends),
         "random": random_states(),
-        "feed": feed.state().to_values(),
+        "feed": feed.state.to_values(),
         **records.values(),
     }
 

@@ -50,11 +50,8 @@ class RunEnd:
         self._closing: list[int] = []
         self._ending: Coordinator | None = None
         self._folder: Path | None = None
-        self._results: list[RunResult] = []
-
-    @property
-    def results(self) -> list[RunResult]:
-        return self._results
+        self.results: list[RunResult] = []
+        """Results of the runs that have ended."""
 
     @property
     def under_way(self) -> bool:
@@ -117,7 +114,7 @@ class RunEnd:
             unwritten = self._write(self._folder, result)
         elif self._folder is not None:
             self._left = self._folder, result
-        self._results.append(result)
+        self.results.append(result)
         for worker in self._closing:
             self._carrier.tell(worker_identity(worker).encode(), RunEnded(result=result, unwritten=unwritten))
         lost = {*coordinator.ledger.lost}.difference(self._closing)

@@ -128,7 +128,6 @@ class Scheduler:
         self._ready: deque[ThreadTurn] = deque()
         self._live: dict[ThreadTurn, threading.Thread] = {}
         self._all_ended = threading.Event()
-        self._running: ThreadTurn | None = None
         self._failure: BaseException | None = None
 
     def spawn(self, name: str, main: Callable[[], None], *, seed: int) -> ThreadTurn:
@@ -165,7 +164,7 @@ class Scheduler:
         """
         self._on_turn = on_turn
         outside = _RandomStreams.now()
-        self._pass_on()
+        self._give(self._next())
         try:
             while not self._all_ended.is_set():
                 try:
@@ -227,7 +226,7 @@ class Scheduler:
             if turn.alarm is not None:
                 turn.alarm.cancel()
                 turn.alarm = None
-            self._make_ready(turn)
+            self._ready.append(turn)
 
     def end(self, turn: ThreadTurn) -> None:
         """Simulate a death: the thread meets `WorkerGone` now, and at every turn after."""
@@ -241,12 +240,9 @@ class Scheduler:
 
         def end() -> None:
             if turn.sleeps == number and turn in self._live:
-                self._make_ready(turn)
+                self._ready.append(turn)
 
         return end
-
-    def _make_ready(self, turn: ThreadTurn) -> None:
-        self._ready.append(turn)
 
     def meet(self, turn: ThreadTurn) -> None:
         """Raise what the thread is to meet, if anything."""
@@ -268,9 +264,6 @@ class Scheduler:
         self._give(following)
         if not ends:
             turn.gate.acquire()
-
-    def _pass_on(self) -> None:
-        self._give(self._next())
 
     def _next(self) -> ThreadTurn | None:
         while not self._ready:
@@ -299,7 +292,7 @@ class Scheduler:
             if turn.alarm is not None:
                 turn.alarm.cancel()
                 turn.alarm = None
-            self._make_ready(turn)
+            self._ready.append(turn)
 
     def _give(self, turn: ThreadTurn | None) -> None:
         if turn is None:
@@ -307,5 +300,4 @@ class Scheduler:
             return
         self.num_switches += 1
         turn.streams.restore()
-        self._running = turn
         turn.gate.release()
