@@ -42,8 +42,6 @@ class Initial(Message, frozen=True, kw_only=True, tag=1):
     """Worker to server: the slices' initial values. Answered with `Initialised`.
 
     Attributes:
-        slices: The server's part of the layout.
-        update: Kind of the updates to come.
         optimizer: For gradients.
         state: The optimizer's, whose tensors follow the parameters'.
         again: In place of those that the server has, if no update has been applied to them.

@@ -51,7 +51,6 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     Attributes:
         updates: (worker, clock) of each.
         weight: Weight, as in `plesio.policies.Apply`.
-        version: The version that results.
         num_live: Workers that are there, resting ones too.
         num_workers: How many workers' work each update is; None is one each.
         share: Share, as in `plesio.policies.Apply`.

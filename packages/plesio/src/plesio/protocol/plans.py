@@ -131,8 +131,6 @@ class Block(Record, frozen=True, kw_only=True):
     Attributes:
         id: Unique within the run.
         epoch: The epoch whose `epoch_order` the positions refer to.
-        start: First position.
-        stop: One past the last position.
         batch_size: Samples in each batch of the block; the last may have fewer.
         num_workers: Workers that share each batch. The last batch takes in a rest that is too small for them.
     """

@@ -77,17 +77,13 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     """Take part in a run. Answered with `Start` or `Failed`.
 
     Attributes:
-        policy: Its spec.
         num_workers: Workers that the run begins with.
         num_servers: Servers that hold parameters; 0 where the exchange is always collective.
         snapshot_every: Samples between two snapshots of the store; None for none.
         folder: Folder for the run's logs and results; None for nowhere.
         layout: Digest of the model's tensors, equal on all workers.
         rack: Number of the rack that the worker is in.
-        environment: Environment of the run.
-        saving: Saving in a run with checkpoints.
         elastic: Whether workers of a collective go on without one that is lost.
-        log_bytes: Limit of the policy's log on the disk.
         optimizer: Class and settings of the worker's optimizer, equal on all workers.
     """
 
@@ -256,7 +252,6 @@ class StageStop(Message, frozen=True, kw_only=True, tag=26):
     Attributes:
         clock: Steps that it has finished.
         plan: Which loop of its session it is in; None if it has not been in any.
-        figures: The plan's.
         remainder: Rest of the plan, where the samples were dealt in rounds.
         samples: Samples of all workers that have been trained on, then too.
     """
@@ -314,10 +309,8 @@ class PartArrived(Message, frozen=True, kw_only=True, tag=20):
     """From another server: its part of an update is in.
 
     Attributes:
-        event: The update.
         num_samples: Samples of the worker's own in it.
         finished: The leased ones among them.
-        server: Number of the server.
         rates: The worker's learning rates by parameter group, if its options have changed.
     """
 

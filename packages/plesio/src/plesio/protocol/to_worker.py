@@ -39,7 +39,6 @@ class Start(Message, frozen=True, kw_only=True, tag=2):
     """The run has begun.
 
     Attributes:
-        clock: Clock at which the worker begins.
         elapsed_s: Since when the run has been going on.
         workers: Workers that it began with.
     """
@@ -124,7 +123,6 @@ class Lease(Message, frozen=True, kw_only=True, tag=9):
     """The answer to a `LeaseRequest`.
 
     Attributes:
-        plan: Which.
         block: Block that the worker may train on; None if there is nothing to be had.
         clock: Clock at which it takes part again, if it has rested.
         halted: There is nothing because the stage on the store ends.
@@ -143,7 +141,6 @@ class UpdateRefused(Message, frozen=True, kw_only=True, tag=13):
 
     Attributes:
         clock: The worker's clock after the update's last step.
-        reason: Why.
         num_returned: Samples of the update that were given back, and are not trained on until others have.
     """
 
@@ -241,7 +238,6 @@ class Regroup(Message, frozen=True, kw_only=True, tag=43):
     """The answer to `PositionReport`: the group to go on in.
 
     Attributes:
-        generation: Its number.
         members: Its workers, in ascending order.
         positions: Their positions, in the same order.
         meeting: Address where they meet, from the first of them.
@@ -280,7 +276,6 @@ class RunEnded(Message, frozen=True, kw_only=True, tag=31):
     """The run is over, and these are its figures. Its fields are those of `results.json`, and ``unwritten``.
 
     Attributes:
-        result: The figures.
         unwritten: Why they could not be written to the run's folder; None if they were, or there is none.
     """
 

@@ -28,7 +28,6 @@ class WorkerCheckpoints:
     """Checkpoints of one worker in one run.
 
     Attributes:
-        saver: Takes them.
         saving: Server 0's part of it.
         pages: The state that server 0 begins with; worker 0 sends them.
         resumed: What the run goes on from; None if it begins.

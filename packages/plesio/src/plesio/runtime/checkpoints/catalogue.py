@@ -18,7 +18,6 @@ class CatalogueEntry:
     """A checkpoint, or what is left of one.
 
     Attributes:
-        path: Its folder.
         manifest: What it is; None where that cannot be read, or it was never finished.
         fault: Why it cannot be used, as far as lengths of files show; None if nothing is known against it.
         finished: Whether it was committed.

@@ -84,7 +84,6 @@ class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer as the program made it.
 
     Attributes:
-        name: Its class.
         groups: Of each parameter group the names of its parameters.
         settings: Of each group its options, as texts.
     """

@@ -25,8 +25,6 @@ class ResumedCheckpoint:
     """A checkpoint, as one worker reads it.
 
     Attributes:
-        path: Its folder.
-        manifest: What it is.
         own: This worker's own values; of the first that wrote, if this worker did not.
         is_own: Whether it did.
     """

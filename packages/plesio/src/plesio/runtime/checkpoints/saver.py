@@ -28,13 +28,9 @@ class CheckpointSaver:
     """Takes the checkpoints of one worker in one run.
 
     Args:
-        writer: Writes what is copied.
-        replica: What is trained.
         policy: The run's, as it was asked for.
         seed: Of the order of samples.
         registered: Objects of the user's, saved with the rest.
-        optimizers: The optimizers of the run.
-        report: Tells this worker's totals so far.
     """
 
     writer: Writer

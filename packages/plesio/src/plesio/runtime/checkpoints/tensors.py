@@ -107,7 +107,6 @@ class Share:
 
     Args:
         number: Number of the share, from 0.
-        state: The tensors and values of all.
         num_shares: Workers that write.
     """
 
@@ -153,10 +152,6 @@ class Share:
 
     def finish(self, path: Path, places: Mapping[str, FilePlace]) -> WrittenFile:
         """Write the table of contents, when all shares are there.
-
-        Args:
-            path: The checkpoint's folder.
-            places: Of all shares.
 
         Raises:
             DataError: They are not those of the shares.

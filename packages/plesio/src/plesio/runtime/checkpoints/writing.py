@@ -55,7 +55,6 @@ class CheckpointPart:
     Attributes:
         clock: Steps after which it is taken.
         workers: Those that write it; the first one leads.
-        own: This worker's own values.
         report: Its totals by then, where they go into the state of server 0.
         share: Its share of the tensors that are common to all, if it has one.
         finish: Called on the leading worker, which has one.
@@ -76,9 +75,6 @@ class Writer:
     """Writes the parts of one worker in one run.
 
     Attributes:
-        folder: Where checkpoints go.
-        keep: How many are kept.
-        rank: This worker.
         claim: This job's hold on the folder.
         warn: Told, in a line, of a checkpoint that could not be written.
         lost: Workers that will never write their parts.

@@ -24,11 +24,6 @@ class Admission:
 
     Args:
         first: The first worker's message, with which all others must agree.
-        policy: The run's.
-        members: The workers of the run.
-        newcomers: Workers that wait to join a collective.
-        checkpoints: Where a run that is resumed begins.
-        ledger: Told how the run begins, or that it fails.
     """
 
     def __init__(

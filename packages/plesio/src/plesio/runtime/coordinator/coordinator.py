@@ -96,7 +96,6 @@ class Coordinator:
         join: The first worker's message, which describes the run; all workers must agree with it.
         folder: Where the run's logs are written; None for nowhere.
         clock: For the trace; None is the machine's.
-        world: For the results.
     """
 
     def __init__(

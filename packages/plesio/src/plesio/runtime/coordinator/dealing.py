@@ -99,8 +99,6 @@ class Dealer:
     """Takes spans from the pool for workers that ask.
 
     Args:
-        pool: Common to all workers.
-        batch_size: Samples in a worker's batch.
         num_workers: For how many workers each of those asks that ask for a rack; all others for themselves.
     """
 

@@ -127,10 +127,7 @@ class LeaseRecords:
     the last is finished).
 
     Args:
-        num_samples: Size of the data set.
-        batch_size: Samples in a worker's batch.
         budget_samples: Samples to train on in all, over all workers: part of an epoch, or several epochs.
-        workers: Workers at the start.
         dealing: ``guided``: the worker that asks gets the next block; ``fixed``: one batch per worker and round.
         num_workers: Of each that leases for its whole rack, how many workers that is; 1 for all others. Then no epoch
             of the budget may have fewer samples than the largest rack has workers (``fixed``: than all racks have).

@@ -69,10 +69,7 @@ class Ledger:
     """Adds reports and decisions up.
 
     Args:
-        policy: The policy's spec.
-        info: Names for the result.
         num_workers: Workers that began the run.
-        world: Where it runs.
     """
 
     def __init__(self, *, policy: str, info: RunInfo, num_workers: int, world: World = "process") -> None:

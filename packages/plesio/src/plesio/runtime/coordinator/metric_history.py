@@ -9,11 +9,7 @@ __all__ = ["MetricHistory"]
 
 
 class MetricHistory:
-    """The evaluations of one run.
-
-    Args:
-        info: The run's metric and target.
-    """
+    """The evaluations of one run."""
 
     def __init__(self, info: RunInfo) -> None:
         self._info = info

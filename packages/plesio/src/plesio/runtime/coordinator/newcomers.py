@@ -34,9 +34,6 @@ class Newcomers:
     """The newcomers of one run.
 
     Args:
-        members: The workers of the run.
-        policy: The run's.
-        ledger: Has the racks that the run began with.
         elastic: True if its workers can form a new group.
     """
 

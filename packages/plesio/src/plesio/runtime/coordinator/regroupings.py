@@ -41,12 +41,7 @@ class Regroupings:
     """The generations of one run's collective.
 
     Args:
-        members: The workers of the run.
-        stage: The one that the run is in.
-        policy: The run's.
         elastic: Whether workers go on without one that is lost.
-        ledger: Records which workers go on, and from which samples.
-        trace: Told that too.
     """
 
     def __init__(

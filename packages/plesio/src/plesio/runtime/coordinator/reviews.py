@@ -19,14 +19,7 @@ __all__ = ["Reviews"]
 
 
 class Reviews:
-    """Hands reports on.
-
-    Args:
-        members: The workers of the run.
-        policy: The run's.
-        ledger: Has the metric too.
-        checkpoints: Follow how far the workers are.
-    """
+    """Hands reports on."""
 
     def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, checkpoints: Checkpoints) -> None:
         self._members = members

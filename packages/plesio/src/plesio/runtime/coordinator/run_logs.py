@@ -16,7 +16,6 @@ class RunLogs:
 
     Args:
         folder: Where they are written; None for nowhere.
-        policy: The run's.
         limit_bytes: Limit of the policy's log on the disk.
         clock: For the trace; None is the machine's.
         on_failure: Called with a sentence, once for each log, when it cannot be written.

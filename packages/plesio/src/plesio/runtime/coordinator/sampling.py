@@ -21,12 +21,7 @@ __all__ = ["Sampling"]
 
 
 class Sampling:
-    """Deals the samples of one run's stages on the store.
-
-    Args:
-        members: The workers of the run.
-        stage: Has the plans.
-    """
+    """Deals the samples of one run's stages on the store."""
 
     def __init__(self, members: Members, stage: Stage) -> None:
         self._members = members

@@ -28,7 +28,6 @@ class _ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of server 0 at a checkpoint.
 
     Attributes:
-        ledger: The records.
         began: The clock at which the policy's machine was started.
         events: Events that it has handled; None where it needs no more than the clock to go on.
     """
@@ -44,10 +43,6 @@ class Checkpoints:
     Args:
         saving: Frequency of checkpoints, and the beginning of the run; None for a run without.
         remembers: True if the policy's decisions follow from all earlier events.
-        members: The workers of the run.
-        ledger: The run's records.
-        recorder: The policy's machine.
-        stage: The one that the run is in.
     """
 
     def __init__(
@@ -137,10 +132,6 @@ class Checkpoints:
 
     def take(self, steer: Steer, *, now_s: float) -> list[Effect]:
         """Take the checkpoint for which all have stopped, now that all have orders how to go on.
-
-        Args:
-            steer: Their orders.
-            now_s: The time.
 
         Returns:
             The state, for the lowest worker: the one that offers its state where one does.

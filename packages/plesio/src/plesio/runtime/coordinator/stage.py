@@ -24,7 +24,6 @@ class Stage:
     """The stage that a run is in.
 
     Args:
-        policy: The run's.
         clock: Where the run begins.
     """
 

@@ -22,16 +22,7 @@ __all__ = ["StageChanges"]
 
 
 class StageChanges:
-    """The changes of one run.
-
-    Args:
-        members: The workers of the run.
-        stage: The one that the run is in.
-        ledger: Told of racks, of decisions, and of what is given up.
-        trace: Has the decisions too.
-        sampling: Takes back what was leased to workers that have stopped.
-        regroupings: Tells whether a worker was lost since the workers last formed a group.
-    """
+    """The changes of one run."""
 
     def __init__(
         self,

@@ -25,12 +25,7 @@ _DOES = {
 
 
 class Unequal:
-    """Finds workers of one run that have ended, or wait in different collectives, while others train.
-
-    Args:
-        members: The workers of the run.
-        ledger: Knows what they reported last.
-    """
+    """Finds workers of one run that have ended, or wait in different collectives, while others train."""
 
     def __init__(self, members: Members, *, ledger: Ledger) -> None:
         self._members = members

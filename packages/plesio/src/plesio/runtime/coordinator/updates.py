@@ -28,11 +28,6 @@ class Updates:
     """The updates of one run.
 
     Args:
-        members: Whose work they are.
-        sampling: Told which samples are done.
-        checkpoints: Follow how far the workers are.
-        ledger: Told what arrives and what is applied.
-        trace: Told what is applied and refused.
         num_servers: Servers that hold a part of the parameters.
         snapshot_every: Samples between two snapshots; None for none.
     """

@@ -29,8 +29,6 @@ class Collector:
 
     Attributes:
         links: To the others; None for a worker by itself.
-        formation: The groups that are there.
-        watch: Notices workers that have stopped.
         lost: Groups that are gone, as far as is known.
         known: Ranks of all that have been there.
         num_gathered: How often all have told something.

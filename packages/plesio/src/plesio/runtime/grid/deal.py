@@ -56,7 +56,6 @@ class Deal(RoundRecords):
     """The rounds of all groups.
 
     Args:
-        groups: All that are there.
         horizon: How many rounds are remembered.
         say: Takes a line on samples that are left out.
     """

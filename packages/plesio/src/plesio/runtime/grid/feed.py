@@ -54,7 +54,6 @@ class Feed:
     """Deals a group's samples.
 
     Args:
-        formation: The groups that are there.
         seed: Of the order of samples.
         say: Takes a line on samples that are left out.
         past: Where an earlier run was, or the groups that this one joins.

@@ -56,7 +56,6 @@ class Formation:
     """The groups of a generation.
 
     Attributes:
-        setting: The grid that they are.
         groups: Their numbers, in ascending order.
         generation: How often groups have been lost or joined.
         began: After how many micro-batches this one began.
@@ -140,7 +139,6 @@ class News:
     Attributes:
         generation: Of the groups that are there.
         saves: Ticks after which checkpoints are to be taken.
-        regrouping: The next one, if there is to be any.
     """
 
     generation: int = 0

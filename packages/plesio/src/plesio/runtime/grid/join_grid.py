@@ -184,7 +184,6 @@ class _Met:
     """A worker that has come together with the others, if there are any.
 
     Attributes:
-        collector: Has their ranks.
         door: Where newcomers wait.
         group: Those that the run began with, if this worker did.
         past: What it goes on from, if it has joined.

@@ -54,7 +54,6 @@ class _Choco:
     """Estimates of what replicas have.
 
     Args:
-        compression: Of what is sent.
         own: This replica's weights, with which all begin.
         neighbours: Whose estimates are kept beside its own.
         place: Of this replica's group among those that are there, for its random numbers.
@@ -80,12 +79,7 @@ class Mixer:
     """One replica's part in the mixing of its stage.
 
     Args:
-        parameters: Of the stage.
-        formation: The groups that are there.
-        links: To the other workers.
-        place: Of this replica.
         seed: Of compression's random numbers.
-        news: News to send and receive with each message.
         on_lost: Called once with the number of each group that is reported lost.
         lost: Those that were known before, with the first micro-batch that each had not trained on for the others.
 

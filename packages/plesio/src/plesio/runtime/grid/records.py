@@ -39,7 +39,6 @@ class Figures(Record, frozen=True, kw_only=True):
     """One worker's figures, for the collector.
 
     Attributes:
-        report: Its totals and losses.
         staleness: How many updates had which.
         shots: Samples of all workers and seconds of training at each snapshot.
     """
@@ -72,7 +71,6 @@ class GridRun:
 
     Attributes:
         setting: The grid that it began with.
-        info: Names for the result.
         folder: Where the result goes; None for nowhere.
         racks: Number of each worker's rack.
         on_ended: Called with the whole run's result, on the collector.
@@ -91,15 +89,8 @@ class GridRecords:
     """One worker's.
 
     Attributes:
-        collector: This worker's side of putting things together.
-        run: What it is a run of.
-        timeline: Where its time goes.
-        training: For how long there has been training.
-        snapshots: Says when to take one.
         past: Evaluations that the program has come through.
-        tally: What the worker counts.
         evaluations: On the worker that collects.
-        finished: Whether the training is over.
         result: The whole run's, or where it has ended with an error this worker's part.
         final: The whole network at the end, on the worker that collects.
     """

@@ -33,8 +33,6 @@ class Regrouper:
     """Brings one worker from each generation of groups to the next.
 
     Args:
-        news: Of ticks to come.
-        collector: Has the workers that are there.
         neighbours: Makes a mixer with the groups that are there, given what is known of lost ones.
         door: Where newcomers wait; None for a worker by itself.
         say: Takes a line for the run's result.

@@ -37,7 +37,6 @@ class GridSaver:
 
     Attributes:
         taken_s: When the last one was taken, or the training began.
-        writer: Writes what is copied.
         asked: One is to be taken after the next tick; all workers ask at the same place.
     """
 

@@ -88,13 +88,8 @@ class StageWorker:
     """One worker at work; composed once, at the first step.
 
     Args:
-        stage: Its layers and optimizer.
-        column: Its neighbours in the group.
         mixer: Its neighbours in other groups; None with one group.
-        news: Of ticks to come, from and for the others.
         pacer: Makes passes take their time; None lets them take as long as they do.
-        timeline: Takes down where the time goes.
-        training: Tells for how long there has been training.
     """
 
     def __init__(

@@ -33,12 +33,6 @@ class CurrentRun:
     """The run under way, one at a time; without one, the methods do nothing and return that.
 
     Args:
-        shard: This server's part of the parameters.
-        carrier: Does what is decided.
-        end: Ends a run.
-        refusals: Of messages that make no sense.
-        clock: The server's time.
-        world: For the results.
         folders: Where results may be written, see `may_write`; None for anywhere.
         writes: Whether anything is written; a backup does when it has taken over.
     """

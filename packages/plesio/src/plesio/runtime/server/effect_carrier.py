@@ -12,12 +12,7 @@ __all__ = ["EffectCarrier"]
 
 
 class EffectCarrier:
-    """The hands of server 0.
-
-    Args:
-        endpoint: Its connections to workers and other servers.
-        shard: Its own.
-    """
+    """The hands of server 0."""
 
     def __init__(self, endpoint: WorkerConnections, *, shard: ShardServer) -> None:
         self._endpoint = endpoint

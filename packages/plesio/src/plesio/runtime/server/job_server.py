@@ -37,8 +37,6 @@ class JobServer:
         index: Number of the server; 0 decides.
         endpoint: Connections to the workers, and of server 0 to the other servers.
         first: Connection to server 0; None for server 0 itself.
-        clock: The server's time.
-        world: For the results.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
         folders: Where results may be written, see `CurrentRun.may_write`; None for anywhere.
         writes: Whether it writes anything; a backup does when it has taken over.

@@ -147,12 +147,7 @@ class _Replicated:
 
 
 class PrimaryServer(_Replicated):
-    """The server that the workers speak to.
-
-    Args:
-        endpoint: Its connections to them.
-        pass_on: Sends entries to its backup.
-    """
+    """The server that the workers speak to."""
 
     def __init__(self, endpoint: WorkerConnections, *, pass_on: PassOn) -> None:
         super().__init__(endpoint, primary=True)

@@ -34,7 +34,6 @@ class PrimaryProcess(ServerProcess):
 
     Args:
         config: Its configuration, with its backup's addresses.
-        ipc_dir: Folder for the socket of the workers on this host.
     """
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
@@ -110,12 +109,7 @@ class PrimaryProcess(ServerProcess):
 
 
 class BackupProcess(ServerProcess):
-    """The server that takes over.
-
-    Args:
-        config: Its configuration.
-        ipc_dir: Folder for the socket of the workers on this host.
-    """
+    """The server that takes over."""
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         super().__init__(config, ipc_dir=ipc_dir)

@@ -45,8 +45,6 @@ class ServerConfig:
     Attributes:
         index: Number of the server; 0 decides.
         host: Address to listen on.
-        job: Name of the job.
-        secret: The job's secret.
         first: Addresses of server 0, for the others.
         encrypt: True if bulk data are encrypted between hosts.
         backup: Addresses of its backup, if it has one.
@@ -64,12 +62,7 @@ class ServerConfig:
 
 
 class ServerProcess:
-    """A `JobServer` on real sockets, from start to end.
-
-    Args:
-        config: Its configuration.
-        ipc_dir: Folder for the socket of the workers on this host.
-    """
+    """A `JobServer` on real sockets, from start to end."""
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         keys = JobKeys.derive(config.secret)

@@ -15,12 +15,7 @@ MAX_SAID = 20
 
 
 class Refusals:
-    """The refusals of one server.
-
-    Args:
-        endpoint: Has the counts.
-        index: Number of the server.
-    """
+    """The refusals of one server."""
 
     def __init__(self, endpoint: WorkerConnections, *, index: int) -> None:
         self._endpoint = endpoint

@@ -52,12 +52,7 @@ class _Conversation:
 
 
 class ReplicatedConnections:
-    """The connections through which a `JobServer` speaks, at the primary and at its backup.
-
-    Args:
-        endpoint: The connections themselves.
-        primary: True if this is the primary.
-    """
+    """The connections through which a `JobServer` speaks, at the primary and at its backup."""
 
     def __init__(self, endpoint: WorkerConnections, *, primary: bool) -> None:
         self._endpoint = endpoint

@@ -34,8 +34,6 @@ class RunEnd:
     """Ends run after run, at server 0.
 
     Args:
-        traffic: Traffic of the servers, which begins the next run.
-        carrier: Sends messages.
         writes: Whether results are written, or left until `take_over`: a backup's are those of the primary.
     """
 
@@ -77,12 +75,7 @@ class RunEnd:
         return coordinator.ledger.result(status=coordinator.ledger.status, error=coordinator.ledger.error)
 
     def begin(self, coordinator: Coordinator, *, folder: Path | None) -> None:
-        """End a run that is over for the workers: have the other servers forget it.
-
-        Args:
-            coordinator: The run's.
-            folder: Folder of its results; None for none.
-        """
+        """End a run that is over for the workers: have the other servers forget it."""
         self._ending, self._folder = coordinator, folder
         self._awaited = set(self._others)
         for peer in self._others:

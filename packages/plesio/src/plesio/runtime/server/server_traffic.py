@@ -14,7 +14,6 @@ class ServerTraffic:
     """The traffic of one run after the other: connections count on, and each run has what came since it began.
 
     Args:
-        endpoint: This server's connections.
         cross_rack_bytes: Tells what has gone from rack to rack so far, where that is known.
     """
 

@@ -76,9 +76,7 @@ class Shard:
     """The slices of one server.
 
     Args:
-        slices: The server's part of a `Layout`.
         block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
-        update: What updates are.
         optimizer: For ``gradient`` updates.
         allocate: Gives the memory that a pull is packed into.
     """

@@ -69,8 +69,6 @@ class ShardServer:
     """Serves one server's shard, of one run after the other, and of one stage of a run after the other.
 
     Args:
-        endpoint: Where messages come from and go to.
-        index: Number of the server.
         clock: Tells how long an answer was held back.
     """
 

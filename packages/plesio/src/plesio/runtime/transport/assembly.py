@@ -72,10 +72,6 @@ class Assembler:
     """Puts the chunks of each peer together.
 
     Per chunk: `place` returns the place of its body, then `commit` takes its length.
-
-    Args:
-        pool: Gives the buffers.
-        max_bytes: Largest payload that is accepted.
     """
 
     def __init__(self, pool: BufferPool, *, max_bytes: int) -> None:

@@ -18,7 +18,6 @@ class BulkMemory:
     """The memory of one endpoint.
 
     Args:
-        max_bytes: Largest payload that is accepted.
         shared: Whether a peer can be on this host.
     """
 

@@ -76,7 +76,6 @@ class ControlChannel:
     Args:
         socket: A ROUTER or a DEALER, connected or bound.
         membership: Checked on each message received, and put on each sent.
-        traffic: Where bytes are counted.
         on_refused: Called with the reason for each message that is thrown away.
         on_received: Called with the peer and the file descriptor of its connection for each message.
         routed: Whether frames begin with the peer's identity (a ROUTER's do).

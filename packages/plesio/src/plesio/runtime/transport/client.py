@@ -41,11 +41,7 @@ class ClientEndpoint:
     Args:
         addresses: `ServerEndpoint.addresses` of the server.
         identity: Names this client to the server; no two live ones may share it.
-        job: Name of the job.
-        keys: The job's keys.
         context: The process's context; threads may share it.
-        timeout_s: How long to wait for the server.
-        max_bulk_bytes: Largest bulk payload that is accepted.
         encrypt: Whether bulk data are encrypted between hosts; they are, too, if the server is to.
 
     Raises:

@@ -50,10 +50,7 @@ class ControlClient:
     Args:
         addresses: `ServerEndpoint.addresses` of the server.
         identity: Names the connection to the server; no two live ones may share it.
-        job: Name of the job.
-        keys: The job's keys.
         context: The process's context; threads may share it.
-        timeout_s: How long to wait for the server.
         hello: What to tell the server about the data connection that will follow, if one will; see `HELLO`.
 
     Raises:

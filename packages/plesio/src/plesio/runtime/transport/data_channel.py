@@ -49,7 +49,6 @@ class PeerLink:
     """The link between an endpoint and one peer.
 
     Attributes:
-        link: Its class.
         pieces: The cut of payloads where they are not sealed.
         seal: Encrypts and decrypts all that crosses it; None where nothing does.
     """
@@ -65,9 +64,6 @@ class DataChannel:
     Args:
         socket: A ROUTER or a DEALER, connected or bound.
         membership: Checked on each chunk received, and put on each sent.
-        traffic: Where bytes are counted.
-        link_to: Returns the link to a peer.
-        memory: The endpoint's memory for payloads.
         on_refused: Called with the reason for each message that is thrown away.
         on_received: Called with the peer and the file descriptor of its connection when a message begins.
         routed: Whether frames begin with the peer's identity (a ROUTER's do).

@@ -18,15 +18,7 @@ REDIAL_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialler:
-    """Connects.
-
-    Args:
-        job: Name of the job.
-        keys: Its keys.
-        context: The process's.
-        max_bulk_bytes: Largest payload.
-        encrypt: Whether bulk data are encrypted between hosts.
-    """
+    """Connects."""
 
     job: str
     keys: JobKeys

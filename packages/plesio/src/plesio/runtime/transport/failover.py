@@ -36,8 +36,6 @@ class _Failover(Generic[L]):
     """The common part of both kinds of connection: control messages, and the way to the backup.
 
     Args:
-        first: The connection to the server.
-        dial: Connects to its backup.
         wanted: Tells whether it is worth while to go on with the backup.
     """
 
@@ -153,12 +151,7 @@ class FailoverControl(_Failover[ControlClient]):
 
 
 class FailoverConnection(_Failover[ClientEndpoint]):
-    """A `ClientEndpoint` that goes on with the backup.
-
-    Args:
-        first: The connection to the server.
-        dial: Connects to its backup.
-    """
+    """A `ClientEndpoint` that goes on with the backup."""
 
     def __init__(self, first: ClientEndpoint, *, dial: Callable[[], ClientEndpoint]) -> None:
         super().__init__(first, dial=dial)

@@ -35,11 +35,7 @@ class _Peer:
 
 
 class Mappings:
-    """The segments of all peers of an endpoint.
-
-    Args:
-        max_bytes: Largest payload that is accepted.
-    """
+    """The segments of all peers of an endpoint."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_segment_bytes = 2 * max_bytes + mmap.PAGESIZE  # an owner may use one for a payload half its size

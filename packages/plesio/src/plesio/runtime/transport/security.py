@@ -113,7 +113,6 @@ class KeyRing:
     """The public keys of all connections that a job may have; made a few at a time, when an unknown one comes.
 
     Args:
-        keys: The job's.
         names: What the members' connections are called.
     """
 
@@ -159,7 +158,6 @@ class ZapHandler:
     Args:
         context: The context of the server's sockets. There can be one handler in a context.
         key_ring: Keys that may open a control connection.
-        tickets: What data connections are checked against.
         on_refused: Called once for each connection turned away.
     """
 

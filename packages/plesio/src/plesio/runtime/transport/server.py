@@ -55,12 +55,9 @@ class ServerEndpoint:
 
     Args:
         job: Name of the job; workers of another are refused.
-        keys: The job's keys.
-        names: What the connections of the job's members are called.
         host: Address to listen on, which workers connect to.
         ipc_dir: Existing directory, best one that only this user may enter, for the socket that workers on this host
             use; None for tcp alone. The socket's file is removed on close.
-        max_bulk_bytes: Largest bulk payload that is accepted.
         encrypt: Whether bulk data are encrypted between hosts; a client can ask for it all the same.
 
     Raises:

@@ -176,7 +176,6 @@ class Control:
     """A complete control message.
 
     Attributes:
-        peer: Identity of the sender.
         kind: What it is; the meaning is its users' (below `OWN_KINDS`).
         generation: Generation of the membership that it was sent in.
         body: A JSON object.
@@ -193,8 +192,6 @@ class Bulk:
     """A complete bulk message.
 
     Attributes:
-        peer: Identity of the sender.
-        header: As it was sent.
         meta: The JSON object that came with it.
         payload: uint8, contiguous and writable. Unless the receiver named a destination it is lent, by the endpoint's
             pool or, in shared memory, by the sender: hand it back with ``endpoint.release(bulk)`` when done, so that

@@ -20,9 +20,7 @@ class AloneWorld:
 
     Args:
         policy: For the results; there is no other to be consistent with.
-        info: Names for the results.
         folder: Takes `results.json`; None for nowhere.
-        meter: The worker's figures.
     """
 
     rank = 0

@@ -23,11 +23,7 @@ class AloneSaving:
     """Deals the samples, and takes a checkpoint after a step when one is due.
 
     Args:
-        exchange: Makes the steps.
-        checkpoints: The run's.
-        world: Has its records.
         policy: Spec of what it would run under with others.
-        timeline: Tells the time.
     """
 
     in_rack = False

@@ -52,12 +52,8 @@ class DistributedWorld:
     """A worker of a job, in one run of it.
 
     Args:
-        job: The job.
-        servers: The worker's connections to the run's servers.
         owns_job: Whether the job ends with this run.
-        terms: The run's terms.
         timeline: This worker's figures, and where updates go that the policy refuses.
-        checkpoints: The run's, if it has any.
     """
 
     def __init__(

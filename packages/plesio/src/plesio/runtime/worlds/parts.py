@@ -46,18 +46,10 @@ class Parts:
     """Makes the parts of one worker, which joins its run meanwhile: all workers make theirs together.
 
     Args:
-        replica: The worker's.
-        policy: Under which.
-        world: The worker's place in the run.
-        timeline: Takes its time.
-        place: The worker's.
-        steps: Its clock.
         snapshots: Kept on rank 0.
         found: A probe's result about hosts.
         total_samples: Samples of the whole training, where that is known.
         on_transition: Called after every change of a policy that changes.
-        handover: The handover to joining workers.
-        checkpoints: The run's, if it has any.
     """
 
     replica: Replica

@@ -14,8 +14,6 @@ class RunTerms:
     """The terms on which a worker joins a run.
 
     Attributes:
-        policy: The consistency policy.
-        info: Names for the results.
         folder: Takes traces and results; None for nowhere.
         snapshot_every: Samples between two snapshots.
         elastic: Whether workers of a collective go on without one that is lost.

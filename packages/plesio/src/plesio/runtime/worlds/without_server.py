@@ -40,7 +40,6 @@ class _Figures(Record, frozen=True, kw_only=True):
     """The figures of one worker for the others.
 
     Attributes:
-        rack: Number of the rack that it is in.
         regrouped: Its message on the group that it is the first of, if that is not the one the run began with.
     """
 
@@ -54,11 +53,7 @@ class WithoutServer:
     """One worker's part in it.
 
     Args:
-        terms: The run's terms.
         num_workers: Workers that the run began with.
-        worker: This one's number.
-        rack: Number of its rack.
-        meter: Its records.
     """
 
     def __init__(self, terms: RunTerms, *, num_workers: int, worker: int, rack: int, meter: Meter) -> None:
@@ -93,10 +88,6 @@ class WithoutServer:
 
     def finish(self, group: Group, members: Sequence[int]) -> tuple[RunResult, str | None]:
         """Finish the run's figures, which the first worker writes, or return why it could not; all of ``group`` call.
-
-        Args:
-            group: The present one.
-            members: Its workers.
 
         Raises:
             TransportError: Another worker is gone.

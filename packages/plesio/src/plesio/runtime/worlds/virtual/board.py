@@ -8,11 +8,7 @@ __all__ = ["Notes", "VirtualBoard"]
 
 
 class Notes:
-    """The notes that the workers of a simulation share.
-
-    Args:
-        scheduler: The scheduler of the threads that read them.
-    """
+    """The notes that the workers of a simulation share."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -21,12 +17,7 @@ class Notes:
 
 
 class VirtualBoard:
-    """One worker's view.
-
-    Args:
-        notes: All there are.
-        turn: The worker's.
-    """
+    """One worker's view."""
 
     def __init__(self, notes: Notes, *, turn: ThreadTurn) -> None:
         self._notes = notes

@@ -88,9 +88,6 @@ class ServerConnections:
     """A server's ends of all its connections.
 
     Args:
-        host: The server's.
-        fabric: Carries what it sends.
-        memory: For payloads.
         queue: The server's work: a bulk message leaves when it has had the time to make it.
     """
 
@@ -142,7 +139,6 @@ class WorkQueue:
     """The work of a server: its messages and answers one after the other, each for as long as it would take.
 
     Args:
-        costs: Costs of messages.
         process: Has the host's processors do so many seconds of work, and then calls the function.
     """
 
@@ -189,14 +185,7 @@ class WorkQueue:
 
 
 class VirtualServer:
-    """A server behind the queue of what it has to do.
-
-    Args:
-        index: Number of the server.
-        connections: Its connections.
-        queue: Its work.
-        make: Makes the server proper.
-    """
+    """A server behind the queue of what it has to do."""
 
     def __init__(
         self,
@@ -228,9 +217,6 @@ class ControlLine:
     """A connection for control messages alone.
 
     Args:
-        identity: Names the connection.
-        host: This end's.
-        server: The other end.
         on_arrival: Called with what the server sends.
     """
 
@@ -301,12 +287,6 @@ class WorkerLine(ControlLine):
     """A worker's connection to one server, for control and bulk messages.
 
     Args:
-        identity: Names the connection.
-        host: The worker's.
-        server: The other end.
-        memory: For payloads.
-        scheduler: Puts the worker to sleep while it waits.
-        turn: The worker's.
         costs: Processor time of packing.
         work: Lets the worker work for so many seconds.
     """

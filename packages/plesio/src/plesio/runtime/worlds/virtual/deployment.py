@@ -57,7 +57,6 @@ class Deployment:
     """A job's hosts and servers in one simulation.
 
     Args:
-        cluster: Hosts and links.
         num_workers: Workers at the start.
         costs: Processor time of training beside the steps.
     """

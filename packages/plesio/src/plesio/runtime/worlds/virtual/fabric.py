@@ -15,12 +15,7 @@ _FIRST = -1
 
 
 class Fabric:
-    """Carries messages from host to host in virtual time, over links that change when the cluster's do.
-
-    Args:
-        kernel: The events.
-        cluster: Hosts and links.
-    """
+    """Carries messages from host to host in virtual time, over links that change when the cluster's do."""
 
     def __init__(self, kernel: Kernel, cluster: Cluster) -> None:
         self.kernel = kernel
@@ -57,13 +52,7 @@ class Fabric:
 
 
 class Channel:
-    """One direction of one connection: messages leave one after the other, and arrive in that order.
-
-    Args:
-        fabric: Carries them.
-        source: From which host.
-        target: To which.
-    """
+    """One direction of one connection: messages leave one after the other, and arrive in that order."""
 
     def __init__(self, fabric: Fabric, source: int, target: int) -> None:
         self._fabric = fabric

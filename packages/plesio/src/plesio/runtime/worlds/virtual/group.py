@@ -28,8 +28,6 @@ class Meeting:
     """The common state of a group's ranks.
 
     Args:
-        size: Number of ranks.
-        scheduler: The scheduler in whose time collectives run.
         all_reduce_s: Seconds of an all-reduce of so many bytes that begins at a moment, when all have come.
         broadcast_s: The same for a broadcast.
         all_gather_s: The same for an all-gather, of so many bytes in all.
@@ -132,9 +130,6 @@ class VirtualGroup:
     """One rank's view of the group.
 
     Args:
-        rank: The worker's.
-        meeting: Shared by the ranks.
-        turn: The rank's.
         count_bytes: Called with the payload of each collective that begins.
         rack: Number of the rank's rack.
         part: Makes groups of some of the ranks.

@@ -39,8 +39,6 @@ class VirtualClock:
     """A worker's time.
 
     Args:
-        deployment: Has the time.
-        turn: The worker's.
         host: The worker's, which shares its cores.
     """
 
@@ -169,13 +167,7 @@ class _AllStarted:
 
 
 class VirtualJob:
-    """One virtual worker's membership.
-
-    Args:
-        deployment: The servers, the network and the time.
-        place: The worker's.
-        turn: Its thread's.
-    """
+    """One virtual worker's membership."""
 
     world: World = "virtual"
     start = _AllStarted()

@@ -16,13 +16,7 @@ _Box = tuple[int, int, int]
 
 
 class PostOffice:
-    """The post office by which the workers of a simulation send each other messages.
-
-    Args:
-        scheduler: The scheduler in whose time messages travel.
-        fabric: The network.
-        host_of: Tells a rank's host.
-    """
+    """The post office by which the workers of a simulation send each other messages."""
 
     def __init__(self, scheduler: Scheduler, fabric: Fabric, host_of: Callable[[int], int]) -> None:
         self.scheduler = scheduler
@@ -79,14 +73,7 @@ class _Expected:
 
 
 class VirtualLinks:
-    """One worker's links.
-
-    Args:
-        rank: The worker's.
-        office: Common to all.
-        turn: The worker's.
-        count_bytes: Told of each message's bytes.
-    """
+    """One worker's links."""
 
     def __init__(self, rank: int, *, office: PostOffice, turn: ThreadTurn, count_bytes: Callable[[int], None]) -> None:
         self.rank = rank

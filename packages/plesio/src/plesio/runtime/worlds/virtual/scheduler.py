@@ -115,11 +115,7 @@ class ThreadTurn:
 
 
 class Scheduler:
-    """Runs threads in virtual time.
-
-    Args:
-        kernel: The events.
-    """
+    """Runs threads in virtual time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -131,13 +127,7 @@ class Scheduler:
         self._failure: BaseException | None = None
 
     def spawn(self, name: str, main: Callable[[], None], *, seed: int) -> ThreadTurn:
-        """Start a new thread at the present moment of virtual time; ``main`` must not raise.
-
-        Args:
-            name: The thread's name.
-            main: The thread's function.
-            seed: Seed of its random streams.
-        """
+        """Start a new thread at the present moment of virtual time; ``main`` must not raise."""
         turn = ThreadTurn(name, _RandomStreams.of_seed(seed))
         turn.gate.acquire()
 
