@@ -186,8 +186,8 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
     @classmethod
     def of(cls, steer: Steer, *, workers: Sequence[int]) -> Self:
         """Make the part that workers act on; ``workers`` are those that train."""
-        told = {name: getattr(steer, name) for name in cls.__struct_fields__ if name != "savers"}
-        return cls(**told, savers=tuple(workers) if steer.save else ())
+        fields = {name: getattr(steer, name) for name in cls.__struct_fields__ if name != "savers"}
+        return cls(**fields, savers=tuple(workers) if steer.save else ())
 
 
 class ServerState(Message, frozen=True, kw_only=True, tag=34):

@@ -1,4 +1,4 @@
-"""Checkpoints: the whole of a run as it stands at one moment; a crash at any byte leaves the one before.
+"""Checkpoints: the whole of a run at one moment; a crash at any byte leaves the one before.
 
 =============  ========================================================================================
 file           concept

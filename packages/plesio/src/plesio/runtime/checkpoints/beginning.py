@@ -83,11 +83,11 @@ class WorkerCheckpoints:
         if replica.scaling is not None:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
-        told = [] if resumed is None else resumed.load(replica)
+        differences = [] if resumed is None else resumed.load(replica)
         text = "" if resumed is None else resumed.server_state()
         if rank == 0:
             saver.writer.take_folder()  # when nothing can be refused any more
-            for line in told:
+            for line in differences:
                 meter.warn(line)
         if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))

@@ -99,10 +99,10 @@ def _committed(path: Path) -> CatalogueEntry:
 
 
 def _fault_in_lengths(path: Path, manifest: Manifest) -> str | None:
-    for name, told in manifest.files.items():
+    for name, expected in manifest.files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != told.num_bytes:
-            return f"{name} has {file.stat().st_size} bytes, not the {told.num_bytes} of the manifest"
+        if file.stat().st_size != expected.num_bytes:
+            return f"{name} has {file.stat().st_size} bytes, not the {expected.num_bytes} of the manifest"
     return None

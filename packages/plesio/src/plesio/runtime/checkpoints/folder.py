@@ -274,15 +274,15 @@ def read_manifest(path: Path) -> Manifest:
 
 def faults(path: Path, files: Mapping[str, WrittenFile], *, on_bytes: Callable[[int], None] = _silent) -> Iterator[str]:
     """Find the faults of a checkpoint's files, a line each; ``on_bytes`` is called with the size of each block read."""
-    for name, told in files.items():
+    for name, expected in files.items():
         try:
             found = written(path / name, on_bytes=on_bytes)
         except OSError as error:
             yield f"{name}: {error.strerror}"
             continue
-        if found.num_bytes != told.num_bytes:
-            yield f"{name}: {found.num_bytes} bytes, not the {told.num_bytes} of the manifest"
-        elif found.xxh3 != told.xxh3:
+        if found.num_bytes != expected.num_bytes:
+            yield f"{name}: {found.num_bytes} bytes, not the {expected.num_bytes} of the manifest"
+        elif found.xxh3 != expected.xxh3:
             yield f"{name}: its checksum is not the manifest's"
 
 

@@ -51,7 +51,7 @@ def read(path: Path) -> StateDict:
     Raises:
         DataError: They cannot be read, or hold something that could run.
     """
-    with _said_of(path):
+    with _as_data_error(path):
         table = _table(path)
         state: StateDict = dict(unflatten_state_dict(dict(_values(path, table)), table.planner_data))
         state["model"].keys()
@@ -65,13 +65,13 @@ def check(path: Path) -> None:
     Raises:
         DataError: `read` would fail.
     """
-    with _said_of(path):
+    with _as_data_error(path):
         for _ in _values(path, _table(path)):
             pass
 
 
 @contextmanager
-def _said_of(path: Path) -> Iterator[None]:
+def _as_data_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a table of another shape can make a reader raise nearly anything
@@ -123,25 +123,25 @@ def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
             raise ValueError(f"{_TABLE} names {name}, which is in another folder")
         with (path / name).open("rb") as file:
             for key, place in places:
-                told = table.state_dict_metadata[key]
-                if isinstance(told, TensorStorageMetadata):
-                    yield key, _tensor(file, place, told)
+                entry = table.state_dict_metadata[key]
+                if isinstance(entry, TensorStorageMetadata):
+                    yield key, _tensor(file, place, entry)
                 else:
                     yield key, _value(file, place)
 
 
-def _tensor(file: io.BufferedReader, place: _StorageInfo, told: TensorStorageMetadata) -> torch.Tensor:
+def _tensor(file: io.BufferedReader, place: _StorageInfo, entry: TensorStorageMetadata) -> torch.Tensor:
     """Read a whole tensor, whose elements lie in the file in order (`plesio.runtime.checkpoints.tensors.Share`)."""
-    dtype = told.properties.dtype
-    if told.size.numel() == 0:
-        return torch.empty(told.size, dtype=dtype)
+    dtype = entry.properties.dtype
+    if entry.size.numel() == 0:
+        return torch.empty(entry.size, dtype=dtype)
     view = _create_file_view(file, place.offset, place.length)
     archive: Any = torch._C.PyTorchFileReader(cast("IO[bytes]", view))
     file.seek(place.offset + archive.get_record_offset("data/0"))
-    elements = np.empty(told.size.numel() * dtype.itemsize, dtype=np.uint8)
+    elements = np.empty(entry.size.numel() * dtype.itemsize, dtype=np.uint8)
     if file.readinto(elements.data) != elements.nbytes:
         raise EOFError(f"{file.name} ends within a tensor")
-    return torch.frombuffer(elements, dtype=dtype).reshape(told.size)
+    return torch.frombuffer(elements, dtype=dtype).reshape(entry.size)
 
 
 def _value(file: io.BufferedReader, place: _StorageInfo) -> Any:

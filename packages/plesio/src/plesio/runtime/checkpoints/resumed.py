@@ -68,11 +68,11 @@ class ResumedCheckpoint:
         """
         state = reading.read(self.path)
         tensors.check_model(replica, state)
-        told = changes(records(replica), self.manifest.optimizers)
+        differences = changes(records(replica), self.manifest.optimizers)
         tensors.load(replica, state)
         if self.is_own:
             worker.take_own_state(replica, self.own)
-        return told
+        return differences
 
     def point(self, *, same_workers: bool) -> QuiescentPoint:
         """Return where the run stood.

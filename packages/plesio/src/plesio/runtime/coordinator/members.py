@@ -106,9 +106,9 @@ class Member:
 
     def part(self) -> bool:
         """Let the others go on without it; returns whether it still waits for `MayLeave`."""
-        self.parted, untold = True, self.live and not self.answered
-        self.answered = self.answered or untold
-        return untold
+        self.parted, unanswered = True, self.live and not self.answered
+        self.answered = self.answered or unanswered
+        return unanswered
 
     def doom(self) -> None:
         self.doomed = True

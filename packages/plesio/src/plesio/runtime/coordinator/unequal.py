@@ -65,12 +65,12 @@ class Unequal:
                 "behind its backward pass: all workers must make a backward pass and a step of every batch; to skip "
                 "one, have all skip it, or look at it under torch.no_grad()"
             )
-        says = [
+        each = [
             f"worker {worker} {_DOES[place].format(clock=clock, next=clock + 1)}"
             for worker, place, clock in sorted(first.values(), key=lambda one: one[2])
         ]
         return (
-            f"{says[0]} while {says[1]}: all workers must make the same number of steps between evaluations and until "
+            f"{each[0]} while {each[1]}: all workers must make the same number of steps between evaluations and until "
             "the end, and all must call session.evaluate; stop all at the length of the shortest loader, or write "
             "session.shard(loader) and step on each batch"
         )

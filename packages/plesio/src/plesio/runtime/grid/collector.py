@@ -138,8 +138,8 @@ class Collector:
             assert text is not None, "a worker by itself collects"
             return text
         if text is None:
-            [told], _ = Incoming(self.links, self._one, _RESULT_TAG).take(more=False)
-            return as_text(told)
+            [received], _ = Incoming(self.links, self._one, _RESULT_TAG).take(more=False)
+            return as_text(received)
         for rank in self.formation.workers:
             if rank != self.rank and self._is_there(rank):
                 try:

@@ -69,7 +69,7 @@ class Column:
             if outgoing is not None:
                 outgoing.num_bytes = state[name]
 
-    def said(self, gone: PeerGoneError) -> str | None:
+    def reason_from(self, gone: PeerGoneError) -> str | None:
         """Return why a neighbour has left, if it has sent a reason."""
         for incoming in (self.before, self.behind):
             while incoming is not None and incoming.source == gone.rank:

@@ -279,10 +279,10 @@ def agreed_cut(
         return NetworkCut(())
     assert group is not None, "a grid of several stages has several workers"
     text = _found(layers, x, num_stages=num_stages, balance=balance, world=world) if group.rank == 0 else ""
-    said = json.loads(broadcast_text(text, group=group, source=0))
-    if "error" in said:
-        raise TaskError(said["error"])
-    return NetworkCut(tuple(said["ends"]), tuple(said["costs"]), said["unit"])
+    found = json.loads(broadcast_text(text, group=group, source=0))
+    if "error" in found:
+        raise TaskError(found["error"])
+    return NetworkCut(tuple(found["ends"]), tuple(found["costs"]), found["unit"])
 
 
 def _found(layers: nn.Sequential, x: Any, *, num_stages: int, balance: Balance, world: World) -> str:

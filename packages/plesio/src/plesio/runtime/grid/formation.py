@@ -123,8 +123,8 @@ class Formation:
 
     def agreed(self, tick: int) -> int:
         """Return a tick before which news from ``tick`` has reached all; no update is begun then."""
-        heard = tick + self.setting.groups * self.hop_ticks + 2
-        return -(-heard // self.window) * self.window
+        known = tick + self.setting.groups * self.hop_ticks + 2
+        return -(-known // self.window) * self.window
 
     @property
     def horizon(self) -> int:
@@ -149,17 +149,17 @@ class News:
     def save_at(self) -> int | None:
         return self.saves[-1] if self.saves else None
 
-    def told(self) -> dict[str, object]:
+    def header(self) -> dict[str, object]:
         """Return the entries of a message's header; none if there is no news."""
-        said: dict[str, object] = {}
+        fields: dict[str, object] = {}
         if self.saves:
-            said["save_at"] = self.save_at
+            fields["save_at"] = self.save_at
         if self.regrouping is not None:
             due = self.regrouping
-            said["regroup"] = [self.generation, due.tick, due.lost, due.joined]
-        return said
+            fields["regroup"] = [self.generation, due.tick, due.lost, due.joined]
+        return fields
 
-    def hear(self, header: Mapping[str, Any]) -> None:
+    def receive(self, header: Mapping[str, Any]) -> None:
         if "save_at" in header:
             self.save(header["save_at"])
         if "regroup" in header:

@@ -247,11 +247,11 @@ class Grid:
         """Send the workers that wait for this one, once, why it cannot go on, and return that."""
         collector, worker = self._records.collector, None if self._composed is None else self._composed.worker
         if isinstance(error, PeerGoneError):
-            told = None if worker is None else worker.column.said(error)
+            reason = None if worker is None else worker.column.reason_from(error)
             if collector.watch.is_given_up():
                 error = WorkerLostError.expelled(self.rank)
-            elif told is not None:
-                error = PeerFailedError(told)
+            elif reason is not None:
+                error = PeerFailedError(reason)
             else:
                 error = lost(error, GridPlace(self.group, self.stage), self.setting)
         if worker is not None:

@@ -145,26 +145,26 @@ def _setting(
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
     by_launcher = os.environ.get(GRID_VARIABLE)
-    told = by_launcher if given is None else given
-    if by_launcher is not None and told is not None and _parsed(told) != _parsed(by_launcher):
-        spec = _parsed(told).spec
+    wanted = by_launcher if given is None else given
+    if by_launcher is not None and wanted is not None and _parsed(wanted) != _parsed(by_launcher):
+        spec = _parsed(wanted).spec
         raise ConfigError(f"the script says {spec}, and plesio run --grid says {by_launcher}; leave one of them out")
     if num_workers == 1:  # alone: the whole network in one stage, at whatever this grid would be
-        chosen = GridSetting() if told is None else _parsed(told)
+        chosen = GridSetting() if wanted is None else _parsed(wanted)
         flushes = chosen.flushes
         return GridSetting(
             schedule=chosen.schedule if flushes else "decoupled",
             micro_batches=chosen.micro_batches if flushes else 1,
         )
-    if told is None:
+    if wanted is None:
         groups = 1 if groups is None else groups
         if num_workers % groups:
             raise ConfigError(f"groups={groups}: {num_workers} workers cannot be divided so; write a divisor")
         chosen = GridSetting(groups=groups, stages=num_workers // groups)
     else:
-        chosen = _parsed(told)
+        chosen = _parsed(wanted)
     if groups is not None and groups != chosen.groups:
-        raise ConfigError(f"groups={groups} is written in the script, and the grid is {told}; write one of the two")
+        raise ConfigError(f"groups={groups} is written in the script, and the grid is {wanted}; write one of the two")
     if chosen.num_workers != num_workers:
         raise ConfigError(
             f"a {chosen.groups}x{chosen.stages} grid has {chosen.num_workers} workers, and here are {num_workers}; "
@@ -308,8 +308,8 @@ class _Composer:
 
     def _timeline(self) -> WorkerTimeline:
         sent = dict if self.job is None else self.job.bytes_sent_since(self.job.bytes_sent())
-        told_bytes = None if self.job is None else self.job.memory_bytes()
-        meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=None)
+        memory_bytes = None if self.job is None else self.job.memory_bytes()
+        meter = Meter(bytes_sent=sent, memory_bytes=memory_bytes or 0, gauges=None)
         return WorkerTimeline.of(meter, self.folder, worker=self._rank, policy=self.setting.spec, clock=self._clock)
 
     def _cut(self, x: Any, group: Group | None, *, past: dict[str, Any] | None) -> NetworkCut:

@@ -38,7 +38,7 @@ __all__ = ["Door", "hand_over", "meet_all"]
 
 _log = logging.getLogger(__name__)
 
-_HERE_TAG, _TOLD_TAG, _HANDOVER_TAG = 6, 7, 8
+_HERE_TAG, _DECISION_TAG, _HANDOVER_TAG = 6, 7, 8
 _LOOK_S = 0.2
 """How often the worker that collects looks for newcomers."""
 _AHEAD = 2
@@ -214,10 +214,10 @@ def meet_all(
     if rank != first:
         try:
             Outgoing(links, first, _HERE_TAG).send([])
-            [told], _ = Incoming(links, first, _TOLD_TAG).take(more=False)
+            [received], _ = Incoming(links, first, _DECISION_TAG).take(more=False)
         except (PeerGoneError, PeerFailedError):
             return None
-        decided: dict[str, Any] | None = json.loads(as_text(told))
+        decided: dict[str, Any] | None = json.loads(as_text(received))
         return decided
     try:
         for other in others:
@@ -225,10 +225,10 @@ def meet_all(
         decided = decide()
     except (PeerGoneError, PeerFailedError):
         decided = None
-    told = as_tensor(json.dumps(decided))
+    message = as_tensor(json.dumps(decided))
     for other in others:
         with contextlib.suppress(PeerGoneError):  # its loss is noticed by those who mix with it
-            Outgoing(links, other, _TOLD_TAG).deliver([told])
+            Outgoing(links, other, _DECISION_TAG).deliver([message])
     return decided
 
 

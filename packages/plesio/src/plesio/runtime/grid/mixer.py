@@ -47,7 +47,7 @@ class _Neighbour:
     share: float
     outgoing: Outgoing
     incoming: Incoming
-    heard: int
+    latest: int
 
 
 class _Choco:
@@ -70,7 +70,7 @@ class _Choco:
     def encode(self, own: Tensor, *, version: int) -> Tensor:
         return self._codec.encode(own - self.estimates[self._group], clock=version)
 
-    def hear(self, group: int, payload: Tensor, *, version: int) -> Tensor:
+    def add(self, group: int, payload: Tensor, *, version: int) -> Tensor:
         self._codec.add(payload, to=self.estimates[group], clock=version)
         return self.estimates[group]
 
@@ -104,13 +104,13 @@ class Mixer:
         self._group = place.group
         self._news = news
         self._on_lost = on_lost
-        heard = self._mixed_before(place.stage)
+        latest = self._mixed_before(place.stage)
         self.neighbours: dict[int, _Neighbour] = {}
         """By group."""
         for other, share in formation.neighbours(place.group).items():
             rank = formation.worker(other, place.stage)
             outgoing, incoming = Outgoing(links, rank, MIXING_TAG), Incoming(links, rank, MIXING_TAG)
-            self.neighbours[other] = _Neighbour(share, outgoing, incoming, heard)
+            self.neighbours[other] = _Neighbour(share, outgoing, incoming, latest)
         # of groups that went before the last regrouping nothing is to be told any more
         self.lost: dict[int, int] = {group: first for group, first in lost.items() if group in formation.groups}
         """With the first micro-batch that each had not trained on for the others."""
@@ -173,7 +173,7 @@ class Mixer:
         self.begun[version] = _Begun(own, sent)
         for other, neighbour in self._there():
             try:
-                neighbour.outgoing.send([sent], lost=sorted(self.lost.items()), **self._news.told())
+                neighbour.outgoing.send([sent], lost=sorted(self.lost.items()), **self._news.header())
                 neighbour.incoming.expect()
             except PeerGoneError:
                 self._lose(other, self._after(other))
@@ -186,14 +186,14 @@ class Mixer:
             WorkerLostError: So many groups are lost that the others are cut in two.
         """
         begun = self.begun.pop(version)
-        own = begun.own if self._choco is None else self._choco.hear(self._group, begun.sent, version=version)
+        own = begun.own if self._choco is None else self._choco.add(self._group, begun.sent, version=version)
         correction, self.disagreement = torch.zeros_like(own), 0.0
         for other, neighbour in self._there():
             received = self._receive(other, neighbour, version)
             if received is None:
                 continue
             share = neighbour.share
-            theirs = received if self._choco is None else self._choco.hear(other, received, version=version)
+            theirs = received if self._choco is None else self._choco.add(other, received, version=version)
             difference = theirs - own
             self.disagreement += share * float(difference.square().sum())
             correction.add_(difference, alpha=share if self._choco is None else share * self._choco.gamma)
@@ -205,17 +205,17 @@ class Mixer:
         except (PeerGoneError, PeerFailedError):
             self._lose(other, self._after(other))
             return None
-        neighbour.heard = version
-        heard = header["lost"]
-        assert isinstance(heard, list)
-        for group, first in heard:
+        neighbour.latest = version
+        lost = header["lost"]
+        assert isinstance(lost, list)
+        for group, first in lost:
             self._lose(group, first)
-        self._news.hear(header)
+        self._news.receive(header)
         return received
 
     def _after(self, other: int) -> int:
         """Return the first micro-batch whose use a neighbour has not reported here."""
-        return self.neighbours[other].heard * self._formation.setting.micro_batches
+        return self.neighbours[other].latest * self._formation.setting.micro_batches
 
     def _lose(self, group: int, first: int) -> None:
         if group in self.lost or group == self._group or group not in self._formation.groups:

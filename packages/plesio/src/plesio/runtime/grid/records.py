@@ -165,8 +165,8 @@ class GridRecords:
 
         def conclude() -> tuple[str, State | None]:
             self.evaluations[:] = before
-            told = self.collector.gather([own])
-            figures = [] if told is None else [_figures_in(row) for _, [row] in sorted(told.items())]
+            rows = self.collector.gather([own])
+            figures = [] if rows is None else [_figures_in(row) for _, [row] in sorted(rows.items())]
             mean = None
             for number, shot in enumerate(shots):
                 mean = self._whole(composed, self.collector.gather(shot.tensors))
@@ -194,26 +194,31 @@ class GridRecords:
         )
 
     def _result_of(
-        self, told: Sequence[Figures], *, sha256: str | None, status: RunStatus = "finished", error: str | None = None
+        self,
+        all_figures: Sequence[Figures],
+        *,
+        sha256: str | None,
+        status: RunStatus = "finished",
+        error: str | None = None,
     ) -> RunResult:
         run = self.run
         ledger = Ledger(policy=run.setting.spec, info=run.info, num_workers=run.setting.num_workers, world=run.world)
         ledger.begin(0.0, rack_of=run.racks)
         ledger.ran_on(environment())
         ledger.metric.enter(self.evaluations, parameters_sha256=sha256)
-        there = {figures.rank for figures in told}
+        there = {figures.rank for figures in all_figures}
         for worker in sorted({*self.collector.known, *range(run.setting.num_workers)} - there):
             ledger.lose(worker)
         staleness: Counter[int] = Counter()
-        for figures in told:
+        for figures in all_figures:
             ledger.report(figures.rank, figures.report)
             staleness.update(dict(figures.staleness))
         ledger.stale(staleness)
-        if ledger.lost and told[0].shots:  # what lost groups have done counts, too
-            of_these = sum(figures.report.samples for figures in told)
-            ledger.regrouped(sorted(there), samples=told[0].shots[-1][0], own=of_these, dropped=0)
+        if ledger.lost and all_figures[0].shots:  # what lost groups have done counts, too
+            of_these = sum(figures.report.samples for figures in all_figures)
+            ledger.regrouped(sorted(there), samples=all_figures[0].shots[-1][0], own=of_these, dropped=0)
         result = ledger.result(status=status, error=error)
-        own = {figures.rank: Staleness.of(dict(figures.staleness)) for figures in told}
+        own = {figures.rank: Staleness.of(dict(figures.staleness)) for figures in all_figures}
         return replace(result, workers=tuple(replace(it, staleness=own.get(it.worker)) for it in result.workers))
 
     def so_far(self, *, status: RunStatus = "running", error: str | None = None) -> RunResult:

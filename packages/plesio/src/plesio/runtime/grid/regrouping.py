@@ -136,10 +136,10 @@ class Regrouper:
         mixer = self._neighbours(formation, self._lost)
         worker.regroup(formation.setting, column=column, mixer=mixer, missing=missing)
         if due.joined and self._place.group == formation.groups[0]:
-            told = {**values(), "saves": self._news.saves, "gathered": collector.num_gathered}
+            state = {**values(), "saves": self._news.saves, "gathered": collector.num_gathered}
             for group in due.joined:
                 assert links is not None, "newcomers are at their other ends"
-                hand_over(links, told, to=formation.worker(group, self._place.stage))
+                hand_over(links, state, to=formation.worker(group, self._place.stage))
         if mixer is not None:
             mixer.meet()
 

@@ -75,7 +75,9 @@ class GridSaver:
             seed=records.run.info.seed,
         )
         self.writer.lost.update(records.collector.known.difference(there))  # they are not waited for
-        self.writer.write(CheckpointPart(clock=tick, workers=there, own=values, finish=lambda folder, said: manifest))
+        self.writer.write(
+            CheckpointPart(clock=tick, workers=there, own=values, finish=lambda folder, reports: manifest)
+        )
 
 
 def _whole(tick: int, grid: GridSetting) -> int:

@@ -226,14 +226,14 @@ class StageWorker:
         if self.column.before is not None:
             self._computed()
             inputs, header = self.column.before.take(more=more)
-            self.news.hear(header)
+            self.news.receive(header)
             self._waited()
         started_s = self._timeline.now_s()
         outputs, loss = self.stage.forward(action, inputs, target)
         self._note_held(started_s)
         self._pace(action.micro_batch, part=1 - _BACKWARD_SHARE, started_s=started_s)
         if self.column.onward is not None:
-            self.column.onward.send(outputs, **self.news.told())
+            self.column.onward.send(outputs, **self.news.header())
         if loss is not None:
             self.tally.losses.append(loss)
         return loss
@@ -256,13 +256,13 @@ class StageWorker:
         if self.column.behind is not None:
             self._computed()
             gradients, header = self.column.behind.take(more=self.machine.given > action.micro_batch + 1)
-            self.news.hear(header)
+            self.news.receive(header)
             self._waited()
         started_s = self._timeline.now_s()
         sent = self.stage.backward(action, gradients)
         self._pace(action.micro_batch, part=_BACKWARD_SHARE, started_s=started_s)
         if self.column.back is not None:
-            self.column.back.send(sent, **self.news.told())
+            self.column.back.send(sent, **self.news.header())
         self.tally.staleness[action.staleness] += 1
         self._timeline.event(
             "backward",

@@ -6,11 +6,11 @@ from plesio.core.errors import PlesioError
 from plesio.runtime.transport import Refusal
 from plesio.runtime.transport.connection import WorkerConnections
 
-__all__ = ["MAX_SAID", "Refusals"]
+__all__ = ["MAX_LOGGED", "Refusals"]
 
 _log = logging.getLogger(__name__)
 
-MAX_SAID = 20
+MAX_LOGGED = 20
 """Most lines that are logged: the sender of senseless messages does not decide their number."""
 
 
@@ -25,7 +25,7 @@ class Refusals:
         """Log in one line what cannot be read, and count it; what its sender was promised is not touched."""
         self._endpoint.refused[Refusal.MALFORMED] += 1
         count = self._endpoint.refused[Refusal.MALFORMED]
-        if count <= MAX_SAID:
+        if count <= MAX_LOGGED:
             _log.warning("server %d: %s", self._index, error)
-        elif count == MAX_SAID + 1:
+        elif count == MAX_LOGGED + 1:
             _log.warning("server %d: more messages that make no sense; they are only counted from here on", self._index)

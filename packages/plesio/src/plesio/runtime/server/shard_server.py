@@ -87,7 +87,7 @@ class ShardServer:
         self._refused: set[int] = set()
 
     def load(self) -> None:
-        """Import what a shard is made of, so that no run stands still for it later; done already, it takes no time."""
+        """Import what a shard is made of, so that no run waits for it later; done already, it takes no time."""
         import_module(_SHARD).warm_up()
 
     def take(self, bulk: Bulk) -> PartArrived | SharedRequest | None:

@@ -32,7 +32,7 @@ _EVENT = struct.Struct("=HI")
 
 _WAITING_PART = 8
 _MAX_CUT = 5
-"""How often a client's connection may end before it stands until that counts as refused: a crowd may be the reason."""
+"""How often a client's handshake may be cut off until that counts as refused: a crowd may be the reason."""
 
 
 class _Monitor:
@@ -75,8 +75,8 @@ class ServerWatch:
     """Follows the connections of a server's socket, each known by its file descriptor.
 
     ZeroMQ does not report each failed handshake (a sender of garbage just ends), nor which connection a successful one
-    belongs to. But a client sends something as soon as its connection stands. So a connection that ends without any
-    has been refused; and if the ZAP handler did that, `note_denied` was called and it is not counted again.
+    belongs to. But a client sends something as soon as its connection is established. So one that ends without any has
+    been refused; and if the ZAP handler did that, `note_denied` was called and it is not counted again.
 
     The end of a connection is known before what it brought is read, and its descriptor is used again at once. So an
     ended connection is kept until the socket has been read to the end: see `take_gone`.
@@ -202,7 +202,7 @@ class ClientWatch:
         self.refused = False
         """The server ended the handshake."""
         self.lost = False
-        """It stood, and has ended."""
+        """It was established, and has ended."""
 
     def read(self) -> None:
         for event, _ in self._monitor.read():
@@ -218,7 +218,7 @@ class ClientWatch:
         """Raise when the connection is lost.
 
         Raises:
-            TransportError: It stood, and has ended.
+            TransportError: It was established, and has ended.
         """
         self.read()
         if self.lost:

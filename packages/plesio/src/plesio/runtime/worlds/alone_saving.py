@@ -1,4 +1,4 @@
-"""Checkpoints of a process on its own: it stands still after every step, so one is taken where it is due."""
+"""Checkpoints of a process on its own: no other is under way after a step, so one is taken where it is due."""
 
 import json
 from collections.abc import Callable
