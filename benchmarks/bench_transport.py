@@ -24,6 +24,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,16 @@ def serve(pipe: Connection, directory: str, max_bytes: int) -> None:
     join_gloo(1, f"{directory}/store")
     gloo_in, gloo_out = torch.zeros(max_bytes, dtype=torch.uint8), torch.ones(max_bytes, dtype=torch.uint8)
     answer = staged = np.ones(max_bytes, dtype=np.uint8)
-    with ServerEndpoint(
-        job=JOB,
-        keys=KEYS,
-        names=lambda _: (b"tcp", b"plain", b"ipc"),
-        host="127.0.0.1",
-        ipc_dir=Path(directory),
-        max_bulk_bytes=max_bytes,
-        encrypt=False,
+    with closing(
+        ServerEndpoint(
+            job=JOB,
+            keys=KEYS,
+            names=lambda _: (b"tcp", b"plain", b"ipc"),
+            host="127.0.0.1",
+            ipc_dir=Path(directory),
+            max_bulk_bytes=max_bytes,
+            encrypt=False,
+        )
     ) as server:
         pipe.send(server.addresses)
         while True:

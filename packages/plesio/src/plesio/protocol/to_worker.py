@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+_PAGE_CHARACTERS = 2**20
+
+
 class Start(Message, frozen=True, kw_only=True, tag=2):
     """The run has begun.
 
@@ -202,6 +205,11 @@ class ServerState(Message, frozen=True, kw_only=True, tag=34):
     text: str
     left: int
     elapsed_s: float
+
+    @staticmethod
+    def pages(text: str) -> list[str]:
+        """Cut server 0's state into texts of a MiB, by which it goes to a worker and back."""
+        return [text[at : at + _PAGE_CHARACTERS] for at in range(0, len(text), _PAGE_CHARACTERS)]
 
 
 class Entered(Message, frozen=True, kw_only=True, tag=27):

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,6 @@ def connect(context: zmq.Context) -> Iterator[Connect]:
                 max_bulk_bytes=LIMIT_BYTES,
                 encrypt=encrypt,
             )
-            return stack.enter_context(client)
+            return stack.enter_context(closing(client))
 
         yield connect

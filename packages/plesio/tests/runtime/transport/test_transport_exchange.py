@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -114,8 +115,10 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
     client = connect(server.tcp_addresses)
 
     def beat() -> list[int]:
-        with ControlClient(
-            server.addresses, identity=b"w0/beat", job=JOB, keys=KEYS, context=context, timeout_s=PATIENCE_S
+        with closing(
+            ControlClient(
+                server.addresses, identity=b"w0/beat", job=JOB, keys=KEYS, context=context, timeout_s=PATIENCE_S
+            )
         ) as control:
             beats = []
             for n in range(50):
@@ -133,15 +136,15 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
 @pytest.fixture
 def pair(context: zmq.Context) -> Iterator[tuple[ServerEndpoint, ClientEndpoint]]:
     """A server that looks only when the test says so, and a client that has joined it."""
-    with ServerEndpoint(
-        job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB
+    with closing(
+        ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=32 * MIB)
     ) as server:
         settings = {"job": JOB, "keys": KEYS, "timeout_s": PATIENCE_S, "max_bulk_bytes": MIB}
         with ThreadPoolExecutor(1) as pool:
             joining = pool.submit(ClientEndpoint, server.addresses, identity=b"w0", context=context, **settings)
             while not joining.done():
                 assert server.poll(0.01) == []
-        with joining.result() as client:
+        with closing(joining.result()) as client:
             yield server, client
 
 
@@ -197,7 +200,7 @@ def test_what_a_client_said_is_heard_before_its_end_however_late_the_server_look
             assert watch.socket.poll(PATIENCE_S * 1e3)
             watch.read()
     assert [type(incoming) for incoming in server.poll(PATIENCE_S)] == [Control, Bulk, Gone]
-    assert server.num_abandoned == 0
+    assert server._memory.assembler.num_abandoned == 0
     assert server.refused == {}
 
 
@@ -234,7 +237,7 @@ def test_a_client_killed_in_the_middle_of_a_push_is_forgotten_and_may_come_back(
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    server.wait_for(lambda: server.gone == [b"w0"] and server.endpoint.num_abandoned == 1)
+    server.wait_for(lambda: server.gone == [b"w0"] and server.endpoint._memory.assembler.num_abandoned == 1)
     assert server.endpoint._memory.assembler.num_open == 0
     again = connect(addresses)
     payload = random_bytes(MIB)
@@ -252,7 +255,9 @@ def test_a_server_that_ends_is_an_error_for_its_clients(start_server: StartServe
 
 
 def test_a_server_that_does_not_answer_is_an_error_in_one_line(context: zmq.Context):
-    with ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1) as server:
+    with closing(
+        ServerEndpoint(job=JOB, keys=KEYS, names=NAMES, host="127.0.0.1", ipc_dir=None, max_bulk_bytes=1)
+    ) as server:
         addresses = server.addresses
     with pytest.raises(TransportError, match=r"no server answers at tcp://127\.0\.0\.1:\d+") as raised:
         ControlClient(addresses, identity=b"w0", job=JOB, keys=KEYS, context=context, timeout_s=0.3)

@@ -1,6 +1,7 @@
 import dataclasses
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -64,14 +65,16 @@ def test_a_data_connection_with_a_guessed_ticket_is_refused_and_counted(
 
 
 def unused_ticket(server: EchoServer, context: zmq.Context, identity: bytes) -> bytes:
-    with ControlClient(
-        server.addresses,
-        identity=identity,
-        job=JOB,
-        keys=KEYS,
-        context=context,
-        timeout_s=PATIENCE_S,
-        hello={"data": "tcp", "encrypt": True},
+    with closing(
+        ControlClient(
+            server.addresses,
+            identity=identity,
+            job=JOB,
+            keys=KEYS,
+            context=context,
+            timeout_s=PATIENCE_S,
+            hello={"data": "tcp", "encrypt": True},
+        )
     ) as control:
         return control.welcome["ticket"].encode()
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from plesio.protocol.to_server import Saving
+from plesio.protocol.to_worker import ServerState
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
@@ -18,9 +19,6 @@ from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered
 
 __all__ = ["WorkerCheckpoints"]
-
-PAGE_CHARACTERS = 2**20
-"""Characters of server 0's state in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ class WorkerCheckpoints:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         manifest = resumed.manifest
         meter.go_on_from(resumed.report(rank))
-        pages = tuple(text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS))
+        pages = tuple(ServerState.pages(text))
         saving = Saving(
             every_s=every_s,
             every_steps=every_steps,

@@ -20,9 +20,6 @@ from plesio.runtime.coordinator.stage import Stage
 
 __all__ = ["Checkpoints"]
 
-PAGE_CHARACTERS = 2**20
-"""Number of characters of the state in one message."""
-
 
 class _ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of server 0 at a checkpoint.
@@ -144,7 +141,7 @@ class Checkpoints:
         events = [encode_event(event) for event in recorder.events] if self._remembers else None
         state = _ServerState(ledger=self._ledger.state(), began=recorder.began, events=events)
         text = json.dumps(msgspec.to_builtins(state))  # NaN is a number in it
-        pages = [text[at : at + PAGE_CHARACTERS] for at in range(0, len(text), PAGE_CHARACTERS)]
+        pages = ServerState.pages(text)
         return [
             Tell(
                 worker=min(self._members.known()),

@@ -5,8 +5,7 @@ payloads of up to hundreds of megabytes, over a Unix socket between processes of
 
 * Between processes of one host the payload lies in shared memory (`SegmentPool`) and only a reference to it crosses the
   socket. The receiver reads it where the sender packed it, and gives the memory back when it has released the message.
-  Where a process cannot open the other's memory, or there is none left, the payload goes through the socket;
-  `shares_memory` and `num_unshared` tell.
+  Where a process cannot open the other's memory, or there is none left, the payload goes through the socket.
 * Over a socket it is cut into chunks: a ZeroMQ message is delivered whole or not at all, so only separate messages let
   the receiver take the first while the next are on their way. Over tcp the chunks are encrypted (`Seal`). Where a
   server does not encrypt, a payload of up to 24 MiB is one message instead, and is read where it arrives (`Pieces`).

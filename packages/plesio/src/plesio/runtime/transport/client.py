@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -120,16 +119,6 @@ class ClientEndpoint:
         self.push(Header(kind=DATA_HELLO, generation=self.generation), meta={"opens": opens})
 
     @property
-    def shares_memory(self) -> bool:
-        """True if payloads to the server go through shared memory; if not, in chunks over the link's socket."""
-        return self._memory.outbox.shares(SERVER)
-
-    @property
-    def num_unshared(self) -> int:
-        """Payloads that did not, because this machine had no memory for one more segment."""
-        return self._memory.outbox.num_unshared
-
-    @property
     def generation(self) -> int:
         """Generation that messages are sent in: the server's when it welcomed this client, until set to another."""
         return self._control.generation
@@ -226,14 +215,6 @@ class ClientEndpoint:
             self._watch.close()
             self._data.socket.close()
         self._memory.close()
-
-    def __enter__(self) -> "ClientEndpoint":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def wait_readable(clients: Sequence[ClientEndpoint], *, timeout_s: float) -> list[ClientEndpoint]:

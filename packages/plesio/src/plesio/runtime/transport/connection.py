@@ -15,11 +15,8 @@ __all__ = ["ControlConnection", "ServerConnection", "WorkerConnections"]
 class ControlConnection(Protocol):
     """A connection for control messages alone; see `ControlClient`, the one on real sockets."""
 
-    @property
-    def generation(self) -> int: ...
-
-    @generation.setter
-    def generation(self, generation: int) -> None: ...
+    generation: int
+    """Generation of the messages that are sent."""
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None: ...
 
@@ -27,11 +24,8 @@ class ControlConnection(Protocol):
 class ServerConnection(Protocol):
     """A worker's connection to one server; see `ClientEndpoint`, the one on real sockets."""
 
-    @property
-    def generation(self) -> int: ...
-
-    @generation.setter
-    def generation(self, generation: int) -> None: ...
+    generation: int
+    """Generation of the messages that are sent."""
 
     def send_control(self, kind: int, body: Mapping[str, Any]) -> None: ...
 
@@ -60,13 +54,8 @@ class WorkerConnections(Protocol):
     traffic: Traffic
     refused: Counter[Refusal]
 
-    @property
-    def generation(self) -> int:
-        """Generation of the membership; messages of another are refused."""
-        ...
-
-    @generation.setter
-    def generation(self, generation: int) -> None: ...
+    generation: int
+    """Generation of the messages that are sent."""
 
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool: ...
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -165,11 +164,3 @@ class ControlClient:
         if not self._channel.socket.closed:
             self._watch.close()
             self._channel.socket.close()
-
-    def __enter__(self) -> "ControlClient":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -32,15 +32,6 @@ class Sending:
         """True if the operating system has all of it, or it was copied, or the connection is gone."""
         return self._tracker is None or self._tracker.done
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until `done`, at most ``timeout_s``; returns `done`."""
-        if self._tracker is not None:
-            try:
-                self._tracker.wait(timeout_s)
-            except zmq.NotDone:
-                return False
-        return True
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -247,20 +246,6 @@ class ServerEndpoint:
         self._control.send(control.peer, WELCOME, welcome)
         return True
 
-    def shares_memory(self, peer: bytes) -> bool:
-        """Tell whether payloads to this peer go through shared memory; if not, in chunks over its link's socket."""
-        return self._memory.outbox.shares(peer)
-
-    @property
-    def num_unshared(self) -> int:
-        """Payloads that did not, because this machine had no memory for one more segment."""
-        return self._memory.outbox.num_unshared
-
-    @property
-    def num_abandoned(self) -> int:
-        """Bulk messages that began and will never be complete, because their sender was cut off."""
-        return self._memory.assembler.num_abandoned
-
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; returns False when the peer is not connected.
 
@@ -319,11 +304,3 @@ class ServerEndpoint:
         self._memory.close()
         if self._ipc_path is not None:
             self._ipc_path.unlink(missing_ok=True)
-
-    def __enter__(self) -> "ServerEndpoint":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
