@@ -52,12 +52,6 @@ def encode(message: Message) -> tuple[int, dict[str, Any]]:
 def decode(kind: int, body: Any, expected: Any, *, peer: str) -> Any:
     """Decode a message of one of the types ``expected`` (a message type or a union of them).
 
-    Args:
-        kind: Its kind.
-        body: Its fields.
-        expected: Types of messages that may come here.
-        peer: Sender, for the error.
-
     Raises:
         TransportError: It is none of them; one line that names the sender.
     """

@@ -53,15 +53,7 @@ class WorkerCheckpoints:
     ) -> "WorkerCheckpoints":
         """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
-        Args:
-            setting: The user's setting.
-            replica: What is trained.
-            resumed: The checkpoint.
-            policy: As it was asked for.
-            seed: Of the order of samples.
-            rank: This worker.
-            num_workers: That the run begins with.
-            meter: Its figures, which go on from the checkpoint's.
+        ``policy`` is as it was asked for; the meter goes on from the checkpoint's figures.
 
         Raises:
             ConfigError: Another job has the folder, or the optimizer has what cannot be saved.

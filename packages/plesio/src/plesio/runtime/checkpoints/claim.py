@@ -92,8 +92,7 @@ class FolderClaim:
     def confirm(self, *, leads: bool) -> None:
         """Make sure that the folder is this job's still; a worker does before it writes.
 
-        Args:
-            leads: It commits the checkpoint, so it holds the folder from here on.
+        One that ``leads`` commits the checkpoint, so it holds the folder from here on.
 
         Raises:
             ConfigError: Another job has it by now.

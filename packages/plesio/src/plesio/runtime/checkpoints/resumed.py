@@ -110,11 +110,7 @@ class ResumedCheckpoint:
 def find(setting: CheckpointSetting, *, policy: str, seed: int, kind: str = "policy") -> tuple[Path, Manifest] | None:
     """Find the checkpoint to begin with; None to begin afresh.
 
-    Args:
-        setting: The user's setting.
-        policy: As it was asked for.
-        seed: Of the order of samples.
-        kind: The user's word for the policy.
+    ``kind`` is the user's word for the policy, which is as it was asked for.
 
     Raises:
         ConfigError: It is of another policy or order of samples, or the one that is named is damaged.

@@ -43,10 +43,6 @@ def _text(value: Any) -> str:
 def changes(here: Sequence[OptimizerRecord], there: Sequence[OptimizerRecord]) -> list[str]:
     """List the settings in which the program differs from the checkpoint, a line for each.
 
-    Args:
-        here: The program's.
-        there: The checkpoint's.
-
     Raises:
         DataError: It is another optimizer, or has other groups.
     """

@@ -126,8 +126,7 @@ class Writer:
     def close(self, *, failed: bool = False) -> None:
         """Return when all that was begun has been written, or has failed to be, and let go of the folder.
 
-        Args:
-            failed: The run has: others may never write their parts, and are not waited for long.
+        Where the run has ``failed``, others may never write their parts, and are not waited for long.
         """
         for one in self._under_way:
             one.written.wait()

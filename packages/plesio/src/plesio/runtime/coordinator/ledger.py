@@ -161,11 +161,8 @@ class Ledger:
     def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:
         """Enter that workers go on in a new group.
 
-        Args:
-            members: The workers in it.
-            samples: Samples that were trained on until then, and count.
-            own: Those of the members among them.
-            dropped: Samples that a lost worker had not handed in and that no worker will train on any more.
+        ``samples`` were trained on until then, and count, ``own`` of them by members; no worker will train any more on
+        those ``dropped``.
         """
         self.samples.regrouped(members, samples=samples, own=own)
         if dropped:

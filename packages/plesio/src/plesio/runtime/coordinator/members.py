@@ -157,9 +157,7 @@ class Members(dict[int, Member]):
     def form_racks(self, workers: Iterable[int], *, joined: bool) -> dict[int, tuple[int, ...]]:
         """Have one worker of each rack speak for it from now on.
 
-        Args:
-            workers: All of the run.
-            joined: True if the policy counts each of them already.
+        ``joined``: the policy counts each of these workers already.
 
         Returns:
             All workers of its rack, for each worker.

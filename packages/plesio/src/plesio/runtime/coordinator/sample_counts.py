@@ -46,10 +46,7 @@ class SampleCounts:
     def total(self, reports: Mapping[int, Report], *, arrived: int, lost: Collection[int]) -> tuple[int, int]:
         """Return the samples of the run, and how many of these are in no worker's own figures.
 
-        Args:
-            reports: The workers' figures.
-            arrived: Samples in updates that reached the store.
-            lost: The lost workers.
+        ``arrived`` are in updates that reached the store.
         """
         on_store = self._in_collectives + arrived
         samples = max(sum(report.samples for report in reports.values()), on_store)

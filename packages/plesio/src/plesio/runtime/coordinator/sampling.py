@@ -110,12 +110,8 @@ class Sampling:
     ) -> Answers:
         """Tell a worker its block.
 
-        Args:
-            worker: The worker.
-            plan: Which.
-            block: What it may train on.
-            wakes: It takes part again though there is no block.
-            early: It may have handed in its round before its end, and goes on from where that ends.
+        It ``wakes`` where it takes part again though there is no block; ``early``: it may have handed in its round
+        before its end, and goes on from where that ends.
         """
         member = self._members[worker]
         clock = member.clock if early else None

@@ -59,10 +59,7 @@ class Stage:
     def leases_of(self, plan: int, figures: PlanFigures, *, workers: Mapping[int, int]) -> LeaseRecords:
         """Return the leases of a plan, which the first request for it begins.
 
-        Args:
-            plan: Its number.
-            figures: The samples to deal out.
-            workers: Workers that lease, and for how many each.
+        ``workers`` are those that lease, and for how many each.
         """
         if plan not in self.plans and plan in self._over:
             self.plans[plan] = LeaseRecords.of(_NOTHING, batch_size=1, workers=(), dealing="guided", num_workers={})
@@ -141,10 +138,7 @@ class Stage:
     def leave_store(self, steer: Steer, workers: Sequence[int], *, training: Sequence[int]) -> StageEnd:
         """Leave the store with all workers, and return their orders.
 
-        Args:
-            steer: How.
-            workers: The workers that have stopped: each, or the one that speaks for its rack.
-            training: All.
+        ``workers`` have stopped: each, or the one that speaks for its rack; ``training`` are all.
         """
         plan = self.stopped[workers[0]].plan
         leases = None if plan is None else self.plans.get(plan)

@@ -110,10 +110,7 @@ class StageChanges:
     def steer(self, steer: Steer, *, paused: bool, now_s: float) -> list[Effect]:
         """Carry out the policy's decision on how all go on.
 
-        Args:
-            steer: The decision.
-            paused: True if they stopped where they had to pause.
-            now_s: The time.
+        ``paused``: they stopped where they had to pause.
         """
         before, self._steered = self._steered, steer
         reshared = before is not None and before.shares != steer.shares

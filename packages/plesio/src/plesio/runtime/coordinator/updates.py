@@ -116,11 +116,8 @@ class Updates:
     def _decide(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> Answers:
         """Have the policy decide on an update, and settle the leases of its samples.
 
-        Args:
-            event: The update.
-            num_samples: Samples of the worker's own in it.
-            finished: The leased ones among them: what never arrives, or comes too late for its step, is leased again.
-            now_s: The time.
+        ``num_samples`` are the worker's own; of the ``finished`` leased ones, what never arrives or comes too late for
+        its step is leased again.
         """
         worker, key = event.worker, (event.worker, event.clock)
         self._members[worker].seen(now_s, clock=event.clock)

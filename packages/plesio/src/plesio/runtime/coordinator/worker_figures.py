@@ -39,10 +39,7 @@ class WorkerFigures:
     def report(self, worker: int, report: Report, *, meets: Sequence[int]) -> None:
         """Take in a worker's figures.
 
-        Args:
-            worker: Its rank.
-            report: The figures.
-            meets: The workers of its collectives, itself among them.
+        ``meets`` are the workers of its collectives, itself among them.
         """
         self.reports[worker] = report
         for clock, blocked_s in report.blocked:

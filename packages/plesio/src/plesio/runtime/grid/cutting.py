@@ -264,13 +264,7 @@ def agreed_cut(
 ) -> NetworkCut:
     """Find the cut that makes stages alike; all workers of the group call it together.
 
-    Args:
-        layers: The network's layers.
-        x: A micro-batch.
-        num_stages: K.
-        balance: The quantity that is to be alike.
-        group: The workers; None for one by itself.
-        world: Their world: in the virtual one layers are not timed, so that equal arguments give equal cuts.
+    In the virtual world layers are not timed, so that equal arguments give equal cuts.
 
     Raises:
         TaskError: The layers do not chain, or are too few.

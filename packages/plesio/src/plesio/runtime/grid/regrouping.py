@@ -60,9 +60,7 @@ class Regrouper:
     def after_tick(self, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
         """Propose what this worker sees a reason for, and do what is due.
 
-        Args:
-            feed: This worker's samples.
-            values: Tells all that it remembers.
+        ``values`` tells all that this worker remembers.
 
         Raises:
             WorkerLostError: The others have given this group up.

@@ -123,11 +123,8 @@ class StageWorker:
     def tick(self, inputs: Sequence[Tensor], target: Any, *, of_all: int, more: bool) -> float | None:
         """Do what the schedule has for the next micro-batch.
 
-        Args:
-            inputs: What the first stage is given.
-            target: What the last stage's loss is given.
-            of_all: Samples of all groups' micro-batches of this tick.
-            more: Whether another micro-batch is known to follow.
+        ``of_all`` are the samples of all groups' micro-batches of this tick; ``more`` tells whether another is known to
+        follow.
 
         Returns:
             The micro-batch's loss, on the last stage.
@@ -197,12 +194,7 @@ class StageWorker:
     def regroup(self, setting: GridSetting, *, column: Column, mixer: Mixer | None, missing: Mapping[int, int]) -> None:
         """Go on in a grid of other groups; no mixing is under way.
 
-        Args:
-            setting: The grid.
-            column: The neighbours in the group.
-            mixer: Those in other groups.
-            missing: By number of the micro-batch, samples that groups were given which are lost and had not trained
-                on them.
+        ``missing`` are the samples, by micro-batch, that lost groups were given and had not trained on.
         """
         self.tally.leave_out(missing, given=self.machine.given)
         self.machine = self.machine.regrouped(setting)

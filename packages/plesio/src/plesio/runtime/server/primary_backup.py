@@ -259,9 +259,7 @@ class BackupServer(_Replicated):
     def take_in(self, incoming: Incoming, *, now_s: float) -> None:
         """Act on what has come otherwise.
 
-        Args:
-            incoming: What.
-            now_s: By this server's own clock.
+        ``now_s`` is by this server's own clock.
         """
         match incoming:
             case Gone(peer=peer) if peer == PRIMARY:

@@ -174,12 +174,8 @@ class Shard:
     ) -> None:
         """Keep an update until the policy decides on it.
 
-        Args:
-            worker: The sender.
-            clock: The worker's clock after the update's last step.
-            payload: The present slices, packed. Kept until applied or dropped.
-            present: Indices of the slices in the payload; None for all.
-            groups: The worker's optimizer options, when they changed.
+        The payload has the ``present`` slices (None: all), packed, and is kept until it is applied or dropped;
+        ``groups`` are the optimizer's options, where they changed.
 
         Raises:
             ExchangeError: The payload is not as long as its slices.
@@ -208,14 +204,7 @@ class Shard:
     ) -> None:
         """Make the mean of these pending updates, times ``weight``, the given version.
 
-        Args:
-            updates: (worker, clock) of each.
-            weight: Multiplies the step.
-            version: What results.
-            num_live: Workers in all.
-            num_workers: Of each update, how many workers' work it is, which it counts for in the mean; None: 1 each.
-            share: Of a round, that the updates are.
-            age: Rounds since the pull of what they were computed from.
+        The arguments are those of an `ApplyOrder`.
         """
         pending = [self._pending.pop(update) for update in updates]
         counts = [1] * len(pending) if num_workers is None else num_workers

@@ -173,10 +173,7 @@ class ShardServer:
     def share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
         """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot.
 
-        Args:
-            bulk: The message that asks for it.
-            request: What it asks for.
-            snapshots: The run's, if this server has them.
+        ``snapshots`` are the run's, if this server has them.
         """
         shard = self._shard
         assert shard is not None

@@ -75,14 +75,8 @@ class StepRule:
         Momentum of gradients: ``θ <- θ - η weight ((1 - b²) g + b² M) / D``. Momentum of directions:
         ``θ <- θ - η weight (G (1 - b²) g / D + b² buffer)``, and without momentum, for SGD, ``θ <- θ - η weight g``.
 
-        Args:
-            parameter: Moved in place.
-            gradient: The update's, as `penalised` gives it.
-            mean: ḡ, with this update.
-            state: As the last round left it; not changed.
-            group: The options.
-            weight: The part of a whole step that it is.
-            past: How long momentum remembers.
+        ``mean`` is ḡ, with this update, and ``weight`` the part of a whole step that it is. The state is as the last
+        round left it, and stays.
         """
         divisor = None if self.scale is None else self.scale(mean, state, group, 1.0)[0]
         step, rate = float(state.get("step", 0.0)), group["lr"]
@@ -118,13 +112,7 @@ class StepRule:
 
         Momentum of gradients: ``M <- b M + (1 - b) ḡ``. Of directions: ``buffer <- b buffer + (1 - b) G ḡ / D``.
 
-        Args:
-            parameter: Not changed.
-            mean: ḡ.
-            state: Changed.
-            group: The options.
-            share: How much of a round it was: 1, or more where updates are of several steps.
-            past: As above.
+        ``share`` is how much of a round it was: 1, or more where updates are of several steps.
         """
         direction = mean
         if self.scale is not None:

@@ -31,10 +31,7 @@ class Dialler:
     ) -> ClientEndpoint | FailoverConnection:
         """Connect for control and bulk messages.
 
-        Args:
-            addresses: The server's addresses.
-            identity: The member's name.
-            backup: Addresses of the server's backup, if it has one.
+        ``backup`` are the addresses of the server's backup, if it has one.
 
         Raises:
             TransportError: The server cannot be reached.

@@ -259,13 +259,7 @@ class ServerEndpoint:
     ) -> Sending | None:
         """Send a bulk message; None when the peer is not connected.
 
-        Args:
-            peer: Identity of the receiver.
-            header: Its generation should be this endpoint's.
-            meta: A JSON object beside the payload.
-            payload: A contiguous array. It must not change before `Sending.done`. Copied once when it
-                goes through shared memory, and not at all otherwise. An array from `stage`, or the beginning of one, is
-                never copied, and must not be used any more.
+        The payload must not change before `Sending.done`; it is copied as in `ClientEndpoint.push`.
 
         Raises:
             ValueError: ``meta`` is too large, or the payload is not contiguous.

@@ -98,9 +98,7 @@ def configure(socket: Socket, *, pieces: Pieces | None) -> None:
     Nothing is ever dropped for a full queue: senders queue without limit (references, not copies) and receivers hold
     the sender back. A frame larger than any of this protocol ends its connection before memory is taken.
 
-    Args:
-        socket: Not connected or bound yet.
-        pieces: What it carries of payloads; None for control messages.
+    The socket is not connected or bound yet; ``pieces`` is None where it carries control messages.
     """
     socket.linger = 0
     socket.sndhwm = 0

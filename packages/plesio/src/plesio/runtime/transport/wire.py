@@ -234,13 +234,7 @@ def encode_chunk(
 ) -> bytes:
     """Encode the head frame of a chunk.
 
-    Args:
-        header: The message's header.
-        job: `job_digest` of the job.
-        total_bytes: Payload of the whole message.
-        offset: The beginning of this chunk's body in it.
-        meta: JSON of the first chunk; None for none.
-        form: Form of the body that follows.
+    ``meta`` is of a message's first chunk alone; ``job`` is the job's `job_digest`.
 
     Raises:
         ValueError: ``meta`` is larger than `MAX_META_BYTES`, or a field of the header is out of its range.
@@ -341,11 +335,7 @@ def encode_control(kind: int, body: Mapping[str, Any], *, job: int, generation: 
 def decode_control(frame: bytes, *, peer: bytes, job: int, generation: int | None) -> Control:
     """Decode and check a control message.
 
-    Args:
-        frame: The frame that arrived.
-        peer: The sender.
-        job: `job_digest` of the job it must belong to.
-        generation: The generation it must belong to, unless it is one of the transport's own; None for any.
+    ``generation`` is the one that it must belong to, unless it is one of the transport's own; None for any.
 
     Raises:
         WireError: Malformed, or of another job or generation.

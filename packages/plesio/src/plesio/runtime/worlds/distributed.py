@@ -119,9 +119,7 @@ class DistributedWorld:
     def join(self, *, layout: str, optimizer: tuple[str, ...]) -> int:
         """Take part: returns when the run has started, with the clock at which this worker begins.
 
-        Args:
-            layout: Digest of the replica's tensors, which must be alike on all workers.
-            optimizer: Its class and settings, likewise.
+        Both arguments must be alike on all workers.
 
         Raises:
             TransportError: Not all workers came, or they disagree.
