@@ -89,7 +89,7 @@ def test_the_server_of_a_store_keeps_nothing_of_an_update(tmp_path: Path, policy
             coordinator.handle(Heartbeat(report=report), worker=worker, now_s=now_s)
 
     assert growth(step) < MOST_BYTES
-    coordinator.logs.close()
+    coordinator.close_logs()
     log = read_log(tmp_path / "events.jsonl")
     assert len(log.entries) == 2 + 2 * (FULL + MORE)
     assert verify(log) is None
@@ -106,7 +106,7 @@ def test_the_server_of_a_collective_keeps_nothing_of_a_step_whoever_is_lost(tmp_
             coordinator.handle(Heartbeat(report=report), worker=worker, now_s=clock * 0.01)
 
     assert growth(step) < MOST_BYTES
-    coordinator.logs.close()
+    coordinator.close_logs()
 
 
 def test_a_worker_keeps_nothing_of_a_step(tmp_path: Path) -> None:

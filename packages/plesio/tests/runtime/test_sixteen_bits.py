@@ -9,6 +9,7 @@ from torch import nn
 
 import plesio
 from plesio.cli.commands import invoke
+from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.exchange.replica import Replica
@@ -93,5 +94,5 @@ def test_servers_add_up_what_16_bits_cannot():
     share = torch.tensor([2.0**-9], dtype=torch.bfloat16)
     for clock in range(1, 65):
         shard.push(0, clock=clock, payload=share.view(torch.uint8).numpy(), present=None, groups=None)
-        shard.apply([(0, clock)], weight=1.0, version=clock, num_live=1)
+        shard.apply(ApplyOrder(updates=((0, clock),), weight=1.0, version=clock, num_live=1))
     assert shard.pull(None).payload.view(torch.bfloat16).item() == 1.125

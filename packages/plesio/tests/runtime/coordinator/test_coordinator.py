@@ -117,7 +117,7 @@ def test_samples_of_a_late_update_go_to_others_and_are_not_counted():
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):
     run = Run("hier:bsp/ssp:2", workers=5, folder=tmp_path).start_racks(0, 0, 0, 7, 7)
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5
-    run.coordinator.logs.close()
+    run.coordinator.close_logs()
     joined = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
     run.arrive(3, 1, samples=2, finished=((0, 0, 4),))
@@ -247,7 +247,7 @@ def test_resting_worker_holds_nobody_up_and_goes_on_where_the_others_are(tmp_pat
     [answer] = [message for message in run.told[0] if isinstance(message, Lease)][-1:]
     assert answer.block is not None
     assert answer.clock == 5
-    run.coordinator.logs.close()
+    run.coordinator.close_logs()
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 

@@ -198,7 +198,7 @@ def test_a_policy_that_changes_is_steered_anew_and_the_log_knows(tmp_path: Path)
         run.cut(worker, clock=4)
     steer = run.heard(Regroup)[1].steer
     assert (steer.clock, steer.policy, steer.next_clock) == (4, "bsp", 9)
-    run.coordinator.logs.close()
+    run.coordinator.close_logs()
     events = [entry.event for entry in read_log(tmp_path / "events.jsonl").entries]
     assert events[-2:] == [Left(worker=0, reason=LeaveReason.REPLACED), Resumed(clock=4)]
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
+from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, group_options, optimizer_spec
 from plesio.runtime.server.shard import Shard
@@ -76,7 +77,9 @@ class Servers:
     ) -> None:
         self.version += 1
         for shard in self.shards:
-            shard.apply(updates, weight=weight, version=self.version, num_live=num_live, **options)
+            shard.apply(
+                ApplyOrder(updates=tuple(updates), version=self.version, weight=weight, num_live=num_live, **options)
+            )
 
     def state(self, *, known: int | None = None) -> dict[str, torch.Tensor]:
         """Name to flat tensor; elements that were not sent are NaN."""

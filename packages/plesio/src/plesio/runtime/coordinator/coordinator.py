@@ -33,6 +33,7 @@ The parts, each with its invariants:
 from pathlib import Path
 
 from plesio.core.clock import Clock
+from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
     Apply,
@@ -49,6 +50,7 @@ from plesio.policies import (
     Steer,
     parse_policy,
 )
+from plesio.policies.log_writer import LogWriter
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
 from plesio.protocol.figures import Report, Snapshot
 from plesio.protocol.to_server import (
@@ -79,7 +81,6 @@ from plesio.runtime.coordinator.members import Answers, Members, RunState, lease
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.reviews import Reviews
-from plesio.runtime.coordinator.run_logs import RunLogs
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 from plesio.runtime.coordinator.stage import Stage
@@ -103,12 +104,17 @@ class Coordinator:
     ) -> None:
         policy, saving = parse_policy(join.policy), join.saving
         self.ledger = Ledger(policy=policy.title, info=join.info, num_workers=join.num_workers, world=world)
-        self.logs = RunLogs(
-            folder, policy=policy, limit_bytes=join.log_bytes, clock=clock, on_failure=self.ledger.fallbacks.note
-        )
+        note, entries, trace = self.ledger.fallbacks.note, None, None
+        if folder is not None:
+            entries, trace = folder / "events.jsonl", folder / "coordinator.jsonl"
+        self._log = LogWriter(entries, policy=policy, limit_bytes=join.log_bytes, on_failure=note)
+        """The policy's events and answers."""
+        header = {"worker": None, "policy": policy.title}
+        self._trace = TraceWriter(trace, header=header, on_failure=note, clock=clock)
+        """Applied and refused updates, and changes of the membership and of the policy."""
         began = 0 if saving is None else saving.clock
         remembers = saving is not None and policy.remembers
-        self.recorder = Recorder(policy, clock=began, entries=self.logs.events, keeps_events=remembers)
+        self.recorder = Recorder(policy, clock=began, entries=self._log, keeps_events=remembers)
         self._members = Members()
         self._stage = Stage(policy, clock=began)
         # each part is handed those before it on which it calls
@@ -126,19 +132,19 @@ class Coordinator:
             sampling=self._sampling,
             checkpoints=self._checkpoints,
             ledger=self.ledger,
-            trace=self.logs.trace,
+            trace=self._trace,
             num_servers=join.num_servers,
             snapshot_every=join.snapshot_every if policy.pushes else None,
         )
         self._reviews = Reviews(self._members, policy=policy, ledger=self.ledger, checkpoints=self._checkpoints)
         self._regroupings = Regroupings(
-            self._members, self._stage, policy=policy, elastic=join.elastic, ledger=self.ledger, trace=self.logs.trace
+            self._members, self._stage, policy=policy, elastic=join.elastic, ledger=self.ledger, trace=self._trace
         )
         self._changes = StageChanges(
             self._members,
             self._stage,
             ledger=self.ledger,
-            trace=self.logs.trace,
+            trace=self._trace,
             sampling=self._sampling,
             regroupings=self._regroupings,
         )
@@ -245,7 +251,7 @@ class Coordinator:
         meets = self._stage.exchange == "collective" and not self._regroupings.possible
         fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
         self.ledger.lose(worker, evaluates=self._members[worker].evaluates)
-        self.logs.trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
+        self._trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
             self.ledger.fail(f"worker {worker} was lost, and a collective exchange cannot go on without it")
         reason = LeaveReason.REPLACED if self._regroupings.possible else LeaveReason.LOST
@@ -347,6 +353,11 @@ class Coordinator:
                 case Stay(reason=reason):
                     effects += self._changes.stay(reason)
         return effects
+
+    def close_logs(self) -> None:
+        """Close the logs that are written beside the results; may be called twice."""
+        self._trace.close()
+        self._log.close()
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the run's parts does not hold."""

@@ -181,7 +181,7 @@ class CurrentRun:
     def discard(self) -> None:
         """Remove what this backup has put aside: the job is over, and it was not needed."""
         if self._coordinator is not None:
-            self._coordinator.logs.close()
+            self._coordinator.close_logs()
         self._ending.discard()
 
     def end(self) -> None:

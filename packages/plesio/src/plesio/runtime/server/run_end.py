@@ -100,7 +100,7 @@ class RunEnd:
 
     def _close(self, coordinator: Coordinator) -> None:
         """Write the run's figures, let its workers go, and be ready for the next run."""
-        coordinator.logs.close()
+        coordinator.close_logs()
         result = self.result(coordinator)
         unwritten: str | None = None
         if self._folder is not None and self._writes:

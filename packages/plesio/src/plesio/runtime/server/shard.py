@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
 from plesio.protocol.bulk import Initial, OptimizerSpec, Table
+from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
@@ -191,23 +192,10 @@ class Shard:
             raise ExchangeError(f"an update of worker {worker} has {payload.size} bytes; its slices make {position}")
         self._pending[worker, clock] = _Pending(values, groups)
 
-    def apply(
-        self,
-        updates: Sequence[tuple[int, int]],
-        *,
-        weight: float,
-        version: int,
-        num_live: int,
-        num_workers: Sequence[int] | None = None,
-        share: float = 1.0,
-        age: float = 0.0,
-    ) -> None:
-        """Make the mean of these pending updates, times ``weight``, the given version.
-
-        The arguments are those of an `ApplyOrder`.
-        """
-        pending = [self._pending.pop(update) for update in updates]
-        counts = [1] * len(pending) if num_workers is None else num_workers
+    def apply(self, order: ApplyOrder) -> None:
+        """Make the mean of the order's pending updates, times its weight, its version."""
+        pending = [self._pending.pop(update) for update in order.updates]
+        counts = [1] * len(pending) if order.num_workers is None else order.num_workers
         for one in pending:
             if one.groups is not None:
                 self._set_options(one.groups)
@@ -218,18 +206,18 @@ class Shard:
             tensor = self._tensors[index]
             if self._slices[index].kind == "buffer":
                 count = sum(n for _, n in values)
-                tensor.lerp_(_mean(values, count), min(1.0, count / num_live))
+                tensor.lerp_(_mean(values, count), min(1.0, count / order.num_live))
             elif self._update == "delta":
-                tensor.add_(_mean(values, sum(counts)), alpha=weight)
+                tensor.add_(_mean(values, sum(counts)), alpha=order.weight)
             else:
                 tensor.grad = _mean(values, sum(counts))
-            self._changed_at[index] = version
+            self._changed_at[index] = order.version
         # one step, of all slices together
         for stepper in self._steps:
-            stepper.step(weight=weight, share=share, age=age)
+            stepper.step(weight=order.weight, share=order.share, age=order.age)
         for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())
-        self.version = version
+        self.version = order.version
 
     def _narrow(self, indices: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the slices that have masters, each with its master."""

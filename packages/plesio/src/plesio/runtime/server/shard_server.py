@@ -211,15 +211,7 @@ class ShardServer:
     def _carry_out(self, shard: "Shard", order: Order) -> None:
         match order:
             case ApplyOrder(updates=updates):
-                shard.apply(
-                    updates,
-                    weight=order.weight,
-                    version=order.version,
-                    num_live=order.num_live,
-                    num_workers=order.num_workers,
-                    share=order.share,
-                    age=order.age,
-                )
+                shard.apply(order)
                 self._samples = order.samples
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
