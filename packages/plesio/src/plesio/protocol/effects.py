@@ -119,7 +119,6 @@ class Orders(Message, frozen=True, kw_only=True, tag=21):
 
     @classmethod
     def of(cls, orders: list[Order]) -> Self:
-        """Make the message with these orders."""
         fields = [to_values(order) for order in orders]
         return cls(orders=tuple((values.pop("kind"), values) for values in fields))
 

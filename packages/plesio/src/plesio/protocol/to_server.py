@@ -163,7 +163,6 @@ class NotFinite(Message, frozen=True, kw_only=True, tag=12):
 
     @property
     def arrived(self) -> Arrived:
-        """The event that the policy gets."""
         head = self.event
         return Arrived(
             worker=head.worker,

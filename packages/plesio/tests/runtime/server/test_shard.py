@@ -285,7 +285,7 @@ def test_snapshot_is_the_state_of_its_moment():
     shard.snapshot(0)
     servers.push(0, clock=1, tensors=set_gradients(replica.model, seed=1))
     servers.apply([(0, 1)])
-    assert torch.equal(shard.pull_snapshot(0).payload, before)
+    assert torch.equal(shard.pull_shared(0).payload, before)
     assert not torch.equal(shard.pull(None).payload, before)
 
 

@@ -95,7 +95,6 @@ class WorkerCheckpoints:
         return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, point=point)
 
     def past(self) -> WorkerPast:
-        """Return what the training loop has done already."""
         if self.resumed is None:
             return WorkerPast()
         optimizer = self.saver.replica.optimizer

@@ -56,7 +56,6 @@ def _path(part: Path, rank: int) -> Path:
 
 
 def could_not_be_written(folder: Folder, error: Exception) -> str:
-    """Return the line that tells the user why there is no checkpoint."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError | PlesioError):
         cause = cause.__cause__ or cause.__context__  # torch's writer has an error of its own for a full disk

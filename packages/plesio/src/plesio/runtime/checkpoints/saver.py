@@ -66,7 +66,6 @@ class CheckpointSaver:
         self.writer.write(part)
 
     def _copied(self, point: QuiescentPoint, server_state: ServerState | None) -> CheckpointPart:
-        """Copy what is to be written out of what trains."""
         check_plain(self.replica)
         report = self.report()
         own = {

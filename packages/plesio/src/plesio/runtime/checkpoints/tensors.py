@@ -90,7 +90,6 @@ def load(replica: Replica, state: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set what the optimizer keeps of each parameter, by the parameter's name."""
     replica.optimizer.state.clear()
     for name, parameter in replica.model.named_parameters():
         for key, value in state.get(name, {}).items():

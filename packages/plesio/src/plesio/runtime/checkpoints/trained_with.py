@@ -22,7 +22,6 @@ _ASIDE = ("params", "param_names", "foreach", "fused", "capturable", "initial_lr
 
 
 def records(replica: Replica) -> tuple[OptimizerRecord, ...]:
-    """Return the program's optimizers and their present settings."""
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     return tuple(_record(optimizer, names) for optimizer in replica.stepper.optimizers)
 

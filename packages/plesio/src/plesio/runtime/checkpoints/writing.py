@@ -174,7 +174,6 @@ class _Writing:
             self._give_up(part, error, leads=leads)
 
     def _write(self, part: CheckpointPart, *, leads: bool) -> None:
-        """Write this worker's files, and report them."""
         began_s, writer = time.monotonic(), self.writer
         try:
             writer.claim.confirm(leads=leads)

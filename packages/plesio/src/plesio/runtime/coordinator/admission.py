@@ -75,7 +75,6 @@ class Admission:
             yield from self.begin_if_all_are_there(now_s=now_s)
 
     def begin_if_all_are_there(self, *, now_s: float) -> Answers:
-        """Start the run if everything that it begins with has come."""
         there = all(rank in self._members for rank in self._expected)
         if self._members.state != "gathering" or self._failed or not there or not self._checkpoints.complete:
             return

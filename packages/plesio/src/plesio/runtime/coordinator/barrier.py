@@ -71,5 +71,4 @@ class Barrier:
         return self._num_in_vain <= MOST_IN_VAIN
 
     def open_again(self) -> None:
-        """Have none stop any more."""
         self.phase = "open"

@@ -163,11 +163,9 @@ class Coordinator:
 
     @property
     def live(self) -> list[int]:
-        """Workers that take part, in order of rank."""
         return self._members.live
 
     def is_live(self, worker: int) -> bool:
-        """Tell whether messages of this worker count."""
         return self._members.is_live(worker)
 
     @property
@@ -225,7 +223,6 @@ class Coordinator:
         yield from self._members.answer_leaving()
 
     def _bye(self, worker: int, goodbye: Goodbye, *, now_s: float) -> Answers:
-        """Take in that a worker's session is closed."""
         if not self.is_live(worker):
             return
         self._members[worker].seen(now_s)
@@ -325,7 +322,6 @@ class Coordinator:
         return effects
 
     def _decide(self, event: Event, *, now_s: float) -> list[Effect]:
-        """Have the policy decide on an event, and do what it decides."""
         effects: list[Effect] = []
         actions = self.recorder.machine.handle(event)
         self.recorder.record(event, actions)

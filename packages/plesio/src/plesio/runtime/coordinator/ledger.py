@@ -155,7 +155,6 @@ class Ledger:
         self._max_lead = max(self._max_lead, lead)
 
     def entered_store(self, samples: int) -> None:
-        """Begin a stage on the store when so many samples have been trained on."""
         self.samples.entered_store(samples, arrived=self.workers.arrived_samples)
 
     def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:
@@ -185,7 +184,6 @@ class Ledger:
         self.samples.applied_positions += num_positions
 
     def stale(self, counts: Mapping[int, int]) -> None:
-        """Count updates by the staleness with which they were applied."""
         self._staleness.update(counts)
 
     def steered(self, action: Steer, *, at_s: float) -> None:

@@ -89,7 +89,6 @@ class Newcomers:
         return None
 
     def is_ready(self, worker: int, report: PositionReport) -> None:
-        """Mark a worker as ready, with all that it joins with."""
         self._waiting[worker].report = report
 
     def take(self) -> list[tuple[int, int, PositionReport]]:

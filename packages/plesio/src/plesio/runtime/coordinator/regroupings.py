@@ -114,7 +114,6 @@ class Regroupings:
         yield from self._go_on(now_s=now_s)
 
     def handle(self, worker: int, message: PositionReport | Regrouped | Holding, *, now_s: float) -> Answers:
-        """Take in a worker's position, its step, or its arrival in the new group."""
         match message:
             case PositionReport() if worker in self.newcomers:
                 self.newcomers.is_ready(worker, message)

@@ -61,7 +61,6 @@ class Reviews:
                 yield Evaluated(metric=sign * point.metric)
 
     def _asked(self, worker: int, number: int) -> Answers:
-        """Answer a worker that has come to an evaluation with a `KnownEvaluation`."""
         known = self._known.get(number)
         if known is None:
             at = self._at.setdefault(number, [])

@@ -109,7 +109,6 @@ class Checkpoints:
         return steer is not None
 
     def passed(self, clock: int) -> None:
-        """Take note that a worker has got to ``clock``."""
         self._clock = max(self._clock, clock)
 
     def due(self, now_s: float) -> bool:

@@ -85,7 +85,6 @@ class Stage:
         return "fixed" if self.policy.synchronous else "guided"
 
     def is_done(self, plan: int | None) -> bool:
-        """Tell whether a plan has been begun on the store and is done."""
         return plan in self._over or (plan in self.plans and self.plans[plan].done)
 
     def all_stopped(self, workers: Sequence[int]) -> bool:

@@ -135,7 +135,6 @@ class StageChanges:
         self._regroupings.resumed(Steering.of(steer, workers=self._members.training))
 
     def _end_stage(self, steer: Steer) -> list[Effect]:
-        """Let all leave the store and go on together."""
         workers = sorted(self._stage.stopped)
         self._members.dissolve_racks()
         self._ledger.meet({})

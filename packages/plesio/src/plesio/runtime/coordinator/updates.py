@@ -83,7 +83,6 @@ class Updates:
             yield DropOrder(worker=event.worker, clock=event.clock)
 
     def _counts(self, event: Arrived) -> bool:
-        """Tell whether an update of this worker still counts."""
         members, worker = self._members, event.worker
         return members.state == "running" and members.is_live(worker) and not members[worker].resting
 
@@ -144,7 +143,6 @@ class Updates:
         return [DropOrder(worker=worker, clock=clock) for _, clock in keys]
 
     def refuse(self, action: Refuse, *, now_s: float) -> list[Effect]:
-        """Drop an update, and send its worker the reason."""
         worker, clock, reason = action.worker, action.clock, action.reason
         num_samples, _ = self._whole.pop((worker, clock), (0, 0))
         self._trace.event("refuse", at_s=now_s, clock=clock, worker=worker, reason=reason.value)

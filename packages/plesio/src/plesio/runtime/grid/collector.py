@@ -46,7 +46,6 @@ class Collector:
         self.known.update(self.formation.workers)
 
     def regrouped(self, formation: Formation, links: Links | None, watch: Watch) -> None:
-        """Take up the workers that are there from now on."""
         self.formation, self.links, self.watch = formation, links, watch
         self.known.update(formation.workers)
 

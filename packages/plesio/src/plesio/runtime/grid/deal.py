@@ -179,7 +179,6 @@ class Deal(RoundRecords):
         return unfinished
 
     def go_on(self, group: int, groups: Sequence[int], *, plan: int, left: Unfinished) -> None:
-        """Begin anew with what is left of a loop over the data."""
         self.groups = tuple(groups)
         self._ahead_of_training.clear()
         self.regroup(groups.index(group), len(groups), generation=self.generation + 1, clock=0, plan=plan, left=left)

@@ -183,7 +183,6 @@ class Feed:
             rest.close()
 
     def _drawn(self, batches: Iterator[Given]) -> tuple[Any, Round | None] | None:
-        """Return the next micro-batch and its round, or None."""
         item = next(batches, None)
         return None if item is None else (item.batch, self._deal.drawn())
 

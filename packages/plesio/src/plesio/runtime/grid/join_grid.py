@@ -17,7 +17,6 @@ from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock, TrainingClock
 from plesio.core.errors import ConfigError
 from plesio.core.logs import introduce
-from plesio.core.results import RunResult
 from plesio.core.within import ABOVE_0, AT_LEAST_1
 from plesio.policies.grid import GridSetting, is_grid
 from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -141,7 +140,6 @@ def grid(
 def _setting(
     given: GridSetting | str | None, *, groups: int | None, num_workers: int, cut: NetworkCut | None
 ) -> GridSetting:
-    """Return the grid for as many workers as there are."""
     if given is not None and groups is not None:
         raise ConfigError("write setting or groups, not both: a setting has the groups in it")
     by_launcher = os.environ.get(GRID_VARIABLE)
@@ -254,7 +252,7 @@ class _Composer:
                 world="process" if job is None else job.world,
                 folder=self.folder,
                 racks=tuple(int(rack) for rack in racks),
-                on_ended=_nobody_hears if around is None else around.on_ended,
+                on_ended=(lambda result: None) if around is None else around.on_ended,
             ),
             timeline=timeline,
             training=TrainingClock(timeline.clock, already_s=past.training_s),
@@ -277,7 +275,6 @@ class _Composer:
         )
 
     def _meet(self, timeline: WorkerTimeline) -> _Met:
-        """Come together with the others, at the beginning or in a run that goes on."""
         job, setting, step_s = self.job, self.setting, timeline.meter.mean_step_s
         if job is None:
             return _Met(Collector(None, 0, Formation.first(setting), Unwatched()))
@@ -390,10 +387,6 @@ class _Composer:
             say=timeline.meter.warn,
         )
         return Composed(worker, WholeNetwork(self.layers, stages, ends=cut.ends), regrouper)
-
-
-def _nobody_hears(result: RunResult) -> None:
-    """Do nothing: a worker by itself has the result."""
 
 
 @torch.no_grad()

@@ -241,7 +241,6 @@ class GridRecords:
         self.run.on_ended(result)
 
     def values(self) -> dict[str, Any]:
-        """Return all that is remembered, plain."""
         meter = self.timeline.meter
         return {
             "training_s": self.training.elapsed_s(),

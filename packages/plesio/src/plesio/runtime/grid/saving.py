@@ -87,7 +87,6 @@ def _whole(tick: int, grid: GridSetting) -> int:
 
 
 def values_of(composed: Composed, records: GridRecords, feed: Feed) -> dict[str, Any]:
-    """Return all that a worker remembers, plain."""
     return {
         **composed.worker.state(),
         "ends": list(composed.network.ends),

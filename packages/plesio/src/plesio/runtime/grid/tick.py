@@ -237,7 +237,6 @@ class StageWorker:
             self._pacer.pace(micro_batch, started_s=started_s, share=share)
 
     def _note_held(self, at_s: float) -> None:
-        """Take down what the stage keeps, whenever that is more than before."""
         count = len(self.stage.kept) + len(self.stage.snapshots)
         if count > self._most_held:
             self._most_held = count

@@ -141,7 +141,6 @@ def view_packed(payload: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def write_slice(tensor: torch.Tensor, piece: Slice, source: torch.Tensor) -> None:
-    """Overwrite the slice's elements of the whole tensor."""
     if tensor.is_contiguous():
         tensor.view(-1)[piece.start : piece.stop].copy_(source)
     else:  # channels_last and the like: the slice counts elements in the tensor's logical order

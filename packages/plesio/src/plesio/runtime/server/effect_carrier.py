@@ -21,7 +21,6 @@ class EffectCarrier:
         """The other servers that hold a part of the parameters."""
 
     def begin_run(self, num_servers: int) -> None:
-        """Begin a run of so many servers, this one among them."""
         self._holders = tuple(server_identity(index) for index in range(1, num_servers))
 
     def carry_out(self, effects: Sequence[Effect]) -> None:

@@ -89,7 +89,6 @@ class RunEnd:
         self._close_if_all_have()
 
     def give_up_waiting(self) -> None:
-        """Give up waiting for the other servers: the job is over."""
         self._awaited.clear()
         self._close_if_all_have()
 

@@ -41,7 +41,6 @@ class ServerTraffic:
         self._refused_elsewhere.update(elsewhere.refused)
 
     def enter(self, ledger: Ledger) -> None:
-        """Put that of all servers, as far as it is known, into the run's records."""
         own = self.own()
         ledger.servers.enter(
             sent=Counter(own.sent) + self._sent_elsewhere,

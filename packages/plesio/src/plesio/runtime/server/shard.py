@@ -233,7 +233,6 @@ class Shard:
                 self._optimizer.param_groups[self._group_of[number]].update(_options(options))
 
     def drop(self, worker: int, *, clock: int) -> None:
-        """Forget a pending update, if it is here."""
         self._pending.pop((worker, clock), None)
 
     def pull(self, known_version: int | None) -> PackedSlices:
@@ -256,8 +255,9 @@ class Shard:
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
-    def pull_shared(self) -> PackedSlices:
-        return self._moving(self._bytes)
+    def pull_shared(self, snapshot: int | None) -> PackedSlices:
+        """Return all slices that move, as they were at a snapshot, or are now."""
+        return self._moving(self._bytes if snapshot is None else self._parts(self._snapshots[snapshot]))
 
     def _moving(
         self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
@@ -269,9 +269,6 @@ class Shard:
     def snapshot(self, number: int) -> None:
         last = self._slices[self._num_moving - 1] if self._num_moving else None
         self._snapshots[number] = self._block[: 0 if last is None else last.offset + last.num_bytes].clone()
-
-    def pull_snapshot(self, number: int) -> PackedSlices:
-        return self._moving(self._parts(self._snapshots[number]))
 
     def _parts(self, block: torch.Tensor) -> list[torch.Tensor]:
         """Return the bytes of every slice, sharing the block's memory."""
@@ -299,7 +296,6 @@ def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tens
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """Convert a group's options to torch's types."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 

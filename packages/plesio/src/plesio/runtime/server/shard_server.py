@@ -142,7 +142,6 @@ class ShardServer:
             kept.clear()
 
     def _push(self, shard: "Shard", bulk: Bulk, push: Push) -> PartArrived:
-        """Keep an update until it is decided on."""
         header = bulk.header
         shard.push(header.worker, clock=header.clock, payload=bulk.payload, present=push.present, groups=push.groups)
         self._pushes[header.worker, header.clock] = bulk
@@ -155,7 +154,6 @@ class ShardServer:
         )
 
     def _pull(self, bulk: Bulk, pull: Pull) -> None:
-        """Answer now, or when an order makes it possible."""
         header = bulk.header
         self._waiting.append(
             _Request(
@@ -177,12 +175,7 @@ class ShardServer:
         """
         shard = self._shard
         assert shard is not None
-        if request.optimizer:
-            pulled = shard.pull_all()
-        elif request.snapshot is None:
-            pulled = shard.pull_shared()
-        else:
-            pulled = shard.pull_snapshot(request.snapshot)
+        pulled = shard.pull_all() if request.optimizer else shard.pull_shared(request.snapshot)
         kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
         self._endpoint.release(bulk)
         reply = self._reply(bulk.header, kind, version=pulled.version)
@@ -238,7 +231,6 @@ class ShardServer:
             self._endpoint.release(bulk)
 
     def _answer(self) -> None:
-        """Answer the pulls that need not wait any longer."""
         now_s = self._clock.now_s()
         waiting, self._waiting = self._waiting, []
         for request in waiting:

@@ -167,5 +167,4 @@ class Assembler:
             self._pool.give_back(message.payload)
 
     def abandon(self) -> None:
-        """Count a message that will never be complete."""
         self.num_abandoned += 1

@@ -329,7 +329,6 @@ class DataChannel:
 
 
 def _descriptor(frame: zmq.Frame) -> int:
-    """Return the descriptor of the connection that a frame came over."""
     descriptor = frame.get(zmq.SRCFD)
     assert isinstance(descriptor, int)
     return descriptor

@@ -114,7 +114,6 @@ class Outbox:
             self.put(Staged(segment.array, segment))
 
     def follow(self, staged: Staged, sending: Sending) -> None:
-        """Free this buffer when ``sending`` is done."""
         self._sending.append((sending, staged))
 
     def put(self, staged: Staged) -> None:

@@ -39,7 +39,6 @@ def wants_encryption(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def new_seal_key() -> str:
-    """Draw a key for one data connection, as text."""
     return secrets.token_hex(32)
 
 

@@ -68,7 +68,6 @@ class TcpTraffic:
 
 
 def _connections() -> Iterator[tuple[int, tuple[str, str]]]:
-    """Find the descriptors of this process's TCP connections, with their ends."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own descriptor, and what others close meanwhile
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):

@@ -56,7 +56,6 @@ class AloneSaving:
         exchange.after_step(self._stepped)
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
-        """Return a source of all batches of the loop, or of the rest."""
         self._plan, self._figures = plan, figures
         self._batches = SynchronousBatches(
             figures.whole(),

@@ -143,7 +143,6 @@ class Parts:
     def _steered(
         self, group: LiveGroup, exchanges: CollectiveExchanges, monitor: StepMonitor | None, *, can_push: bool
     ) -> SessionParts:
-        """Make the exchange of a policy that changes while it runs."""
         self.replica.changes.watch()
         client, policy, timeline = self.world.client, self.policy, self.timeline
         first, first_review = self._first(self._point)
@@ -211,7 +210,6 @@ class Parts:
         return replace(parts, recovery=recovery, past=recovery.join() if self.place.late else None)
 
     def _monitor(self, group: LiveGroup, *, can_push: bool) -> StepMonitor | None:
-        """Make the monitor that measures what the policy's reviews ask for."""
         if self.policy.review is None:
             return None
         traits = WorkerTraits(
@@ -231,7 +229,6 @@ class Parts:
         )
 
     def _watch(self, group: LiveGroup) -> RackWatch | None:
-        """Return a watch on the racks that a probe found, if it found any."""
         if self.found is None or self.found.between is None:
             return None
         warn = self.timeline.meter.totals.fallbacks.append

@@ -82,7 +82,6 @@ class WithoutServer:
         _log.warning("%s", line)
 
     def so_far(self) -> RunResult:
-        """Return the figures of the run that this worker has."""
         figures = _Figures(worker=self._worker, rack=self._rack, report=self._meter.whole())
         return self._ledger([figures], members=[self._worker]).result(status="running")
 

@@ -156,16 +156,9 @@ class WorkQueue:
         if not self._busy:
             self._do_next()
 
-    def do(self, num_bytes: int, act: Callable[[], None]) -> None:
-        """Act on a message with a payload of so many bytes when those before it are done with."""
-        self._do(self._costs.serve(num_bytes), act)
-
-    def do_at_once(self, act: Callable[[], None]) -> None:
-        """Do the same, where acting takes no time of its own."""
-        self._do(0.0, act)
-
-    def _do(self, work_s: float, act: Callable[[], None]) -> None:
-        self._waiting.append((work_s, act))
+    def do(self, num_bytes: int | None, act: Callable[[], None]) -> None:
+        """Act on a message with a payload of so many bytes when those before it are done with; None takes no time."""
+        self._waiting.append((0.0 if num_bytes is None else self._costs.serve(num_bytes), act))
         if not self._busy:
             self._do_next()
 
@@ -202,10 +195,9 @@ class VirtualServer:
 
     def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
         """Receive a message, and act on it when those before it are done with."""
-        if isinstance(incoming, Bulk) and not num_bytes:  # a request without a payload costs what its answer does
-            self._queue.do_at_once(lambda: self.proper.handle([incoming]))
-        else:
-            self._queue.do(num_bytes, lambda: self.proper.handle([incoming]))
+        # a request without a payload costs what its answer does
+        free = isinstance(incoming, Bulk) and not num_bytes
+        self._queue.do(None if free else num_bytes, lambda: self.proper.handle([incoming]))
 
     def obey(self, incoming: Control | Bulk) -> None:
         """Receive a decision of server 0."""

@@ -48,7 +48,6 @@ class ServerClock:
         raise AssertionError("a server in a simulation never sleeps")
 
     def sleep_until_s(self, deadline_s: float, *, share: float = 1.0) -> None:
-        """Sleep, like `sleep_s`."""
         self.sleep_s(deadline_s)
 
 
@@ -144,10 +143,6 @@ class Deployment:
         for (ranks, *_), meeting in self._meetings.items():
             meeting.broken |= rank in ranks
 
-    @property
-    def num_hosts(self) -> int:
-        return self.host_of(self.num_workers - 1) + 1
-
     def host_of(self, rank: int) -> int:
         """Return the host of a worker; one that joins late is put where the ranks begin again."""
         return self.cluster.host_of(rank % self.num_workers)
@@ -169,7 +164,7 @@ class Deployment:
         return self._servers[index]
 
     def _start(self, index: int) -> VirtualServer:
-        host = index % self.num_hosts
+        host = index % (self.host_of(self.num_workers - 1) + 1)  # of the hosts that the workers need
         queue = WorkQueue(self.costs, process=partial(self.process, host))
         connections = ServerConnections(host=host, fabric=self.fabric, memory=self.memory, queue=queue)
 

@@ -169,7 +169,6 @@ class VirtualGroup:
         return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
 
     def all_gather(self, tensor: torch.Tensor) -> _Gathering:
-        """Begin to collect every rank's ``tensor``."""
         num_bytes = self.size * tensor.numel() * tensor.element_size()
         self._count_bytes("all_gather", num_bytes)
         parts = tensor.new_empty((self.size, *tensor.shape))

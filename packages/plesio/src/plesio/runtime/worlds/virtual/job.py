@@ -269,14 +269,12 @@ class VirtualJob:
         self._deployment.abort_collectives(self.place.rank)
 
     def bytes_sent(self) -> Counter[str]:
-        """Count the bytes this worker has sent in this job, by class of link."""
         sent: Counter[str] = Counter(collective=self._collective_bytes + self._message_bytes)
         for line in self._lines:
             sent.update(ipc=line.traffic.ipc.sent, tcp=line.traffic.tcp.sent)
         return sent
 
     def bytes_sent_since(self, before: Counter[str]) -> Callable[[], dict[str, int]]:
-        """Return a function that counts the bytes sent since ``before``."""
         return lambda: dict(self.bytes_sent() - before)
 
     def memory_bytes(self) -> int:
@@ -299,7 +297,6 @@ class VirtualJob:
             self._pulse.line.close()
 
     def die(self) -> None:
-        """Die from one moment to the next."""
         self._deployment.office.leave(self.place.rank)
         if self._pulse is not None:
             self._pulse.beat()

@@ -167,12 +167,10 @@ class Scheduler:
             raise self._failure
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does."""
         for turn in list(self._live):
             turn.raises = KeyboardInterrupt()
 
     def now_s(self, turn: ThreadTurn) -> float:
-        """Return the thread's own time."""
         return max(self.kernel.now_s, turn.busy_until_s)
 
     def spend(self, turn: ThreadTurn, duration_s: float) -> None:
