@@ -4,6 +4,7 @@ import json
 import resource
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
@@ -59,25 +60,29 @@ class ServerUnderTest:
         self.process.stdin.write(json.dumps(value) + "\n")
         self.process.stdin.flush()
 
-    def member(self, identity: bytes, *, addresses: dict[str, str] | None = None) -> ClientEndpoint:
-        return ClientEndpoint(
-            addresses or self.addresses,
-            identity=identity,
-            job=JOB,
-            keys=JobKeys.derive(SECRET),
-            context=self.context,
-            timeout_s=PATIENCE_S,
-            max_bulk_bytes=2**26,
+    def member(self, identity: bytes, *, addresses: dict[str, str] | None = None) -> closing[ClientEndpoint]:
+        return closing(
+            ClientEndpoint(
+                addresses or self.addresses,
+                identity=identity,
+                job=JOB,
+                keys=JobKeys.derive(SECRET),
+                context=self.context,
+                timeout_s=PATIENCE_S,
+                max_bulk_bytes=2**26,
+            )
         )
 
-    def control(self, identity: bytes) -> ControlClient:
-        return ControlClient(
-            self.addresses,
-            identity=identity,
-            job=JOB,
-            keys=JobKeys.derive(SECRET),
-            context=self.context,
-            timeout_s=PATIENCE_S,
+    def control(self, identity: bytes) -> closing[ControlClient]:
+        return closing(
+            ControlClient(
+                self.addresses,
+                identity=identity,
+                job=JOB,
+                keys=JobKeys.derive(SECRET),
+                context=self.context,
+                timeout_s=PATIENCE_S,
+            )
         )
 
     def answers(self) -> bool:
