@@ -233,12 +233,12 @@ def test_a_client_killed_in_the_middle_of_a_push_is_forgotten_and_may_come_back(
     addresses = server.addresses if link == "ipc" else server.tcp_addresses
     process = subprocess.Popen([sys.executable, "-c", _HALF_A_PUSH, json.dumps(addresses)])
     try:
-        server.wait_for(lambda: server.endpoint._memory.assembler.num_open == 1)
+        server.wait_for(lambda: len(server.endpoint._memory.assembler._open) == 1)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     server.wait_for(lambda: server.gone == [b"w0"] and server.endpoint._memory.assembler.num_abandoned == 1)
-    assert server.endpoint._memory.assembler.num_open == 0
+    assert len(server.endpoint._memory.assembler._open) == 0
     again = connect(addresses)
     payload = random_bytes(MIB)
     answer = request(again, payload)

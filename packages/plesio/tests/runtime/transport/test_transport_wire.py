@@ -93,7 +93,7 @@ def test_chunks_of_interleaved_peers_assemble_to_what_each_sent(sent: list[tuple
             pool.give_back(message.payload)
             queues[peer].pop(0)
             offsets[peer] = 0
-    assert (assembler.num_open, assembler.num_abandoned) == (0, 0)
+    assert (len(assembler._open), assembler.num_abandoned) == (0, 0)
     assert received == {peer: [p for who, p in sent if who == peer] for peer in queues}
     assert pool.num_allocated <= len(queues)
 

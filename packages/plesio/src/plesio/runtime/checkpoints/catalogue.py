@@ -87,7 +87,7 @@ def newest(path: Path) -> tuple[Path, Manifest]:
     if found is None:
         catalogue(path)  # says better what is missing, unless there is one that was never finished
         raise DataError(f"no checkpoint in {path} was finished")
-    return found[0], found[1]
+    return found[:2]
 
 
 def _committed(path: Path) -> CatalogueEntry:

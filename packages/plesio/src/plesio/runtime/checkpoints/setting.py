@@ -109,9 +109,5 @@ class CheckpointSetting:
             )
 
     def prepare(self) -> None:
-        """Make the folder, so that a run that could not save anything does not begin.
-
-        Raises:
-            ConfigError: It cannot be made, or not be written to.
-        """
+        """Make the folder; an error (ConfigError) here spares a run that could not save anything."""
         make_writable(self.folder, "checkpoints")

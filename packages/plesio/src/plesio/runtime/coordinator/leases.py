@@ -204,10 +204,6 @@ class LeaseRecords:
         self.finished_samples = 0
 
     @property
-    def outstanding_samples(self) -> int:
-        return sum(self._held.values())
-
-    @property
     def done(self) -> bool:
         """True if the budget is met; then every `lease` is None for good."""
         return self.finished_samples == self._budget_samples
@@ -303,7 +299,7 @@ class LeaseRecords:
 
     def validate(self) -> None:
         """Raise AssertionError when the samples do not add up (tests call this after every event)."""
-        parts = (self.finished_samples, self.outstanding_samples, self._dealer.num_dealt, self._pool.num_samples)
+        parts = (self.finished_samples, sum(self._held.values()), self._dealer.num_dealt, self._pool.num_samples)
         assert sum(parts) == self._budget_samples, f"finished, outstanding, dealt, in the pool: {parts}"
         held = dict.fromkeys(self._held, 0)
         for lease in self._leases.values():

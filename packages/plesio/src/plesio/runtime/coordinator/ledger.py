@@ -225,6 +225,9 @@ class Ledger:
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         # a lost worker's own figures may lack its last steps
         samples, unreported = self.samples.total(reports, arrived=self.workers.arrived_samples, lost=self.lost)
+        names = ", ".join(map(str, self.lost))
+        why = f"worker {names} was lost before it had told its last steps"
+        lacking = [f"{unreported} of the samples are in no worker's own figures: {why}"] if unreported else []
         # each end counts what it has sent itself
         sent = self.servers.bytes_sent.copy()
         for report in reports.values():
@@ -259,17 +262,12 @@ class Ledger:
             lost_workers=tuple(self.lost),
             refused_updates={str(worker): report.refused for worker, report in reports.items() if report.refused},
             refused_peers=dict(self.servers.refused),
-            fallbacks=(*self.fallbacks.lines, *self._unreported(unreported), *refusals(reports)),
+            fallbacks=(*self.fallbacks.lines, *lacking, *refusals(reports)),
             parameters_sha256=self.metric.parameters_sha256,
             evaluations=tuple(self.metric.evaluations),
             losses=self._losses.points(MAX_LOSS_POINTS),
             environment=self._environment,
         )
-
-    def _unreported(self, samples: int) -> list[str]:
-        names = ", ".join(map(str, self.lost))
-        why = f"worker {names} was lost before it had told its last steps"
-        return [f"{samples} of the samples are in no worker's own figures: {why}"] if samples else []
 
 
 def _without_news(report: Report, times: WorkerTimes) -> Report:

@@ -22,9 +22,6 @@ class LossCurve:
         self.latest = float("nan")
         """A loss of the latest clock; NaN before there is any."""
 
-    def __len__(self) -> int:
-        return len(self._bins)
-
     def add(self, clock: int, *, at_s: float, loss: float) -> None:
         """Add a worker's loss of the step that ended at ``clock``, ``at_s`` seconds into training."""
         if clock >= self._latest_clock:

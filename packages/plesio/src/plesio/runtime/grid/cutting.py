@@ -65,9 +65,7 @@ class NetworkCut:
         stages = []
         for number, (begin, end) in enumerate(pairwise((0, *self.ends, num_layers))):
             name = str(begin) if end == begin + 1 else f"{begin}-{end - 1}"
-            cost = ""
-            if self.costs:
-                cost = f" ({_COST_TEXTS[self.unit](self.costs[number])})"
+            cost = f" ({_COST_TEXTS[self.unit](self.costs[number])})" if self.costs else ""
             stages.append(name + cost)
         return f"{len(stages)} stages of {num_layers} layers: {', '.join(stages)}"
 

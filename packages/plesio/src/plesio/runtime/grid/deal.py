@@ -41,7 +41,6 @@ class Round:
 
     @property
     def of_all(self) -> int:
-        """Samples of all groups."""
         return sum(self.sizes)
 
     def of(self, group: int) -> tuple[int, list[Span]]:

@@ -86,7 +86,7 @@ class Feed:
         self._taken: Round | None = None
         """The latest that was trained on."""
         self.state = FeedState()
-        """Where this group is."""
+        """The place of this group in its data."""
 
     @property
     def more(self) -> bool:
@@ -139,7 +139,7 @@ class Feed:
         if past is not None and plan < past.plan:
             return
         begin = past if past is not None and plan == past.plan else FeedState(plan)
-        on_begun = self._go_on if begin is past else _no_past
+        on_begun = self._go_on if begin is past else lambda: None
         if begin.taken and begin.upcoming is None:
             self.state = begin
             on_begun()
@@ -149,7 +149,7 @@ class Feed:
             yield from self._as_dealt(order, figures, begin, on_begun=on_begun)
             if self._deal.generation == generation:
                 return
-            begin, on_begun = self.state, _no_past
+            begin, on_begun = self.state, lambda: None
 
     def _as_dealt(
         self, order: Order, figures: PlanFigures, begin: FeedState, *, on_begun: Callable[[], None]
@@ -185,7 +185,3 @@ class Feed:
     def _drawn(self, batches: Iterator[Given]) -> tuple[Any, Round | None] | None:
         item = next(batches, None)
         return None if item is None else (item.batch, self._deal.drawn())
-
-
-def _no_past() -> None:
-    """Do nothing: there is none to go on from."""

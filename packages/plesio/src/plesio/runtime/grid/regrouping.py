@@ -125,7 +125,11 @@ class Regrouper:
         # from here on nothing is under way between groups
         missing = feed.missing(lost)
         for group, first in due.lost:
-            self._tell(group, sum(feed.missing({group: first}).values()), tick=due.tick)
+            num_samples = sum(feed.missing({group: first}).values())
+            self._say(
+                f"{num_samples} samples that group {group} had not trained on were dealt to the others after their "
+                f"micro-batch {due.tick}"
+            )
         dropped = feed.regroup(formation, lost=lost)
         if dropped:
             self._say(f"{dropped} samples of lost groups were left out: the loop over their data had ended")
@@ -140,12 +144,6 @@ class Regrouper:
                 hand_over(links, state, to=formation.worker(group, self._place.stage))
         if mixer is not None:
             mixer.meet()
-
-    def _tell(self, group: int, num_samples: int, *, tick: int) -> None:
-        self._say(
-            f"{num_samples} samples that group {group} had not trained on were dealt to the others after their "
-            f"micro-batch {tick}"
-        )
 
     def _invitation(self, due: GroupChange) -> dict[str, Any] | None:
         """Return the message by which all go on with newcomers; None if one is missing, and all go on without them."""

@@ -22,10 +22,9 @@ from plesio.protocol.replication import ReplicationEntry
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUMED, Kept, Received, numbered
+from plesio.runtime.transport.wire import EMPTY
 
 __all__ = ["ReplicatedConnections"]
-
-_EMPTY = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class ReplicatedConnections:
         return True
 
     def send(
-        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY
     ) -> None:
         conversation = self._conversations[peer]
         message = _Bulk(header, meta, payload)

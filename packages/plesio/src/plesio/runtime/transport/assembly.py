@@ -82,11 +82,6 @@ class Assembler:
         self._open: dict[bytes, _Open] = {}
         self._refused: dict[bytes, Header] = {}
 
-    @property
-    def num_open(self) -> int:
-        """Messages of which a part has arrived."""
-        return len(self._open)
-
     def place(self, peer: bytes, chunk: Chunk) -> NDArray[np.uint8] | None:
         """Return the place of this chunk's body: all of the buffer that is still to be filled.
 

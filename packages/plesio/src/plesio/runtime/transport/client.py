@@ -27,11 +27,9 @@ from plesio.runtime.transport.sockets import (
     keep_received_memory,
 )
 from plesio.runtime.transport.watch import ClientWatch
-from plesio.runtime.transport.wire import Bulk, Control, Header
+from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 
 __all__ = ["ClientEndpoint", "wait_readable"]
-
-_EMPTY = np.empty(0, dtype=np.uint8)
 
 
 class ClientEndpoint:
@@ -135,7 +133,7 @@ class ClientEndpoint:
         """
         self._control.send(kind, body)
 
-    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> Sending:
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY) -> Sending:
         """Queue a bulk message, and return at once.
 
         Args:

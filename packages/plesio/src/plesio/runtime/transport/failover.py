@@ -17,7 +17,7 @@ from plesio.runtime.transport.client import ClientEndpoint
 from plesio.runtime.transport.control_client import ControlClient
 from plesio.runtime.transport.numbered import RESUME, RESUMED, Kept, Received, numbered, unnumbered
 from plesio.runtime.transport.sockets import Traffic
-from plesio.runtime.transport.wire import Bulk, Control, Header
+from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 
 __all__ = ["TAKEOVER_S", "FailoverConnection", "FailoverControl"]
 
@@ -27,7 +27,6 @@ DIAL_S = 8.0
 """How long a worker tries to reach the backup."""
 SLICE_S = 0.1
 """How often a wait looks whether it is still wanted."""
-_EMPTY = np.empty(0, dtype=np.uint8)
 
 L = TypeVar("L", ClientEndpoint, ControlClient)
 
@@ -170,7 +169,7 @@ class FailoverConnection(_Failover[ClientEndpoint]):
         """Return memory to fill and `push`: its own, since it may have to be sent again."""
         return np.empty(num_bytes, dtype=np.uint8)
 
-    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY) -> None:
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY) -> None:
         """Queue a bulk message; the payload must not be changed any more."""
         number = self._bulks.add((header, meta, payload))
         self._link.push(header, meta=numbered(meta, number=number, received=self._received_bulk.last), payload=payload)

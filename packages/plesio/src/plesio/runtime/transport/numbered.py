@@ -55,9 +55,6 @@ class Kept(Generic[T]):
     def __iter__(self) -> Iterator[tuple[int, T]]:
         return iter(list(self._messages))
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
 
 class Received:
     """The number of the latest message received on one channel."""

@@ -24,13 +24,10 @@ from zmq.utils import z85
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.wire import Refusal
 
-__all__ = ["CONTROL_DOMAIN", "DATA_DOMAIN", "JobKeys", "KeyPair", "KeyRing", "Names", "Tickets", "ZapHandler"]
+__all__ = ["JobKeys", "KeyPair", "KeyRing", "Names", "Tickets", "ZapHandler"]
 
 Names = Callable[[int], Iterable[bytes]]
 """The names of the connections that member number n of a job may open."""
-
-CONTROL_DOMAIN = b"control"
-DATA_DOMAIN = b"data"
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 

@@ -24,7 +24,7 @@ from plesio.runtime.transport.channels import (
 from plesio.runtime.transport.data_channel import DataChannel, PeerLink
 from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.seal import Seal, new_seal_key
-from plesio.runtime.transport.security import CONTROL_DOMAIN, DATA_DOMAIN, JobKeys, KeyRing, Names, Tickets, ZapHandler
+from plesio.runtime.transport.security import JobKeys, KeyRing, Names, Tickets, ZapHandler
 from plesio.runtime.transport.sockets import (
     PLAIN,
     SEALED,
@@ -38,7 +38,7 @@ from plesio.runtime.transport.sockets import (
     keep_received_memory,
 )
 from plesio.runtime.transport.watch import ServerWatch
-from plesio.runtime.transport.wire import Bulk, Control, Gone, Header, Incoming, Refusal, job_digest
+from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Gone, Header, Incoming, Refusal, job_digest
 
 __all__ = ["ServerEndpoint"]
 
@@ -46,7 +46,6 @@ _MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
 _MAX_WAITING = 128
 _MAX_WAITING_DATA = 64
 """Less: each can take the memory of the largest piece of a payload."""
-_EMPTY = np.empty(0, dtype=np.uint8)
 
 
 class ServerEndpoint:
@@ -111,9 +110,9 @@ class ServerEndpoint:
         control, data = self._router(pieces=None), self._router(pieces=self._no_link.pieces)
         control.curve_server = True
         control.curve_secretkey = keys.server.secret
-        control.zap_domain = CONTROL_DOMAIN
+        control.zap_domain = b"control"
         data.plain_server = True
-        data.zap_domain = DATA_DOMAIN
+        data.zap_domain = b"data"
         # before the sockets are bound, so that no connection is missed
         refuse = self._note_failed_handshake
         self._control_watch = ServerWatch(control, max_waiting=_MAX_WAITING, on_failed_handshake=refuse)
@@ -255,7 +254,7 @@ class ServerEndpoint:
         return self._control.send(peer, kind, body)
 
     def send(
-        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _EMPTY
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY
     ) -> Sending | None:
         """Send a bulk message; None when the peer is not connected.
 

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "EMPTY",
     "MAX_CONTROL_BYTES",
     "MAX_META_BYTES",
     "OWN_KINDS",
@@ -58,6 +59,9 @@ MAX_META_BYTES = 256 * 2**10
 
 OWN_KINDS = 240
 """Kinds from here to 255 are the transport's own; they are valid in every generation."""
+
+EMPTY: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+"""No payload."""
 
 _MAGIC = b"PLZ1"
 _CHUNK = struct.Struct("<4sBB2xIIQQQQQQ")

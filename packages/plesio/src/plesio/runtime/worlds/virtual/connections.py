@@ -20,12 +20,12 @@ from plesio.protocol.message import kind_of
 from plesio.protocol.to_server import Join
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
+from plesio.runtime.transport.wire import EMPTY
 from plesio.runtime.worlds.virtual.fabric import Fabric
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
 __all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
 
-_NOTHING = np.empty(0, np.uint8)
 _CONTROL_BYTES = 60
 """Head and encryption of a control message on the wire."""
 _JOIN_BYTES = 500
@@ -117,7 +117,7 @@ class ServerConnections:
         header: Header,
         *,
         meta: Mapping[str, Any] | None = None,
-        payload: NDArray[Any] = _NOTHING,
+        payload: NDArray[Any] = EMPTY,
     ) -> object:
         line = self.lines.get(peer)
         if line is None:
@@ -315,9 +315,7 @@ class WorkerLine(ControlLine):
     def stage(self, num_bytes: int) -> NDArray[np.uint8]:
         return self._memory.stage(num_bytes)
 
-    def push(
-        self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = _NOTHING
-    ) -> object:
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY) -> object:
         """Queue a bulk message; the worker spends the time that packing it takes."""
         view = payload.reshape(-1).view(np.uint8)
         if view.size:
