@@ -7,7 +7,7 @@ from functools import partial
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, Series, Timeline, TimelineBar
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report import findings
-from plesio.report.charts.colours import looks_of
+from plesio.report.charts.colours import ACTIVITY_COLOURS, looks_of
 from plesio.report.curves import Curve, late_range
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
@@ -15,8 +15,6 @@ from plesio.report.timelines import MOST_WORKERS, Window
 
 __all__ = ["comparison_charts", "policy_looks", "timeline_chart"]
 
-_ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
-"""Waiting is what a policy is chosen against, so it is the one that stands out."""
 _LINK_COLOURS = ("#3f6384", "#86a8c4", "#c9b458", "#9a7fb0")
 """Colours of link classes, by order of appearance."""
 _BEYOND = 0.6
@@ -208,9 +206,9 @@ def _worker_times_chart(comparison: Comparison) -> Panels | None:
             rows=[str(times.worker) for times in summary.workers],
             parts={
                 activity: [getattr(times, f"{activity}_s") for times in summary.workers]
-                for activity in _ACTIVITY_COLOURS
+                for activity in ACTIVITY_COLOURS
             },
-            colours=_ACTIVITY_COLOURS,
+            colours=ACTIVITY_COLOURS,
         )
         for summary in comparison.policies
         if summary.workers
@@ -244,7 +242,7 @@ def timeline_chart(windows: Sequence[Window]) -> Panels | None:
 def _timeline(window: Window, axis: Axis) -> Timeline:
     workers = sorted({span.worker for span in window.spans})
     bars = []
-    for activity in _ACTIVITY_COLOURS:
+    for activity in ACTIVITY_COLOURS:
         for span in window.spans:
             begin_s = max(span.at_s, window.begins_s)
             end_s = min(span.at_s + span.duration_s, window.ends_s)
@@ -253,7 +251,7 @@ def _timeline(window: Window, axis: Axis) -> Timeline:
                 row, hint = workers.index(span.worker), f"worker {span.worker}, step {span.clock}"
                 bars.append(TimelineBar(row, begin_ms, end_ms, activity, hint=hint))
     rows = [str(worker) for worker in workers]
-    return Timeline(title=window.policy, axis=axis, rows=rows, spans=bars, colours=_ACTIVITY_COLOURS)
+    return Timeline(title=window.policy, axis=axis, rows=rows, spans=bars, colours=ACTIVITY_COLOURS)
 
 
 def _staleness_chart(comparison: Comparison, looks: Looks) -> Panels | None:

@@ -13,7 +13,7 @@ from plesio.core.trace import UTILISATION
 from plesio.core.units import byte_unit, format_bytes
 from plesio.report.characterisation.paper import PAPER, PaperLayout
 from plesio.report.characterisation.summary import Characterisation, state_bytes
-from plesio.report.charts.colours import looks_of
+from plesio.report.charts.colours import ACTIVITY_COLOURS, looks_of
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.resource_charts import RunUtilisation, memory_bars, utilisation_of, worker_lines
 from plesio.report.sentences import listed, ratio_text, share_text
@@ -31,7 +31,6 @@ __all__ = [
     "speed_up_chart",
 ]
 
-_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
 _PANEL_COLUMNS = 2
 _ROOM = 1.2
 """Upper end of an axis over the largest value."""
@@ -135,7 +134,7 @@ def _settings_of(found: Characterisation, strategies: Sequence[str]) -> Iterator
 def _activity_chart(found: Characterisation, layout: PaperLayout) -> BarChart | None:
     rows: list[str] = []
     ends: list[str] = []
-    parts: dict[str, list[float]] = {name: [] for name in _COLOURS}
+    parts: dict[str, list[float]] = {name: [] for name in ACTIVITY_COLOURS}
     by_strategy: dict[str, list[float]] = {}
     for row, strategy, summary in _settings_of(found, layout.strategies):
         wait, communicate = summary.wait_share, summary.communicate_share
@@ -160,7 +159,7 @@ def _activity_chart(found: Characterisation, layout: PaperLayout) -> BarChart | 
         axis=Axis(title="% of the workers' time", view=(0, 100)),
         rows=rows,
         parts=parts,
-        colours=_COLOURS,
+        colours=ACTIVITY_COLOURS,
         ends=ends,
     )
 

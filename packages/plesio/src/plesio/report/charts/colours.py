@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from plesio.core.charts import Look, Series
 
 __all__ = [
+    "ACTIVITY_COLOURS",
     "AMOUNTS",
     "COLOURS",
     "MARK_INK",
@@ -24,6 +25,9 @@ QUIET = "#7d8590"
 
 AMOUNTS = ("#011959", "#103f60", "#1c5a62", "#3c6d56", "#687b3e", "#9d892b", "#d29343", "#f8a17b", "#fdb7bc", "#faccfa")
 """*batlow*, from little to much, which anybody orders the same way (Crameri, Shephard & Heron 2020)."""
+
+ACTIVITY_COLOURS = {"compute": "#86a8c4", "communicate": "#3f6384", "wait": "#d1604d"}
+"""Waiting is what a policy is chosen against, so it is the one that stands out."""
 
 NUM_SHAPES = 7
 """Shapes of markers: one more than there are colours, so that a colour that comes again has another shape."""
