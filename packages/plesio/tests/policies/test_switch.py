@@ -34,7 +34,7 @@ from plesio.policies import (
     replay,
 )
 from plesio.policies.interruptible import Interruptible
-from plesio.policies.policy import NEVER, Course
+from plesio.policies.policy import NEVER, Decision
 from plesio.policies.steered import SteeredMachine
 
 NUM_WORKERS = 3
@@ -281,10 +281,10 @@ def test_an_alarm_that_is_called_off_is_told_all_the_same() -> None:
         def first(self) -> Policy:
             return ASP()
 
-        def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-            return Course(policy=BSP(), alarm=True, reason="the loss is infinite: back to bsp")
+        def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+            return Decision(policy=BSP(), alarm=True, reason="the loss is infinite: back to bsp")
 
-        def over(self, clock: int) -> Course | None:
+        def over(self, clock: int) -> Decision | None:
             return None
 
         def next_review(self, since: int) -> tuple[int, int]:

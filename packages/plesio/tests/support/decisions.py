@@ -16,7 +16,7 @@ __all__ = ["Decision", "script", "to", "to_setting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A course with the attributes that a machine reads, and the controller's setting that it follows from."""
+    """A decision with the attributes that a machine reads, and the controller's setting that it follows from."""
 
     setting: Setting
     shares: tuple[float, ...] = ()

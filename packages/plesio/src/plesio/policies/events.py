@@ -293,7 +293,7 @@ class Refuse(_Tagged, frozen=True, kw_only=True):
 
 
 class Steer(_Tagged, frozen=True, kw_only=True):
-    """The course of all workers after the step that ends at ``clock``: the answer to a review.
+    """The policy's decision for all workers after the step that ends at ``clock``: the answer to a review.
 
     Attributes:
         clock: Until it has finished this step, no worker does anything differently.
@@ -307,7 +307,7 @@ class Steer(_Tagged, frozen=True, kw_only=True):
         alarm: True if training diverged; the other attributes are the response.
         save: True if the workers save their state as it is then: the answer to a `Pause`.
         reason: One sentence.
-        inputs: The figures behind the course, by name.
+        inputs: The figures behind the decision, by name.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("alarm", "save")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import NEVER, Course, Director, Policy, UpdateKind
+from plesio.policies.policy import NEVER, Decision, Director, Policy, UpdateKind
 from plesio.policies.review_clocks import next_review
 from plesio.policies.steered import SteeredPolicy
 
@@ -92,19 +92,19 @@ class _Regular:
     def first(self) -> Policy:
         return self._director.first
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         """Return the other director's answer if it asked for this review; otherwise all continue unchanged."""
         if not self._due:
-            return Course(policy=self._policy)
+            return Decision(policy=self._policy)
         return self._follow(self._director.review(reviews, metric=metric))
 
-    def over(self, clock: int) -> Course | None:
-        course = self._director.over(clock)
-        return None if course is None else self._follow(course)
+    def over(self, clock: int) -> Decision | None:
+        decision = self._director.over(clock)
+        return None if decision is None else self._follow(decision)
 
-    def _follow(self, course: Course) -> Course:
-        self._policy = course.policy
-        return course
+    def _follow(self, decision: Decision) -> Decision:
+        self._policy = decision.policy
+        return decision
 
     def next_review(self, since: int) -> tuple[int, int]:
         """Return the other director's next review, or the next regular one if that is sooner."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NEVER",
     "ConstantDirector",
-    "Course",
+    "Decision",
     "Director",
     "ExchangeKind",
     "MomentsKind",
@@ -277,7 +277,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Decision:
     """Static policy and actions of the next steps.
 
     Attributes:
@@ -287,7 +287,7 @@ class Course:
         restore: True if the workers go back to the older of the two states that they kept last.
         alarm: True if training diverged; the other attributes are the response.
         reason: One sentence.
-        inputs: The figures behind the course, by name.
+        inputs: The figures behind the decision, by name.
     """
 
     policy: Policy
@@ -300,19 +300,19 @@ class Course:
 
 
 class Director(Protocol):
-    """Decides the course of a run."""
+    """Makes the decisions of a run."""
 
     @property
     def first(self) -> Policy:
         """The policy to begin with."""
         ...
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        """Answer the reviews of all workers; the course keeps the policy in force if nothing changes."""
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        """Answer the reviews of all workers; the decision keeps the policy in force if nothing changes."""
         ...
 
-    def over(self, clock: int) -> Course | None:
-        """Return the course after a stage on the store that is over at ``clock``, or None; called once a clock."""
+    def over(self, clock: int) -> Decision | None:
+        """Return the decision after a stage on the store that is over at ``clock``, or None; called once a clock."""
         ...
 
     def next_review(self, since: int) -> tuple[int, int]:
@@ -326,10 +326,10 @@ class ConstantDirector:
 
     first: Policy
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
-        return Course(policy=self.first)
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        return Decision(policy=self.first)
 
-    def over(self, clock: int) -> Course | None:
+    def over(self, clock: int) -> Decision | None:
         return None
 
     def next_review(self, since: int) -> tuple[int, int]:

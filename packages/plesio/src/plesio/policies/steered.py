@@ -1,6 +1,6 @@
 """The machine of every policy that changes while it runs: one static policy after another, on either exchange.
 
-A `Director` decides the next course; this machine makes the change at a moment when all workers stand still together.
+A `Director` makes the next decision; this machine makes the change at a moment when all workers stand still together.
 
     collective --Steer--> all stop at its clock --Ready of all--> store        (Admit, Grant from the inner machine)
     store --Halt--> each stops at its next exchange --Ready of all--> Steer --> collective, or another store stage
@@ -50,7 +50,7 @@ from plesio.policies.events import (
     Stay,
     Steer,
 )
-from plesio.policies.policy import NEVER, Course, Director, Policy, PolicyMachine
+from plesio.policies.policy import NEVER, Decision, Director, Policy, PolicyMachine
 
 __all__ = ["LEAD", "SteeredMachine", "SteeredPolicy"]
 
@@ -84,8 +84,8 @@ class SteeredMachine:
         """Machine of the stage on the store that is at work."""
         self._entering = first.exchange == "store"
         """True if the policy in force is on the store, and not all workers have got there."""
-        self._coming: Course | None = None
-        """Course after the stage on the store; its workers are being stopped."""
+        self._coming: Decision | None = None
+        """Decision after the stage on the store; its workers are being stopped."""
         self._halting = False
         """True if they will be stopped when the open round completes."""
         self._live: set[int] = set()
@@ -135,7 +135,7 @@ class SteeredMachine:
         """End the stage on the store that is at work, if all are to stand still and it does not end anyway."""
         if not self._pausing or self._inner is None or self._coming is not None:
             return ()
-        return self._stop(Course(policy=self._policy, reason=self._pause_for))
+        return self._stop(Decision(policy=self._policy, reason=self._pause_for))
 
     def _join(self, event: Joined) -> tuple[Action, ...]:
         worker = event.worker
@@ -172,8 +172,8 @@ class SteeredMachine:
         self._stopped = False
         self._reviews.clear()
         self._ready.clear()
-        course = Course(policy=self._policy, reason="the workers go on in a new group")
-        return (self._steer(course, clock=clock, stand=False),)
+        decision = Decision(policy=self._policy, reason="the workers go on in a new group")
+        return (self._steer(decision, clock=clock, stopped=False),)
 
     def _go_short(self, event: Left) -> tuple[Action, ...]:
         """Continue the stage without the worker, and call off the collective that was to follow."""
@@ -199,15 +199,15 @@ class SteeredMachine:
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:
         assert self._inner is not None, "no update arrives anywhere: the exchange is collective"
         actions = self._inner.handle(event)
-        course = None if self._coming is not None else self._director.over(event.clock)
-        stop = () if course is None else self._stop(course)
+        decision = None if self._coming is not None else self._director.over(event.clock)
+        stop = () if decision is None else self._stop(decision)
         return self._with_halt(actions) + stop
 
-    def _stop(self, course: Course) -> tuple[Action, ...]:
+    def _stop(self, decision: Decision) -> tuple[Action, ...]:
         """Stop all at their next exchange; where every step waits for everyone, all at the same one."""
-        if self._short and course.policy.exchange == "collective":
+        if self._short and decision.policy.exchange == "collective":
             return ()
-        self._coming = course
+        self._coming = decision
         self._halting = self._policy.synchronous and bool(self._at_work)
         return () if self._halting else (Halt(),)
 
@@ -241,34 +241,34 @@ class SteeredMachine:
         self._reviews.clear()
         if self._inner is not None and self._short:
             return ()
-        course = self._director.review(reviews, metric=self._metric)
+        decision = self._director.review(reviews, metric=self._metric)
         self._metric = None
         if self._inner is None:
-            return (self._steer(course, clock=self._holds, stand=True),)
-        if course.policy != self._policy or course.restore:
-            return self._stop(course)
-        return (self._steer(course, clock=max(review.clock for review in reviews.values()), stand=False),)
+            return (self._steer(decision, clock=self._holds, stopped=True),)
+        if decision.policy != self._policy or decision.restore:
+            return self._stop(decision)
+        return (self._steer(decision, clock=max(review.clock for review in reviews.values()), stopped=False),)
 
-    def _steer(self, course: Course, *, clock: int, stand: bool) -> Steer:
-        before, self._policy = self._policy, course.policy
-        saves = stand and self._pausing
+    def _steer(self, decision: Decision, *, clock: int, stopped: bool) -> Steer:
+        before, self._policy = self._policy, decision.policy
+        saves = stopped and self._pausing
         if saves:
             self._pausing = False
         self._review, self._holds = self._director.next_review(clock)
-        self._entering = self._inner is None and course.policy.exchange == "store"
+        self._entering = self._inner is None and decision.policy.exchange == "store"
         return Steer(
             clock=clock,
             before=before.spec,
-            policy=course.policy.spec,
-            shares=course.shares,
+            policy=decision.policy.spec,
+            shares=decision.shares,
             next_review=self._review,
             next_clock=self._holds,
-            keep=course.keep,
-            restore=course.restore,
-            alarm=course.alarm,
+            keep=decision.keep,
+            restore=decision.restore,
+            alarm=decision.alarm,
             save=saves,
-            reason=course.reason,
-            inputs=course.inputs,
+            reason=decision.reason,
+            inputs=decision.inputs,
         )
 
     def _go_on(self) -> tuple[Action, ...]:
@@ -280,7 +280,7 @@ class SteeredMachine:
             return self._enter(clock)
         if self._coming is None:
             return ()
-        course, self._coming = self._coming, None
+        decision, self._coming = self._coming, None
         if self._policy.synchronous:  # the round that they stand in was handed in early, and is complete
             clock = -(-clock // self._policy.period) * self._policy.period
         self._inner = None
@@ -288,7 +288,7 @@ class SteeredMachine:
         self._resting.clear()
         self._reviews.clear()
         self._speakers.clear()
-        return (self._steer(course, clock=clock, stand=True),)
+        return (self._steer(decision, clock=clock, stopped=True),)
 
     def _enter(self, clock: int) -> tuple[Action, ...]:
         """Let in those that have come to ``clock`` on the way to the store, for themselves or for a rack."""

@@ -24,7 +24,7 @@ from plesio.core.within import Within
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import NEVER, Course, Director, Policy, UpdateKind
+from plesio.policies.policy import NEVER, Decision, Director, Policy, UpdateKind
 from plesio.policies.steered import LEAD, SteeredPolicy
 
 __all__ = ["Switch"]
@@ -118,18 +118,18 @@ class _Schedule:
     def first(self) -> Policy:
         return self._policy.policies[self._stage]
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         """Go to the next stage: a collective one is only reviewed where it ends."""
         return self._turn()
 
-    def over(self, clock: int) -> Course | None:
+    def over(self, clock: int) -> Decision | None:
         """Go to the next stage, if a worker has reached the end of this one."""
         return self._turn() if clock >= self._ends else None
 
-    def _turn(self) -> Course:
+    def _turn(self) -> Decision:
         ended = self._ends
         self._stage += 1
-        return Course(policy=self._policy.policies[self._stage], reason=f"the schedule changes at step {ended}")
+        return Decision(policy=self._policy.policies[self._stage], reason=f"the schedule changes at step {ended}")
 
     def next_review(self, since: int) -> tuple[int, int]:
         """Return no clock in a stage on the store, nor in the last one."""

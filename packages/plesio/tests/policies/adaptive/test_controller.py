@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from plesio.policies import BSP, Adaptive, Reviewed, parse_policy
 from plesio.policies.adaptive.controller import MAX_RESTORES, Controller
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
-from plesio.policies.policy import Course
+from plesio.policies.policy import Decision
 
 NUM_WORKERS, NUM_STEPS = 4, 16
 ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"
@@ -25,7 +25,7 @@ class Run:
 
     def review(
         self, loss: float = 1.0, *, typical: bool = True, num_clipped: int = 0, position: tuple[float, ...] = ()
-    ) -> Course:
+    ) -> Decision:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
         setting = self.controller.setting
@@ -47,7 +47,7 @@ class Run:
                 reviews[worker] = replace(reviews[worker], loss=loss, num_clipped=num_clipped)
         return self.controller.review(reviews, metric=None)
 
-    def settle(self) -> Course:
+    def settle(self) -> Decision:
         """Reviews until levels are known and a setting is found."""
         for _ in range(12):
             decision = self.review()

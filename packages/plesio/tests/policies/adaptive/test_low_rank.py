@@ -17,7 +17,7 @@ from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
 from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Event, Joined
-from plesio.policies.policy import Course
+from plesio.policies.policy import Decision
 
 NUM_WORKERS, STEP_S, LOW_RANK_SHARE = 4, 0.02, 0.05
 ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
@@ -184,7 +184,7 @@ class _Run:
         self.controller = Controller(policy)  # type: ignore[arg-type]
         self.clock = 0
 
-    def review(self, loss: float) -> Course:
+    def review(self, loss: float) -> Decision:
         self.clock += 16
         shares = {Sent.FULL: 1.0, Sent.ROUNDED: ROUNDED_SHARE, Sent.LOW_RANK: LOW_RANK_SHARE}
         seen = {

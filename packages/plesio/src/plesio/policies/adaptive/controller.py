@@ -24,7 +24,7 @@ from plesio.policies.adaptive.training.noise import NoiseMonitor
 from plesio.policies.adaptive.training.phase import PhaseDetector
 from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import Course, Policy
+from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 
 __all__ = ["Controller"]
@@ -77,7 +77,7 @@ class Controller:
         """BSP, until an exchange has been measured."""
         return SYNCHRONOUS.policy
 
-    def over(self, clock: int) -> Course | None:
+    def over(self, clock: int) -> Decision | None:
         """Return None: stages end at reviews alone."""
         return None
 
@@ -88,7 +88,7 @@ class Controller:
         every = self._review.interval(since, trial=self._on_trial) if self._system.knows_transfer else 1
         return next_review(since, period=self.setting.period, delay=self.setting.delay, every=every)
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Course:
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
         reading = put_together(
             reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
         )
@@ -151,7 +151,7 @@ class Controller:
                 self._progress.changed(self.setting, choice.setting, cost=cost)
         self._was_loose = self._was_loose or choice.setting != SYNCHRONOUS
         self.setting, self.shares = choice.setting, choice.shares
-        return Course(
+        return Decision(
             policy=choice.setting.policy,
             shares=choice.shares,
             keep=keep,
