@@ -15,7 +15,7 @@ __all__ = ["on_processes", "own_job", "values_of"]
 
 
 def on_processes(
-    num_workers: int, program: str | Path, function: str, *, limit_s: float = 100, **arguments: Any
+    num_workers: int, program: str | Path, function: str, /, *, limit_s: float = 100, **arguments: Any
 ) -> Any:
     """Run a function of a file on the workers of a job, none of which may fail; returns their results by rank."""
     with LocalJob(num_workers) as job:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 import plesio.runtime.worker.exchange.group as group_module
 from plesio.runtime.transport import TcpTraffic
 from plesio.runtime.worker.exchange.group import FORGOTTEN_S, CutOffError, TorchGroup
+from plesio.testing import LocalJob
 from support.processes import on_processes
 
 OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
@@ -87,7 +89,9 @@ def late() -> list[str]:
 
 
 def test_a_rank_that_comes_late_is_waited_for():
-    assert on_processes(2, __file__, "late") == [list(PAIRED)] * 2
+    with LocalJob(2) as job:
+        endings = job.run(Path(__file__), "late", timeout_s=60)
+    assert [ending.value for ending in endings.values()] == [list(PAIRED)] * 2, endings[0].trace
 
 
 def pair(name: str) -> TorchGroup:
