@@ -286,3 +286,16 @@ def failing_at_the_start(*, elastic: bool) -> None:
     if os.environ["RANK"] == "1":
         torch.distributed.broadcast = fail
     plesio.join(model, optimizer, policy="local_sgd:4", options=plesio.JoinOptions(elastic=elastic))
+
+
+def with_synchronous_norm(*, policy: str) -> None:
+    """Join with a layer that needs all workers in every forward pass."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.SyncBatchNorm(3))
+    plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy)
+
+
+def evaluating_on_a_shard() -> None:
+    """Validate on one worker's part of the data."""
+    model, optimizer = build(0)
+    with plesio.join(model, optimizer, policy="bsp") as session:
+        session.evaluate(lambda: float(sum(len(x) for _, x, _ in session.shard(DataLoader(Numbered())))))

@@ -207,6 +207,19 @@ def test_workers_that_disagree_are_all_told_at_once(what: str, message: str, exc
         assert message in ending.message
 
 
+@pytest.mark.parametrize("policy", ["asp", "local_sgd:4", "adaptive"])
+def test_layers_that_are_in_step_are_refused_where_workers_are_not(policy: str):
+    for ending in run(2, "with_synchronous_norm", policy=policy).values():
+        assert ending.error == "TaskError"
+        assert '"1" is a SyncBatchNorm' in ending.message
+
+
+def test_an_evaluation_on_a_shard_is_refused():
+    endings = run(2, "evaluating_on_a_shard")
+    assert endings[0].error == "ConfigError"
+    assert "let its function go through the loader itself" in endings[0].message
+
+
 @pytest.mark.parametrize("elastic", [True, False])
 def test_one_that_fails_while_all_take_over_the_parameters_is_named_by_the_others(elastic: bool):
     endings = run(2, "failing_at_the_start", elastic=elastic)

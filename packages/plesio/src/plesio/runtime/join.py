@@ -35,7 +35,7 @@ from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.meter import History, Meter, WorkerTimeline
 from plesio.runtime.worker.rack_choice import RackChoice, Racks, RackWish, check_racks
-from plesio.runtime.worker.replica_checks import check_beginning, left_out
+from plesio.runtime.worker.replica_checks import check_beginning, check_layers, left_out
 from plesio.runtime.worker.session import Session
 from plesio.runtime.worker.sharing import InRounds, Sharing
 from plesio.runtime.worker.step_times import StepClock
@@ -167,6 +167,8 @@ def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks
     """Refuse on every worker at once what the servers cannot run, and workers too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
     check_beginning(replica.model, replica.optimizer)
+    if policy.exchange == "store" or policy.bound > 0:
+        check_layers(replica.model, policy=policy.spec)
     if policy.needs_server_optimizer:
         optimizer_spec(replica.optimizer)
     if place.late and policy.racks_share_store:

@@ -272,6 +272,24 @@ def length(script: Script) -> Facts:
 
 
 @habit(
+    "two loops at a time: `zip(session.shard(a), session.shard(b))`",
+    part=PART,
+    kind="refused",
+)
+def zipped(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    script.at = "shard"
+    loops = [session.shard(DataLoader(Numbered(), batch_size=BATCH_SIZE)) for _ in range(2)]
+    for (_, x, y), (_, x_2, y_2) in zip(*loops, strict=True):
+        loss = (model(x) - y).square().mean() + (model(x_2) - y_2).square().mean()
+        loss.backward()
+        session.step(loss)
+    session.close()
+    return {}
+
+
+@habit(
     "fewer samples than workers",
     part=PART,
     kind="refused",

@@ -106,6 +106,21 @@ def state_in_midrun(script: Script) -> Facts:
     return {}
 
 
+@habit("validation by hand: `model.eval()` and `torch.no_grad()`, after every step", part=PART, kind=IN_MIDRUN)
+def validated_by_hand(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+
+    def validate() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(2, 3))
+        model.train()
+
+    script.train(session, model, DataLoader(Numbered(), batch_size=BATCH_SIZE), after=validate)
+    return {}
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -83,7 +83,8 @@ class Fallbacks:
             other, theirs = self._first.setdefault((kind, number), (worker, values))
             if values != theirs and kind not in self._differ:
                 self._differ.add(kind)
-                yield _LINES[kind](number, (worker, values), (other, theirs))
+                lower, higher = sorted([(worker, values), (other, theirs)])
+                yield _LINES[kind](number, higher, lower)
         while len(self._first) > _MOST_COMPARED:
             del self._first[next(iter(self._first))]
 

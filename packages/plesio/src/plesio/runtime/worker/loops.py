@@ -158,7 +158,8 @@ class Loops:
         return (
             f"no session.step followed the last {counted(self._samples, 'sample')} that a worker was given, so nothing "
             "was trained on them; when gradients are accumulated, step once more after the loop, whose len() is exact "
-            "only where workers step together"
+            "only where workers step together; to validate, let the function of session.evaluate go through the loader "
+            "itself"
         )
 
     def stream_position(self) -> dict[str, Any] | None:
@@ -235,7 +236,26 @@ class Loops:
         """End the processes of loaders that persist."""
         self._loaders = Fed()
 
+    def _check_turn(self) -> None:
+        """Refuse a loop that begins where its batches would be counted with those of something else.
+
+        Raises:
+            ConfigError: Another loop is under way, or an evaluation is.
+        """
+        if self._meter.totals.within == "evaluation":
+            raise ConfigError(
+                "session.shard deals out samples to train on, to all workers, and session.evaluate may run on one "
+                "alone: let its function go through the loader itself"
+            )
+        if self._source is not None or self._stream is not None:
+            raise ConfigError(
+                "a loop over session.shard(...) begins while another is under way, and one is dealt out at a time: to "
+                "train on two data sets together, make them one (torch.utils.data.StackDataset or ConcatDataset); to "
+                "validate, let the function of session.evaluate go through the loader itself"
+            )
+
     def _dealt(self, order: Order, samples: int | None) -> Iterator[Any]:
+        self._check_turn()
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         if self._past.is_over(plan):
             if order.is_drawn:
@@ -280,6 +300,7 @@ class Loops:
         self._on_whole()
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        self._check_turn()
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         if self._past.is_over(plan):
             return

@@ -43,6 +43,20 @@ def check_model(model: nn.Module) -> None:
             raise TaskError(f'"{name}" is on the meta device, without values; call model.to_empty and set it first')
 
 
+def check_layers(model: nn.Module, *, policy: str) -> None:
+    """Refuse layers that meet the other workers in every forward pass, for a ``policy`` whose workers do not.
+
+    Raises:
+        TaskError: There is one.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise TaskError(
+                f'"{name}" is a SyncBatchNorm, whose statistics are of all workers in every step, and under {policy} '
+                "workers are not in step; write BatchNorm there, or train under bsp or fsdp"
+            )
+
+
 def _twice(wrapper: str) -> str:
     return (
         f"the model is in {wrapper}, which exchanges gradients too; pass and call the module itself, without "

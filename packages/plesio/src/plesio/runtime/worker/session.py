@@ -33,13 +33,13 @@ from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.loops import BetweenSteps, LoaderShard, Loops
 from plesio.runtime.worker.meter import WorkerTimeline, number_of
-from plesio.runtime.worker.own_hook import OwnHook
+from plesio.runtime.worker.one_replica import OneReplica
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Keeper, Stateful, register
 from plesio.runtime.worker.schedules import Schedules, has_scheduler
 from plesio.runtime.worker.step_times import StepClock, StepTimes
-from plesio.runtime.worker.whole_state import load_state, one_replica, state_of_run
+from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import SessionParts, World
 
 __all__ = ["Session"]
@@ -100,24 +100,17 @@ class Session:
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
             keeper.adds(self._so_far)
-        self._on_state = replica.model.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
-            OwnHook(self._state_asked, on_copy=self._state_asked)
-        )
         replica.stepper.watch(replica.parameters.values())
+        self._one_replica = (
+            OneReplica(replica, policy=parts.policy, recovery=parts.recovery, steps=steps, meter=timeline.meter)
+            if world.num_workers > 1
+            else None
+        )
         replica.changes.begin()  # writes up to here were the session's
 
     def _so_far(self) -> dict[str, Any]:
         stream, num_workers = self._loops.stream_position(), self._schedules.clock.num_workers
         return self._past.values(training_s=self._times.elapsed_s, stream=stream, num_workers=num_workers)
-
-    def _state_asked(self, *_: object) -> None:
-        """Warn a script that takes one replica's state for that of the run."""
-        if self._replica.changes.writing or self._world.num_workers == 1 or self.clock == self._began:
-            return
-        own = 0 if self._recovery is None else self._recovery.own_steps()
-        meets = self.policy.bound == 0 if self._recovery is None else self._recovery.meets
-        if own or not meets:
-            self._timeline.meter.warn(one_replica(self.policy.spec, averages=own > 0))
 
     @property
     def num_workers(self) -> int:
@@ -358,8 +351,8 @@ class Session:
             under ``local_sgd`` is the same on all after an averaging.
         """
         self._ensure_open()
-        if self._recovery is not None and self._recovery.meets:  # else it is the servers' state
-            self._state_asked()
+        if self._one_replica is not None and self._recovery is not None and self._recovery.meets:
+            self._one_replica.taken()  # otherwise it is the servers' state
         with self._times.stopped(), self._replica.changes.put_back():
             return state_of_run(
                 self._replica, policy=self.policy.title, clock=self.clock, num_workers=self._world.num_workers
@@ -416,7 +409,8 @@ class Session:
         self._loops.close()
         if self._saver is not None:
             self._saver.close(failed=error is not None)
-        self._on_state.remove()
+        if self._one_replica is not None:
+            self._one_replica.close()
         self._replica.stepper.unwatch()
         self._exchange.close()
         self._timeline.trace.close()

@@ -8,7 +8,7 @@ from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["load_state", "one_replica", "state_of_run"]
+__all__ = ["load_state", "state_of_run"]
 
 SCHEMA_VERSION = 1
 
@@ -71,13 +71,3 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
 
 def _classes(replica: Replica) -> str:
     return ", ".join(type(optimizer).__qualname__ for optimizer in replica.stepper.optimizers)
-
-
-def one_replica(policy: str, *, averages: bool) -> str:
-    """Write the line on a state that is one worker's, where ``policy`` averages replicas now and then, or never."""
-    when = "between two averagings" if averages else "in mid-run"
-    return (
-        f"the model was copied, or its state_dict() taken, {when} under {policy}: that is one worker's, and the "
-        "others' differ; do so in what session.evaluate calls, which has the shared parameters, or when the session "
-        "is closed, or have join(..., checkpoint=FOLDER) save"
-    )
