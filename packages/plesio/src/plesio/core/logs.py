@@ -27,6 +27,9 @@ _BEGAN_S = time.monotonic()
 _who: ContextVar[str] = ContextVar("who", default="")
 _clock: ContextVar[int | None] = ContextVar("clock", default=None)
 
+at_clock = _clock.set
+"""Sets the clock of this thread's worker for its log lines."""
+
 
 def speak_as(who: str) -> None:
     """Make this thread's lines those of ``who``, such as ``worker 3``, from now on."""
@@ -38,11 +41,6 @@ def introduce(worker: int) -> None:
     set_up_logging()
     speak_as(f"worker {worker}")
     say_joined()
-
-
-def at_clock(clock: int) -> None:
-    """Set the clock of this thread's worker for its log lines."""
-    _clock.set(clock)
 
 
 class _Lines(logging.Formatter):

@@ -2,7 +2,6 @@
 
 import torch
 
-from plesio.policies.policy import Policy
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.own_hook import OwnHook
@@ -18,40 +17,48 @@ class OneReplica:
     Args:
         replica: The worker's, which is one of several.
         policy: The policy in force.
+        bound: Steps that replicas may be apart under it, here.
         recovery: Knows how far the replica is ahead of the others, if workers can form new groups.
         steps: The worker's clock: before its first step all replicas are equal.
         meter: Takes the warning.
     """
 
     def __init__(
-        self, replica: Replica, *, policy: Policy, recovery: Recovery | None, steps: StepClock, meter: Meter
+        self,
+        replica: Replica,
+        *,
+        policy: str,
+        bound: float,
+        recovery: Recovery | None,
+        steps: StepClock,
+        meter: Meter,
     ) -> None:
-        self._replica, self._policy, self._recovery = replica, policy, recovery
+        self._replica, self._policy, self._bound, self._recovery = replica, policy, bound, recovery
         self._steps, self._began, self._meter = steps, steps.finished, meter
         model = replica.model
         self._hooks = [
             model.register_state_dict_pre_hook(OwnHook(self.taken, on_copy=self.taken))  # type: ignore[no-untyped-call]
         ]
-        if recovery is not None or policy.bound > 0:
-            self._hooks.append(model.register_forward_pre_hook(OwnHook(self._before_forward)))
+        if bound > 0:
+            self._hooks.append(model.register_forward_pre_hook(_BeforeForward(self._evaluated)))
 
     def taken(self, *_: object) -> None:
         """Warn if the state that is taken or copied here is not that of the run."""
         self._warn("copied, or its state_dict() taken,")
 
-    def _before_forward(self, model: torch.nn.Module, _: object) -> None:
-        if not (model.training or torch.is_grad_enabled() or self._meter.totals.within == "evaluation"):
+    def _evaluated(self) -> None:
+        if self._meter.totals.within != "evaluation":
             self._warn("evaluated")
 
     def _warn(self, use: str) -> None:
         if self._replica.changes.writing or self._steps.finished == self._began:
             return
         own = 0 if self._recovery is None else self._recovery.own_steps()
-        meets = self._policy.bound == 0 if self._recovery is None else self._recovery.meets
+        meets = self._bound == 0 if self._recovery is None else self._recovery.meets
         if meets and not own:
             return
         self._meter.warn(
-            f"the model was {use} {'between two averagings' if own else 'in mid-run'} under {self._policy.spec}: that "
+            f"the model was {use} {'between two averagings' if own else 'in mid-run'} under {self._policy}: that "
             "is one worker's, and the others' differ; do so in the function of session.evaluate, which has the shared "
             "parameters, or on rank 0 when the session is closed, or have join(..., checkpoint=FOLDER) save"
         )
@@ -60,3 +67,9 @@ class OneReplica:
         """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
+
+
+class _BeforeForward(OwnHook):
+    def __call__(self, model: torch.nn.Module, _: object) -> None:
+        if not (model.training or torch.is_grad_enabled()):
+            self._action()

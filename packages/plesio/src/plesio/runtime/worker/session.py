@@ -102,7 +102,14 @@ class Session:
             keeper.adds(self._so_far)
         replica.stepper.watch(replica.parameters.values())
         self._one_replica = (
-            OneReplica(replica, policy=parts.policy, recovery=parts.recovery, steps=steps, meter=timeline.meter)
+            OneReplica(
+                replica,
+                policy=parts.policy.spec,
+                bound=parts.policy.bound if parts.bound is None else parts.bound,
+                recovery=parts.recovery,
+                steps=steps,
+                meter=timeline.meter,
+            )
             if world.num_workers > 1
             else None
         )
@@ -303,6 +310,8 @@ class Session:
         if self._finished:
             return
         self._finished = True
+        if self._one_replica is not None:
+            self._one_replica.close()
         with self._replica.changes.ours():
             if self._saver is not None:
                 self._saver.take()

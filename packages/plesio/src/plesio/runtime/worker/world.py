@@ -90,6 +90,7 @@ class SessionParts:
         recovery: None where the loss of a worker ends the run, or no worker waits for it.
         past: The past of a run that is resumed or joined; None for one that begins.
         equality: Compares replicas, where a collective makes them equal.
+        bound: Steps that replicas may be apart, where that is not the policy's bound.
     """
 
     policy: Policy
@@ -99,3 +100,4 @@ class SessionParts:
     recovery: Recovery | None = None
     past: WorkerPast | None = None
     equality: Equality | None = None
+    bound: float | None = None

@@ -93,7 +93,7 @@ class Parts:
             if group.rank == 0:
                 line = f"all workers are in one rack, so {self.policy.spec} is {inner.spec}"
                 self.timeline.meter.totals.fallbacks.append(line)
-            return self._parts(exchanges.build(inner), self._in_rounds(group, in_rack=True))
+            return replace(self._parts(exchanges.build(inner), self._in_rounds(group, in_rack=True)), bound=inner.bound)
         rack = exchanges.rack(together=self.policy.synchronous)
         exchange = exchanges.build_on_store(inner, store)
         exchange.begin(self.steps.finished)
