@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -299,3 +300,15 @@ def evaluating_on_a_shard() -> None:
     model, optimizer = build(0)
     with plesio.join(model, optimizer, policy="bsp") as session:
         session.evaluate(lambda: float(sum(len(x) for _, x, _ in session.shard(DataLoader(Numbered())))))
+
+
+def with_a_failing_shard(*, policy: str) -> None:
+    """Train where the server's memory, say, does not bear an update; servers are forked off this worker."""
+    model, optimizer = build(0)
+    with (
+        patch("plesio.runtime.server.shard.Shard.apply", side_effect=MemoryError("of the server")),
+        plesio.join(model, optimizer, policy=policy) as session,
+    ):
+        for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
+            F.mse_loss(model(x), y).backward()
+            session.step()

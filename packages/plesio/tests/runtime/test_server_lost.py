@@ -12,6 +12,7 @@ from plesio.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(180)
 
+PROGRAMS = Path(__file__).with_name("programs.py")
 WORKER = Path(__file__).with_name("fault_worker.py")
 NUM_SAMPLES = 480
 
@@ -77,3 +78,12 @@ def test_a_worker_that_is_lost_after_the_server_ends_the_run_at_once(tmp_path: P
         assert "a worker was lost after the job's server" in found[rank]["message"]
         assert found[rank]["ended_s"] - began_s < 30
     assert result is None
+
+
+@pytest.mark.parametrize("policy", ["bsp,exchange=store", "asp"])
+def test_a_server_that_cannot_apply_an_update_ends_the_run_for_all(policy: str):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "with_a_failing_shard", timeout_s=60, policy=policy)
+    for ending in endings.values():
+        assert ending.error == "TransportError", ending
+        assert "has ended the connection" in ending.message

@@ -25,6 +25,7 @@ from plesio.core.errors import PlesioError, TransportError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
+from plesio.runtime.server.shard_server import ShardFailedError
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 
 __all__ = ["ServerConfig", "ServerProcess", "main"]
@@ -154,6 +155,8 @@ class ServerProcess:
         for incoming in arrived:
             try:
                 self._server.handle([incoming])
+            except ShardFailedError:
+                raise  # the job goes on, or ends, as where a server is lost
             except Exception as error:
                 self._server.run.distrust(incoming.peer, error)
         if self._first is not None:
@@ -194,7 +197,7 @@ def _server(config: ServerConfig, *, ipc_dir: Path) -> ServerProcess:
 
 
 def main() -> None:
-    """Serve the job described by the primary line of standard input; print the addresses as one line of JSON."""
+    """Serve the job described by the first line of standard input; print the addresses as one line of JSON."""
     config = ServerConfig(**json.loads(sys.stdin.readline()))
     # strangers may open connections faster than the server can end them
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

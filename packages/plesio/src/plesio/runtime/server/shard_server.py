@@ -40,7 +40,7 @@ from plesio.runtime.transport.connection import WorkerConnections
 if TYPE_CHECKING:
     from plesio.runtime.server.shard import Shard
 
-__all__ = ["ShardServer"]
+__all__ = ["ShardFailedError", "ShardServer"]
 
 _SHARD = "plesio.runtime.server.shard"
 
@@ -63,6 +63,10 @@ class _Request:
     known_version: int | None
     number: int
     asked_s: float
+
+
+class ShardFailedError(Exception):
+    """Updates that were accepted cannot be applied: no worker's fault, and the parameters may be half-way."""
 
 
 class ShardServer:
@@ -204,7 +208,10 @@ class ShardServer:
     def _carry_out(self, shard: "Shard", order: Order) -> None:
         match order:
             case ApplyOrder(updates=updates):
-                shard.apply(order)
+                try:
+                    shard.apply(order)
+                except Exception as error:
+                    raise ShardFailedError(f"an update could not be applied: {error}") from error
                 self._samples = order.samples
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
