@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import torch.distributed as dist
 import plesio.runtime.worker.exchange.group as group_module
 from plesio.runtime.transport import TcpTraffic
 from plesio.runtime.worker.exchange.group import FORGOTTEN_S, CutOffError, TorchGroup
-from plesio.testing import LocalJob
 from support.processes import on_processes
 
 OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
@@ -89,9 +89,52 @@ def late() -> list[str]:
 
 
 def test_a_rank_that_comes_late_is_waited_for():
-    with LocalJob(2) as job:
-        endings = job.run(Path(__file__), "late", timeout_s=60)
-    assert [ending.value for ending in endings.values()] == [list(PAIRED)] * 2, endings[0].trace
+    assert on_processes(2, __file__, "late") == [list(PAIRED)] * 2
+
+
+def outlived(*, part: bool, assured: bool) -> list[str]:
+    """Leave the last reference of a group to a callback on Gloo's thread; return the threads of Gloo that stay."""
+    group: TorchGroup | None = pair("outlived")
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    if part:
+        group = group.split([[0, 1]])
+    assert group is not None
+    if group.rank == 1:
+        store.get("begun")
+    future = begun(group).get_future()
+    entered: torch.futures.Future[None] = torch.futures.Future()
+    left = threading.Event()
+
+    def hold(_done: object, _group: TorchGroup = group) -> None:
+        entered.set_result(None)
+        left.wait(timeout=30)
+
+    if group.rank == 0:  # before the other has begun, so that it is called on Gloo's thread
+        (group.assured(future) if assured else future).add_done_callback(hold)
+        store.set("begun", "")
+        entered.wait()
+    gone = weakref.ref(group.process_group)
+    held = group.rank == 0
+    dist.destroy_process_group()
+    del hold, future, group
+    assert (gone() is not None) == held
+    left.set()
+    deadline_s = time.monotonic() + 30
+    while (names := gloo_threads()) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return names
+
+
+def gloo_threads() -> list[str]:
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if name == "pt_gloo_runloop"]
+
+
+@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("assured", [False, True])
+def test_a_group_whose_last_reference_goes_on_its_own_thread_ends_without_an_abort(part: bool, assured: bool):
+    """torch's would join the thread that it is destroyed on: the process would end with signal 6 after its work."""
+    assert on_processes(2, __file__, "outlived", part=part, assured=assured) == [[], []]
 
 
 def pair(name: str) -> TorchGroup:

@@ -4,6 +4,10 @@
 has sent that, Gloo wakes nobody: the collective neither completes nor fails (torch 2.13; one abort in 25 in the midst
 of small collectives). So whoever waits for a collective of a group that was aborted waits for `FORGOTTEN_S` at most.
 Gloo's thread waits on, and the group would wait for it when it is destroyed: it is kept for ever.
+
+**Which thread destroys a group.** Gloo's group ends its threads when its last reference goes. A callback of a future
+may hold that, and Gloo's own thread drops it after the waiting one has been woken: a thread that joins itself aborts
+the process (torch 2.13; "Resource deadlock avoided"). So `TorchGroup` has another thread destroy it then.
 """
 
 import ctypes
@@ -11,6 +15,7 @@ import json
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -39,6 +44,7 @@ SPLIT_TIMEOUT = timedelta(seconds=10)
 """How long ranks wait for each other when they make parts of their group: one may be lost meanwhile."""
 FORGOTTEN_S = 1.0
 """A collective that has not ended so long after its group was aborted will not end."""
+_CPU = torch.device("cpu")
 
 
 class CutOffError(RuntimeError):
@@ -145,6 +151,14 @@ class _TorchGathering:
         return self._parts
 
 
+def _drop(gloos: list[Any]) -> None:
+    """Destroy what has threads of its own, but not on one of these."""
+    if isinstance(threading.current_thread(), threading._DummyThread):  # Python did not start it
+        threading.Thread(target=gloos.clear, name="plesio-group-end").start()
+    else:
+        gloos.clear()
+
+
 class TorchGroup:
     """The ranks of a torch.distributed process group.
 
@@ -167,6 +181,9 @@ class TorchGroup:
         self._aborted_s = math.inf
         """When the group was called off."""
         self._forgets = dist.get_backend(process_group) == "gloo"
+        if _CPU in process_group._device_types:
+            gloos = [process_group._get_backend(_CPU)]
+            weakref.finalize(process_group, _drop, gloos).atexit = False
         self._assured: list[torch.futures.Future[Any]] = []
         """Futures whose collectives are under way."""
         self._settling = threading.Lock()
