@@ -1,14 +1,18 @@
 """Every example runs as its docstring says, and its output has what it is there to show."""
 
+import random
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from plesio.core.results import read_results
+from plesio.policies import Policy
+from support.schedules.machine_laws import Laws, random_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 100.0
@@ -152,5 +156,12 @@ def test_an_estimate_has_its_parts(example: Example):
 
 def test_near_the_median_a_slow_worker_holds_up_nobody(example: Example):
     output = example("own_policy.py")
-    waiting = {name: float(share) for name, share in re.findall(r"^(\w+) bound=4 .* (\d+)%", output, flags=re.M)}
-    assert waiting["NearMedian"] < 10 < 40 < waiting["SSP"]
+    waiting = {spec: float(share) for spec, share in re.findall(r"^(\S+) .* (\d+)%", output, flags=re.M)}
+    assert waiting["near_median"] < 10 < 40 < waiting["ssp:4"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_a_policy_of_ones_own_keeps_the_laws_of_policies(ahead: int):
+    near_median: Callable[..., Policy] = runpy.run_path(str(EXAMPLES / "own_policy.py"))["NearMedian"]
+    for seed in range(300):
+        Laws(near_median(ahead=ahead)).play(random_steps(random.Random(seed)))

@@ -80,14 +80,15 @@ def test_a_study_goes_by_number_and_exercise(capsys: pytest.CaptureFixture[str],
     assert "plesio study collectives" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["22", "C.0", "C.21", "C4", "A.4", "None", ""])
+@pytest.mark.parametrize("name", [str(len(STUDIES) + 1), "C.0", f"C.{len(EXERCISED) + 1}", "C4", "A.4", "None", ""])
 def test_other_numbers_are_no_study(name: str):
     with pytest.raises(ConfigError, match="there is no study"):
         find_study(name)
 
 
 def test_a_study_without_an_exercise_has_none_of_them(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    goodput = find_study("21")
+    goodput = find_study("goodput")
+    assert find_study(str(goodput.number)) is goodput
     assert (goodput.exercise, printed_results(goodput)) == (None, ())
     assert invoke(["study", "goodput", "--simulated-failures", "100", "--out", str(tmp_path)]) == 0
     assert "The text" not in capsys.readouterr().out

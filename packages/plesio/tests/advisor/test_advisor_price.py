@@ -33,6 +33,14 @@ def test_a_backup_worker_saves_the_wait_and_costs_a_workers_samples():
     assert price("bsp,backup=1", at).servers is not None
 
 
+@pytest.mark.parametrize("policy", ["ssp:3", "asp", "bsp,exchange=store", "local_sgd:4,exchange=store"])
+def test_every_policy_on_the_store_is_priced_on_servers(policy: str):
+    at = situation("4x1gbe")
+    found = price(policy, at)
+    assert found.servers is not None
+    assert found.exchange_s != price("bsp", at).exchange_s, "the ring's"
+
+
 def test_racks_are_priced_where_there_are_some():
     at = situation("2-racks", num_workers=16)
     for one in candidates(has_racks=True, has_store=True, shares_moments=True):

@@ -27,7 +27,7 @@ from plesio.core.charts import (
 from plesio.report.charts import draw_figure, draw_picture, terminal_table
 from plesio.report.charts.colours import AMOUNTS, COLOURS, ink_on
 from plesio.report.charts.rules import bar_texts, column_labels, extent, log_ticks, mark_rows
-from plesio.report.document import Document, Pictures, section
+from plesio.report.document import Document, Folded, PageBlock, Pictures, section
 from plesio.report.page_frame import render_document
 from support.browser import check_figures, load, opened
 
@@ -187,10 +187,8 @@ CHARTS: list[Chart] = [
 ]
 
 
-def page_of(charts: Sequence[Chart]) -> str:
-    return render_document(
-        Document(title="All", heading="All", sections=[section("All", Pictures(charts), slug="all")])
-    )
+def page_of(*blocks: PageBlock) -> str:
+    return render_document(Document(title="All", heading="All", sections=[section("All", *blocks, slug="all")]))
 
 
 each_chart = pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.slug)
@@ -211,7 +209,7 @@ def test_a_picture_of_every_kind_is_a_png_that_is_the_same_each_time(chart: Char
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return page_of(CHARTS)
+    return page_of(Pictures(CHARTS))
 
 
 @each_chart
@@ -221,6 +219,17 @@ def test_a_page_has_the_charts_words_and_its_data(chart: Chart, page: str):
     figure = draw_figure(chart)
     assert len(figure.data) >= 1
     assert "<best>" not in figure.to_json(), "names are escaped"
+
+
+def test_folded_charts_have_the_script_that_draws_them():
+    inner = Folded(summary="Inner", blocks=[Pictures(CHARTS[:1])])
+    assert 'id="plotly"' in page_of(Folded(summary="Outer", blocks=["Text.", inner]))
+    assert 'id="plotly"' not in page_of(Folded(summary="Outer", blocks=["Text."]))
+
+
+def test_a_block_that_the_page_cannot_show_is_an_error():
+    with pytest.raises(AssertionError, match="no branch for a int"):
+        page_of(Folded(summary="Outer", blocks=[3]))  # type: ignore[list-item]
 
 
 def test_two_charts_that_differ_are_different_pictures(pictures: dict[str, bytes]):
@@ -352,7 +361,7 @@ def test_figures_fill_the_rows_of_a_page():
     wide, narrow = next(one for one in CHARTS if one.wide), CHARTS[0]
 
     def classes(*order: Chart) -> list[str]:
-        return re.findall(r'<figure id="[^"]+" class="(\w+)"', page_of(order))
+        return re.findall(r'<figure id="[^"]+" class="(\w+)"', page_of(Pictures(order)))
 
     assert classes(narrow, narrow, wide, narrow) == ["narrow", "narrow", "wide", "wide"]
     assert classes(narrow, wide, narrow, narrow, narrow) == ["wide", "wide", "narrow", "narrow", "wide"]
@@ -383,7 +392,7 @@ def test_a_table_with_a_cell_too_few_is_our_mistake():
 @pytest.mark.parametrize("width", [400, pytest.param(1280, marks=pytest.mark.slow)])
 def test_every_kind_is_drawn_offline_with_room_for_every_label(browser: Browser, tmp_path: Path, width: int):
     page_file = tmp_path / "page.html"
-    page_file.write_text(page_of(CHARTS))
+    page_file.write_text(page_of(Pictures(CHARTS)))
     with opened(browser, width=width) as page:
         load(page, page_file)
         assert page.eval_on_selector_all("figure", "all => all.length") == len(CHARTS)
@@ -392,3 +401,17 @@ def test_every_kind_is_drawn_offline_with_room_for_every_label(browser: Browser,
             ".main-svg text", "all => all.map(one => one.getBoundingClientRect().height).filter(Boolean)"
         )
         assert min(heights) >= 8, "all that is written can be read"
+
+
+@pytest.mark.browser
+def test_a_folded_chart_fills_its_figure_when_it_is_opened(browser: Browser, tmp_path: Path):
+    page_file = tmp_path / "page.html"
+    page_file.write_text(page_of(Folded(summary="Outer", blocks=[Pictures(CHARTS[:1])])))
+    with opened(browser, width=1280) as page:
+        load(page, page_file)
+        page.click("summary")
+        page.wait_for_function(
+            "() => document.querySelector('.main-svg').getBoundingClientRect().width"
+            " === document.querySelector('.plot').clientWidth"
+        )
+        check_figures(page, width=1280)

@@ -113,7 +113,7 @@ def _candidate(spec: str) -> Candidate:
     match policy:
         case Hierarchical():
             outer = policy.outer
-            is_store = isinstance(outer, SSP | ASP)
+            is_store = outer.exchange == "store"
             family = "racks on the store" if is_store else "mean-moments racks" if policy.moments == "mean" else "racks"
             slack = outer.bound if is_store else float(outer.period - 1 + outer.delay)
         case BSP() if policy.backup:

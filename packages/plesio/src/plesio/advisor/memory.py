@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from plesio.advisor.candidates import ADAPTIVE, SHARDED
 from plesio.advisor.price import usual_servers
 from plesio.advisor.setting import Situation
-from plesio.policies import ASP, BSP, SSP, Hierarchical, LocalSGD, Policy, parse_policy
+from plesio.policies import Hierarchical, LocalSGD, Policy, parse_policy
 
 __all__ = ["MemoryNeed", "memory_need"]
 
@@ -57,10 +57,11 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         return max((memory_need(one, at) for one in ("local_sgd:8,delay=4", "bsp")), key=lambda one: one.total)
     policy = parse_policy(spec)
     outer: Policy = policy.outer if isinstance(policy, Hierarchical) else policy
-    if isinstance(outer, SSP | ASP) or (isinstance(outer, BSP) and outer.backup):
+    if outer.exchange == "store":
         count = usual_servers(at) if servers is None else servers
-        served = (at.num_bytes + at.scale * at.sizes.optimizer_bytes) / count
-        return _need(at, optimizer_share=0.0, exchange=served + at.num_bytes)
+        on_servers = outer.pushes == "gradient"  # else each worker's own optimizer steps
+        served = (at.num_bytes + on_servers * at.scale * at.sizes.optimizer_bytes) / count
+        return _need(at, optimizer_share=0.0 if on_servers else 1.0, exchange=served + at.num_bytes)
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
         copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")

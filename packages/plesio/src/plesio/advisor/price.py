@@ -13,6 +13,7 @@ The workers' steps, drawn from what step times are, run again in thought under t
 from below. Prices order what is run and say what is not worth running; times that are reported come from runs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from plesio.advisor.candidates import ADAPTIVE, BASELINE, SHARDED
 from plesio.advisor.setting import Situation, paces
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.cost.placement import all_reduce_on
-from plesio.policies import ASP, BSP, SSP, Hierarchical, Policy, parse_policy
+from plesio.policies import BSP, Hierarchical, Policy, parse_policy
 from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.policies.compression import Compression
@@ -76,7 +77,7 @@ def price(spec: str, at: Situation) -> Price:
             return _by_racks(policy, at)
         case BSP() if policy.backup:
             return _with_backup(policy, at)
-        case SSP() | ASP():
+        case _ if policy.exchange == "store":
             return _on_store(policy, at)
     transfer_s = _exchange_s(policy.compression, at, range(at.num_workers))
     setting = Setting.of(period=policy.period, delay=policy.delay)
@@ -139,7 +140,7 @@ def _on_store(policy: Policy, at: Situation) -> Price:
 
 def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
     transfer_s = _store_s(at, servers=servers, workers=at.num_workers)
-    if isinstance(policy, ASP):
+    if math.isinf(policy.bound):
         own_s = np.array(paces(at.compute_s)) + transfer_s / policy.period
         step_s = len(own_s) / float((1 / own_s).sum())
         compute_s = len(own_s) / float((1 / np.array(paces(at.compute_s))).sum())
@@ -169,7 +170,7 @@ def _by_racks(policy: Hierarchical, at: Situation) -> Price:
     inside_s = max(_ring_s(at.num_bytes, at, ranks) for ranks in at.racks)
     steps_s = np.stack([at.compute_s[list(ranks)].max(axis=0) for ranks in at.racks]) + inside_s
     outer = policy.outer
-    if isinstance(outer, SSP | ASP):
+    if outer.exchange == "store":
         between_s = _store_s(at, servers=min(usual_servers(at), len(at.racks)), workers=len(at.racks))
         setting = Setting(slack=1, period=outer.period, delay=0, bound=int(min(outer.bound, _LARGEST_BOUND)))
         found = _priced(setting, steps_s, between_s, beside_s=inside_s / 2)

@@ -16,7 +16,7 @@ from plesio.report.page_frame import render_document
 __all__ = ["render_advice", "render_advice_page"]
 
 SHOWN = 10
-"""StyledTable in a terminal; the page has all."""
+"""Rows of the table in a terminal; the page has all."""
 _AXES = {
     "bandwidth": ("bandwidth of the links (Mbit/s)", 8e-6),
     "imbalance": ("time of the slowest worker over the others'", 1.0),

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import zip_longest
+from typing import NoReturn
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from plesio.core.charts import Chart
 from plesio.report.charts import draw_figure
-from plesio.report.document import Document, Pictures
+from plesio.report.document import Document, Folded, PageBlock, Pictures
 
 __all__ = ["prose", "render_document"]
 
@@ -35,9 +36,14 @@ class _Figure:
 
 
 def render_document(document: Document) -> str:
-    blocks = [block for section in document.sections if section is not None for block in section.blocks]
-    has_charts = any(isinstance(block, Pictures) for block in blocks)
+    has_charts = any(_has_charts(section.blocks) for section in document.sections if section is not None)
     return _environment().get_template("page.html.j2").render(page=document, has_charts=has_charts) + "\n"
+
+
+def _has_charts(blocks: Sequence[PageBlock]) -> bool:
+    return any(
+        _has_charts(block.blocks) if isinstance(block, Folded) else isinstance(block, Pictures) for block in blocks
+    )
 
 
 def prose(text: str) -> Markup:
@@ -55,8 +61,17 @@ def _environment() -> Environment:
         loader=PackageLoader("plesio.report"), autoescape=True, undefined=StrictUndefined, auto_reload=False
     )
     environment.filters |= {"prose": prose, "breakable": lambda text: escape(text).replace(",", Markup(",<wbr>"))}
-    environment.globals |= {"figures": _figures, "kind_of": lambda block: type(block).__name__, "plotly": _plotly}
+    environment.globals |= {
+        "figures": _figures,
+        "kind_of": lambda block: type(block).__name__,
+        "no_branch": _no_branch,
+        "plotly": _plotly,
+    }
     return environment
+
+
+def _no_branch(kind: str) -> NoReturn:
+    raise AssertionError(f"the macro `show` of page.html.j2 has no branch for a {kind}; add one")
 
 
 def _plotly() -> str:

@@ -256,7 +256,23 @@ class Laws:
             assert not self.asking, "a newcomer waits for nobody"
             assert not self.unsettled, "a round waits for nobody"
 
-    # The end of every schedule
+    # The whole of a schedule
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Play a schedule to its end."""
+        for step in steps:
+            match step.kind:
+                case "join":
+                    self.join(step.worker)
+                case "run":
+                    self.run(step.worker, num_steps=step.num_steps, finite=step.finite)
+                case "deliver":
+                    self.deliver(step.worker)
+                case "leave":
+                    self.leave(step.worker, step.reason)
+                case "go":
+                    self.leave_while_resting(step.worker, step.reason)
+        self.end()
 
     def end(self) -> None:
         """Everyone gets on, goes, and the events replay to the same actions."""
@@ -315,17 +331,5 @@ def play_alone(setting: Alone, steps: Sequence[Step], *, tell: Callable[[str], o
         AssertionError: A law is not kept.
     """
     laws = Laws(parse_policy(setting.policy), tell=tell)
-    for step in steps:
-        match step.kind:
-            case "join":
-                laws.join(step.worker)
-            case "run":
-                laws.run(step.worker, num_steps=step.num_steps, finite=step.finite)
-            case "deliver":
-                laws.deliver(step.worker)
-            case "leave":
-                laws.leave(step.worker, step.reason)
-            case "go":
-                laws.leave_while_resting(step.worker, step.reason)
-    laws.end()
+    laws.play(steps)
     return laws
