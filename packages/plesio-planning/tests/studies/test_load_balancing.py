@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import Any
 
@@ -87,6 +88,13 @@ def test_a_bound_ends_up_at_the_slowest_pace_and_none_adds_the_rates_up(answer: 
     assert staleness == sorted(staleness)
     assert math.isinf(answer.asynchronous[-1].bound)
     assert staleness[-1] == pytest.approx(15, abs=0.5)  # n - 1
+
+
+def test_a_loss_that_no_asynchronous_run_reaches_has_no_time(answer: LoadBalancing):
+    never = tuple(dataclasses.replace(one, to_target_s=math.nan) for one in answer.asynchronous)
+    (chart,) = (one for one in dataclasses.replace(answer, asynchronous=never).charts() if one.slug == "bounds")
+    assert chart.title.endswith("no asynchronous run gets it down")
+    assert "nan" not in chart.title
 
 
 def test_unequal_counts_need_weights():

@@ -101,7 +101,7 @@ def test_one_run_to_the_level_comes_before_further_ones_that_are_too_short():
     advice = ask(world, target=None)
     assert advice.chosen.spec != "bsp"
     assert advice.chosen.time_s < 0.5 * advice.baseline.time_s
-    assert advice.raced.hope is None
+    assert advice.raced.prospect is None
 
 
 def test_that_runs_were_too_short_is_said(monkeypatch: pytest.MonkeyPatch):
@@ -109,8 +109,8 @@ def test_that_runs_were_too_short_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("plesio.advisor.race.EXPLORING", ((0.25, 0.02),))
     world = KnownWorld(situation(SLOW), Clock(), needs=learns(), **SHORT_OF_TIME)  # type: ignore[arg-type]
     advice = ask(world, target=None)
-    assert advice.raced.hope is not None
-    spec, expected_s = advice.raced.hope
+    assert advice.raced.prospect is not None
+    spec, expected_s = advice.raced.prospect
     assert expected_s < advice.baseline.time_s
     verdict = sentences_of(advice)[0]
     assert verdict.startswith("Stay with bsp (DDP) for now: ")
@@ -162,7 +162,7 @@ def test_what_is_left_of_the_budget_goes_to_those_that_their_price_left_out(monk
     assert price(dear, world.at).step_s > price("bsp", world.at).step_s
     advice = ask(world)
     assert advice.chosen.spec == dear
-    assert advice.raced.lost.keys() >= {dear}, "a new winner is checked"
+    assert advice.raced.shortfalls.keys() >= {dear}, "a new winner is checked"
     assert world.clock.now <= 60.0
     monkeypatch.setattr("plesio.advisor.race.DEAREST", 0.0)
     assert ask(KnownWorld(world.at, Clock(), needs=needs, paces=world.paces)).chosen.spec == "bsp"

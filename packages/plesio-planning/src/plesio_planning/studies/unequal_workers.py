@@ -177,7 +177,7 @@ class Asynchronous:
 
 
 def asynchronous_descent(
-    step_s: Speeds, *, bound: float, batch: int, eigenvalues: Speeds, step: float, target: float
+    step_s: Speeds, *, bound: float, batch_size: int, eigenvalues: Speeds, step: float, target: float
 ) -> Asynchronous:
     """Descend on ``½ Σ λᵢxᵢ²``: each worker's every step applies ``step/N`` times a gradient of when it began.
 
@@ -199,7 +199,7 @@ def asynchronous_descent(
     shown = np.unique(np.linspace(0, number, 200).astype(int))
     return Asynchronous(
         bound=bound,
-        samples_per_s=number * batch / horizon_s,
+        samples_per_s=number * batch_size / horizon_s,
         staleness=float(np.mean(np.arange(number) - seen[:number])),
         to_target_s=float(ends[reached[0]]) if len(reached) else math.nan,
         at_s=tuple(float(at) for at in np.concatenate([[0.0], ends])[shown]),

@@ -76,7 +76,7 @@ class Advice:
                 "chosen": self.chosen.spec,
                 "runs": self.raced.num_runs,
                 "spent_s": self.raced.spent_s,
-                "hope": self.raced.hope,
+                "hope": self.raced.prospect,
                 "ranking": self.rows,
                 "flips": self.flips,
             }
@@ -124,7 +124,7 @@ def advise(
         entries,
         question=question,
         rehearsal=rehearsal,
-        budget=Budget(measure_s=question.measure_s, now_s=now_s),
+        budget=Budget(whole_s=question.measure_s, now_s=now_s),
         on_run=on_run,
     )
     raced = race.run()
@@ -162,7 +162,7 @@ def _row(
 ) -> Row:
     base = raced.entries[0]
     level = raced.goal.level
-    base_s = base.mean_s(level)
+    base_s = base.geometric_mean_s(level)
     slowdown = 1.0
     how: How = "priced"
     time_s, low_s, high_s = price.step_s / base.price.step_s * base_s, math.nan, math.nan
@@ -193,7 +193,7 @@ def _row(
         memory=memory,
         fits=fits,
         cost=None if hourly is None else total_s / 3600 * question.at.num_workers * hourly,
-        lost=raced.lost.get(candidate.spec),
+        lost=raced.shortfalls.get(candidate.spec),
         slowdown=slowdown,
         problem=None if entry is None else entry.problem,
         slack=candidate.slack,
@@ -207,7 +207,7 @@ def _time(entry: RacingCandidate, base: RacingCandidate, level: float) -> tuple[
 
     The ratio to bsp is of the seeds that both were run with, and bsp's own time of all its seeds.
     """
-    own_s, base_s = entry.mean_s(level), base.mean_s(level)
+    own_s, base_s = entry.geometric_mean_s(level), base.geometric_mean_s(level)
     if math.isinf(own_s):
         return math.inf, math.nan, math.nan
     if entry is base or math.isinf(base_s):

@@ -101,7 +101,7 @@ class Race:
         """The target as a value on curves."""
         self._on_run = on_run
         self._sample_s = rehearsal.sample_s
-        self._lost: dict[str, float] = {}
+        self._shortfalls: dict[str, float] = {}
 
     def run(self) -> Raced:
         """Run the whole race.
@@ -120,20 +120,20 @@ class Race:
         if self._disputed(goal) and self._explore(goal, SPENT_SHARE, gain=-math.inf, dearest=DEAREST):
             self._rounds(goal)
             self._check(goal)
-        hope = self._hope(goal)
+        prospect = self._prospect(goal)
         return Raced(
             goal=goal,
             entries=tuple(self._entries),
-            lost=self._lost,
+            shortfalls=self._shortfalls,
             spent_s=self._budget.spent_s,
-            hope=None if hope is None else (hope.spec, self._expected_s(hope, goal)),
+            prospect=None if prospect is None else (prospect.spec, self._expected_s(prospect, goal)),
         )
 
     # --- 1. the baseline
 
     def _first(self) -> Goal:
         most = self._rehearsal.most_samples
-        affordable = BASELINE_SHARE * self._budget.measure_s / self._sample_s
+        affordable = BASELINE_SHARE * self._budget.whole_s / self._sample_s
         until = most if most <= 2 * affordable else affordable
         run = self._do(self._baseline, seed=0, until=until, within_s=math.inf)
         if run.curve is None:
@@ -177,18 +177,19 @@ class Race:
         num_runs = 0
         while (entry := self._next(goal, gain=gain, dearest=dearest)) is not None:
             until, limit = self._allowed(entry, goal), share
-            if (hope := self._hope(goal)) is not None:  # one run to the level is worth more than a further short one
-                longer = self._allowed(hope, goal)
+            # one run to the level is worth more than a further short one
+            if (prospect := self._prospect(goal)) is not None:
+                longer = self._allowed(prospect, goal)
                 both_s = (until + longer) * self._sample_s
                 if until * self._sample_s > self._budget.left_s(share) or both_s > self._budget.left_s(SPENT_SHARE):
-                    entry, until, limit = hope, longer, SPENT_SHARE
+                    entry, until, limit = prospect, longer, SPENT_SHARE
             if until * self._sample_s > self._budget.left_s(limit):
                 break
             self._do(entry, seed=0, until=until, within_s=2 * self._limit_s(goal))
             num_runs += 1
         return num_runs
 
-    def _hope(self, goal: Goal) -> RacingCandidate | None:
+    def _prospect(self, goal: Goal) -> RacingCandidate | None:
         """Pick the too short run that would be the first at the level; None unless bsp alone has reached it."""
         others = [entry for entry in self._entries if entry.runs and entry is not self._baseline]
         if math.isinf(goal.samples) or any(self._is_timed(entry, goal) for entry in others):
@@ -196,7 +197,8 @@ class Race:
         sooner = [
             entry
             for entry in others
-            if self._is_open(entry, goal) and self._expected_s(entry, goal) < self._baseline.mean_s(goal.level)
+            if self._is_open(entry, goal)
+            and self._expected_s(entry, goal) < self._baseline.geometric_mean_s(goal.level)
         ]
         return min(sooner, key=lambda entry: self._expected_s(entry, goal), default=None)
 
@@ -279,7 +281,7 @@ class Race:
         if 0 in entry.runs:
             wanted = ROOM * self._expected_samples(entry, goal)
         else:
-            affordable = self._budget.measure_s / (reference * self._sample_s)
+            affordable = self._budget.whole_s / (reference * self._sample_s)
             wanted = ROOM * min(1.0, max(LEAST_LENGTH, affordable / FULL_RUNS)) * reference
         possible = limit_s / self._seconds_per_sample(entry)
         if entry.spec == ADAPTIVE:  # its price is a bound from below, and how it begins says little of how it goes on
@@ -295,7 +297,7 @@ class Race:
         base_s = self._baseline.seconds(goal.level)[0]
         timed = [entry for entry in self._entries if entry.runs and self._is_timed(entry, goal)]
         if not timed or math.isinf(base_s):
-            return min((entry.mean_s(goal.level) for entry in timed), default=math.inf)
+            return min((entry.geometric_mean_s(goal.level) for entry in timed), default=math.inf)
         return base_s * math.exp(min(self._log_ratio(entry, goal) for entry in timed))
 
     # --- 3. rounds
@@ -335,7 +337,7 @@ class Race:
         return True
 
     def _is_timed(self, entry: RacingCandidate, goal: Goal) -> bool:
-        return math.isfinite(entry.mean_s(goal.level))
+        return math.isfinite(entry.geometric_mean_s(goal.level))
 
     def _contenders(self, goal: Goal) -> list[RacingCandidate]:
         """Return the entries that may be the best, the best one first."""
@@ -355,7 +357,7 @@ class Race:
 
     def _log_ratio(self, entry: RacingCandidate, goal: Goal) -> float:
         ratios = entry.log_ratios(self._baseline, goal.level)
-        return statistics.fmean(ratios) if ratios else math.log(entry.mean_s(goal.level))
+        return statistics.fmean(ratios) if ratios else math.log(entry.geometric_mean_s(goal.level))
 
     def _decided(self, goal: Goal, contenders: Sequence[RacingCandidate]) -> bool:
         """Check if more seeds would change nothing: no other is near, or those that are near are surely as good."""
@@ -388,9 +390,9 @@ class Race:
         base = self._baseline.runs[0]
         if not base.whole or base.curve is None:
             return
-        ranked = sorted(self._entries, key=lambda entry: entry.mean_s(goal.level))
+        ranked = sorted(self._entries, key=lambda entry: entry.geometric_mean_s(goal.level))
         for entry in ranked:
-            if entry is self._baseline or math.isinf(entry.mean_s(goal.level)):
+            if entry is self._baseline or math.isinf(entry.geometric_mean_s(goal.level)):
                 return
             run = entry.runs[0]
             if not run.whole:
@@ -399,8 +401,8 @@ class Race:
                 run = self._do(entry, seed=0, until=self._rehearsal.most_samples, within_s=math.inf)
             if run.curve is None:
                 return
-            self._lost[entry.spec] = self._question.shortfall(base.curve.values[-1], run.curve.values[-1])
-            if self._lost[entry.spec] <= self._question.tolerance:
+            self._shortfalls[entry.spec] = self._question.shortfall(base.curve.values[-1], run.curve.values[-1])
+            if self._shortfalls[entry.spec] <= self._question.tolerance:
                 return
 
     # --- doing it
@@ -413,7 +415,7 @@ class Race:
             servers=entry.price.servers,
             until_samples=until,
             within_s=within_s,
-            budget_s=max(self._budget.left_s(), LEAST_SHARE * self._budget.measure_s),
+            budget_s=max(self._budget.left_s(), LEAST_SHARE * self._budget.whole_s),
         )
         run = entry.runs[seed] = Run.of(rehearsed, by_loss=self._rehearsal.by_loss)
         if run.samples:

@@ -19,14 +19,14 @@ USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """How a rehearsal's run ended.
+    """The end of a rehearsal's run.
 
     Attributes:
         result: Its figures; None if it was cut off before there were any.
-        samples: Trained on.
+        samples: Samples that it trained on.
         virtual_s: Seconds of training, in virtual time.
         real_s: Seconds that it took this machine.
-        problem: Why it could not be finished, if it could not.
+        problem: Reason for which it could not be finished; None if it was.
         whole: Whether it went on to the end of its schedule.
     """
 
@@ -95,9 +95,9 @@ class Rehearsal(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Seconds of this machine."""
+    """The seconds of this machine that runs may take: ``whole_s`` from the beginning on."""
 
-    measure_s: float
+    whole_s: float
     now_s: Callable[[], float]
     began_s: float = field(init=False)
 
@@ -110,7 +110,7 @@ class Budget:
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the seconds that are left of this share of the whole."""
-        return max(0.0, share * self.measure_s - self.spent_s)
+        return max(0.0, share * self.whole_s - self.spent_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,9 @@ class Goal:
     """The goal that runs are timed to.
 
     Attributes:
-        level: On the curves, where larger is better.
-        target: The metric that was asked for, if the level is that.
-        samples: That bsp takes to the level.
+        level: Level of the curves; larger is better.
+        target: Metric that was asked for, if the level is that; else None.
+        samples: Samples that bsp takes to the level.
         complete: Whether bsp was run as long as its schedule is.
     """
 
@@ -152,7 +152,7 @@ class RacingCandidate:
         finite = [one for one in found if math.isfinite(one)]
         return statistics.fmean(finite) if finite else math.inf
 
-    def mean_s(self, level: float) -> float:
+    def geometric_mean_s(self, level: float) -> float:
         """Return the geometric mean of the seconds to the level over the seeds; inf if any run did not come to it."""
         seconds = list(self.seconds(level).values())
         if not seconds or not all(0 < one < math.inf for one in seconds):
@@ -187,21 +187,22 @@ def scatter_of(entries: Sequence[RacingCandidate], level: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """How the race went.
+    """The outcome of a race.
 
     Attributes:
         goal: Goal that runs were timed to.
         entries: All candidates, `bsp` first; those that were not run have prices alone.
-        lost: Shortfall of the checked winners' final metric against bsp's, by spec; negative is better.
+        shortfalls: The checked winners' final metric below bsp's, by spec; negative is better.
         spent_s: Seconds of this machine.
-        hope: If only bsp reached the level: the candidate that would be sooner, by its too short run, and its seconds.
+        prospect: If only bsp reached the level: the candidate that would be sooner, by its too short run, with its
+            seconds.
     """
 
     goal: Goal
     entries: tuple[RacingCandidate, ...]
-    lost: Mapping[str, float]
+    shortfalls: Mapping[str, float]
     spent_s: float
-    hope: tuple[str, float] | None = None
+    prospect: tuple[str, float] | None = None
 
     @property
     def num_runs(self) -> int:

@@ -44,8 +44,8 @@ def _verdict(advice: Advice) -> str:
     reached = f"{advice.question.metric_name} {advice.level:.4g} in {_time(chosen)}"
     if chosen.spec == BASELINE:
         rival = _best_other(advice)
-        if rival is None and advice.raced.hope is not None:
-            spec, expected_s = advice.raced.hope
+        if rival is None and advice.raced.prospect is not None:
+            spec, expected_s = advice.raced.prospect
             return (
                 f"Stay with bsp (DDP) for now: {reached}. Other runs were too short to tell; as far as it came, {spec} "
                 f"would be there in {format_seconds(expected_s)}. Give it more time with --measure."

@@ -85,7 +85,7 @@ def invoke(args: Sequence[str]) -> int:
     """Run one command; a user's mistake is one or two lines on stderr and status 2, never a traceback.
 
     Returns:
-        The exit status: 0; 1 when runs failed; 2 for a mistake; 130 for Ctrl-C; what the workers of `plesio run` say.
+        The exit status: 0; 1 when runs failed; 2 for a mistake; 130 for Ctrl-C; that of the workers under `plesio run`.
     """
     try:
         set_up_logging()

@@ -1,9 +1,9 @@
 """The cost of equal shares among unequal workers, and the savings of shares in proportion to their speeds.
 
-With speeds v and a batch of B samples, equal shares take ``(B/N) / min v`` and proportional ones ``B / Σv``, the least
-there is: equal ones take ``mean(v) / min(v)`` times as long. That ratio over many drawn clusters is the reference;
-whole samples, memory caps, speeds that drift, shares that may move only so far a step, and workers that leave and join
-(`plesio_planning.studies.work_shares`, `plesio_planning.studies.unequal_workers`) make it less.
+With speeds v and a global batch of B samples, equal shares take ``(B/N) / min v`` and proportional ones ``B / Σv``, the
+least there is: equal ones take ``mean(v) / min(v)`` times as long. That ratio over many drawn clusters is the
+reference; whole samples, memory caps, speeds that drift, shares that may move only so far a step, and workers that
+leave and join (`plesio_planning.studies.work_shares`, `plesio_planning.studies.unequal_workers`) make it less.
 
 The alternative that leaves shares alone is to wait less: workers go on up to a bound ahead of the slowest
 (`plesio_planning.sim.recurrences`), on older parameters. If the same workers stay slow a bound ends up at their pace;
@@ -229,10 +229,13 @@ class LoadBalancing(Answer):
 
     def _loss_chart(self) -> LineChart:
         fastest = min(self.asynchronous, key=lambda one: math.inf if math.isnan(one.to_target_s) else one.to_target_s)
+        in_step = format_seconds(self.synchronous_s["proportional"])
         return LineChart(
             slug="bounds",
-            title=f"With {_bound_text(fastest.bound)} the loss is down in {format_seconds(fastest.to_target_s)}, "
-            f"proportional shares in {format_seconds(self.synchronous_s['proportional'])}",
+            title=f"With proportional shares in step the loss is down in {in_step}; no asynchronous run gets it down"
+            if math.isnan(fastest.to_target_s)
+            else f"With {_bound_text(fastest.bound)} the loss is down in {format_seconds(fastest.to_target_s)}, "
+            f"proportional shares in {in_step}",
             caption="Loss over the first one by time; equal shares, nobody more than the bound ahead.",
             x=Axis(title="time (s)"),
             y=Axis(title="loss / first loss", log=True),
@@ -276,7 +279,7 @@ def load_balancing(
         high: Fastest speed, if uniform.
         cv: Coefficient of variation, if lognormal.
         num_workers: Workers.
-        batch_size: Samples of a worker's step with equal shares.
+        batch_size: Samples of one worker's step with equal shares: the global batch over the workers.
         sample_s: Seconds of one sample on a worker of speed 1.
         cap: Most samples that a worker's memory holds.
         jitter: Coefficient of variation of what nobody can plan for.
@@ -289,33 +292,33 @@ def load_balancing(
         seed: Seed of what is drawn.
 
     Raises:
-        ConfigError: A number out of range, or caps too small for the batch.
+        ConfigError: A number out of range, or caps too small for the global batch.
     """
     if low > high:
         raise ArgumentError(f"`low` is {low:g} and `high` is {high:g}; write at most {high:g} for `low`")
-    _check_numbers(cap=cap, batch=batch_size, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
+    _check_numbers(cap=cap, batch_size=batch_size, bounds=bounds, num_workers=num_workers, num_clusters=num_clusters)
     quantile, name = _quantile(distribution, low=low, high=high, cv=cv)
     rng = np.random.default_rng(seed)
-    total = batch_size * num_workers
+    global_batch = batch_size * num_workers
     clusters = quantile(rng.standard_normal((num_clusters, num_workers)))
     # samples are dealt one by one in some of the clusters
     few = clusters[:_NUM_CAPPED]
-    dealt = [divide(total, speeds, cap=cap) for speeds in few]
+    dealt = [divide(global_batch, speeds, cap=cap) for speeds in few]
     capped_s = [(own * sample_s / speeds).max() for own, speeds in zip(dealt, few, strict=True)]
     run = DriftingRun.drawn(
         quantile, num_workers=num_workers, num_steps=num_steps, drift_steps=drift_steps, jitter=jitter, rng=rng
     )
     steady = run.constant_speeds(_ASYNCHRONOUS_STEPS)
-    in_step_s = _in_step_s(steady, batch=batch_size, sample_s=sample_s)
+    in_step_s = _in_step_s(steady, batch_size=batch_size, sample_s=sample_s)
     return LoadBalancing(
         gain=_gain(name, clusters),
         gains=_gains(rng, num_clusters),
         equal_s=float(np.mean(batch_size * sample_s / few.min(axis=1))),
         capped_s=float(np.mean(capped_s)),
-        proportional_s=float(np.mean(total * sample_s / few.sum(axis=1))),
+        proportional_s=float(np.mean(global_batch * sample_s / few.sum(axis=1))),
         variance=float(np.mean([unweighted_variance(np.maximum(own, 1)) for own in dealt])),
         balanced=run.balanced(
-            total=total, sample_s=sample_s, cap=cap, every=rebalance_every, largest_move=largest_move
+            total=global_batch, sample_s=sample_s, cap=cap, every=rebalance_every, largest_move=largest_move
         ),
         leaves=run.leaves,
         joins=run.joins,
@@ -323,7 +326,7 @@ def load_balancing(
             asynchronous_descent(
                 batch_size * sample_s / steady,
                 bound=bound,
-                batch=batch_size,
+                batch_size=batch_size,
                 eigenvalues=_EIGENVALUES,
                 step=_STEP,
                 target=_TARGET,
@@ -331,14 +334,14 @@ def load_balancing(
             for bound in bounds
         ),
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
-        synchronous_per_s={name: total / step_s for name, step_s in in_step_s.items()},
+        synchronous_per_s={name: global_batch / step_s for name, step_s in in_step_s.items()},
     )
 
 
-def _check_numbers(*, cap: int, batch: int, bounds: Sequence[float], num_workers: int, num_clusters: int) -> None:
-    if cap < batch:
+def _check_numbers(*, cap: int, batch_size: int, bounds: Sequence[float], num_workers: int, num_clusters: int) -> None:
+    if cap < batch_size:
         raise ArgumentError(
-            f"`cap` is {cap} and `batch_size`, the equal share, is {batch}; write {batch} or more for `cap`"
+            f"`cap` is {cap} and `batch_size`, the equal share, is {batch_size}; write {batch_size} or more for `cap`"
         )
     for bound in bounds:
         if not (bound >= 0 and (math.isinf(bound) or bound == int(bound))):
@@ -384,9 +387,9 @@ def _needed_steps() -> int:
     return next(int(step) for step in steps if float(_EIGENVALUES @ decay**step) <= _TARGET * _EIGENVALUES.sum())
 
 
-def _in_step_s(speeds: Speeds, *, batch: int, sample_s: float) -> dict[str, float]:
+def _in_step_s(speeds: Speeds, *, batch_size: int, sample_s: float) -> dict[str, float]:
     """Return the mean seconds of a step by ways to share, waiting for all; ``speeds`` are (workers, steps)."""
-    total = batch * speeds.shape[0]
+    global_batch = batch_size * speeds.shape[0]
     pace = speeds.mean(axis=1)
-    shares = {"equal": np.full(len(pace), float(batch)), "proportional": total * pace / pace.sum()}
+    shares = {"equal": np.full(len(pace), float(batch_size)), "proportional": global_batch * pace / pace.sum()}
     return {name: float(np.mean((own[:, None] * sample_s / speeds).max(axis=0))) for name, own in shares.items()}

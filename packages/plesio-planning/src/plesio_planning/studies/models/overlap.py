@@ -7,9 +7,9 @@ layers with a ring of n ranks, buckets of k layers keep up with the backward pas
 
     k t >= 2(n-1)(α + k g/(nB)),      that is      k >= 2(n-1)α / (t - 2(n-1)/n g/B)
 
-with t seconds and g bytes a layer: the knee of the curve. Beyond it only the last bucket is exposed, so the best bucket
-is the smallest one that keeps up. No buckets hide the all-reduce of the layer that is ready
-last; an embedding, which is the largest layer and ready last, is why.
+with t seconds and g bytes a layer. The smallest such k is the knee of the curve: from there on only the last bucket is
+exposed, so the smallest bucket that keeps up is the best. No buckets hide the all-reduce of the layer that is ready
+last, which matters most for an embedding: it is the largest layer and ready last.
 
 Limits: if communication slows computing down (it needs the same cores or memory); if there are
 several streams; with more than one all-reduce at a time.
@@ -54,7 +54,7 @@ _EMBEDDING_SHARE = 0.3
 _SAME = 1e-3
 """Times that differ by less, as a share, are the same in words."""
 _TAPER = 64.0
-"""How many times the bytes of the last layer ready the first one has."""
+"""Bytes of the layer that is ready first, over those of the layer that is ready last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Overlap(Answer):
         whole: One bucket.
         hidden_entirely_s: Seconds if all could be hidden: the longer of backward pass and one all-reduce.
         least_s: Seconds that no buckets can go below: the backward pass and the all-reduce of the last layer ready.
-        by_shape: Default, best and whole buckets for each shape of a model of this size and these times.
+        by_shape: Best, default and whole buckets for each shape of a model of this size and these times.
         by_bandwidth: The best bucket at other bandwidths.
     """
 
@@ -344,7 +344,11 @@ def overlap(
         whole=whole,
         hidden_entirely_s=max(layers.backward_s, whole.all_reduces_s),
         least_s=layers.backward_s + all_reduce_s(layers.bytes[-1]),
-        by_shape={kind: _three(shaped(kind), all_reduce_s) for kind in get_args(Shape)},
+        by_shape={
+            kind: _three(each, best_cap_bytes(each, all_reduce_s), all_reduce_s)
+            for kind in get_args(Shape)
+            for each in [shaped(kind)]
+        },
         by_bandwidth=tuple(
             _at_bandwidth(factor * bytes_per_s, layers, all_reduce_at(factor * bytes_per_s))
             for factor in _BANDWIDTH_FACTORS
@@ -364,16 +368,18 @@ def _shaped(kind: Shape, *, num_layers: int, backward_s: float, gradient_bytes: 
     return Layers(seconds=tuple(seconds), bytes=tuple(sizes))
 
 
-def _three(layers: Layers, all_reduce_s: AllReduce) -> tuple[Bucketing, Bucketing, Bucketing]:
-    best = buckets_of_bytes(layers, best_cap_bytes(layers, all_reduce_s), all_reduce_s)
+def _three(layers: Layers, cap_bytes: float, all_reduce_s: AllReduce) -> tuple[Bucketing, Bucketing, Bucketing]:
+    """Fill buckets up to a limit, as PyTorch does by default, and all in one."""
+    best = buckets_of_bytes(layers, cap_bytes, all_reduce_s)
     return best, ddp_buckets(layers, all_reduce_s), buckets_of_layers(layers, len(layers), all_reduce_s)
 
 
 def _at_bandwidth(bytes_per_s: float, layers: Layers, all_reduce_s: AllReduce) -> BandwidthPoint:
-    best, default, whole = _three(layers, all_reduce_s)
+    cap_bytes = best_cap_bytes(layers, all_reduce_s)
+    best, default, whole = _three(layers, cap_bytes, all_reduce_s)
     return BandwidthPoint(
         bytes_per_s=bytes_per_s,
-        best_cap_bytes=best_cap_bytes(layers, all_reduce_s),
+        best_cap_bytes=cap_bytes,
         best_exposed_s=best.exposed_s,
         default_exposed_s=default.exposed_s,
         whole_exposed_s=whole.exposed_s,

@@ -14,9 +14,9 @@ class Witness:
     """The finding of a check.
 
     Attributes:
-        holds: Whether the statement does; under its condition, where it has one.
+        holds: Whether the statement is true; under its condition, where it has one.
         numbers: Numbers that show it, by name.
-        holds_otherwise: Whether it does where the condition fails; None without a condition.
+        holds_otherwise: Whether it is true where the condition fails; None without a condition.
     """
 
     holds: bool
@@ -37,12 +37,12 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A claim.
+    """A claim of a textbook, with a check that computes whether it is true.
 
     Attributes:
-        place: Place of the claim in the text.
-        claim: The claim, in our words.
-        reason: Why, in one line; under a condition, what that is.
+        place: Exercise or section of the text that makes the claim, such as ``A.1``.
+        claim: One sentence, in our words.
+        reason: Reason for the verdict, in one line; under a condition, the condition.
         answer: Answer of the text's solution, where it has one.
         command: Command that shows more of it; empty where there is none.
     """

@@ -1,4 +1,4 @@
-"""The leasing of samples to workers, and the rest of workers without any.
+"""Leases samples to workers; a worker without any rests.
 
 A worker that has no samples left *rests*: the policy sees it leave, so that no worker waits for its clock, and sees it
 join again when it is given a block. Without this, a bound would deadlock at the end of every epoch. Under a synchronous
@@ -53,13 +53,13 @@ class Sampling:
         yield from self.answer()
 
     def release(self, worker: int) -> Answers:
-        """Give what a worker holds, which has left its loop early, to others."""
+        """Deal the blocks of a worker that has left its loop early to others."""
         for plan in self._stage.plans.values():
             plan.release(worker)
         yield from self.answer()
 
     def withdraw(self, worker: int) -> Answers:
-        """Give what a worker holds, which is gone and asks for nothing any more, to others."""
+        """Forget the request of a worker that is gone, and deal its blocks to others."""
         self._asking.pop(worker, None)
         yield from self.release(worker)
 
@@ -70,7 +70,7 @@ class Sampling:
         yield from self.answer()
 
     def give_back(self, worker: int, *, plan: int, block: int, num_samples: int) -> Answers:
-        """Give the next ``num_samples`` samples of a block to the next that asks: what was made of them was dropped."""
+        """Deal the next ``num_samples`` samples of a block again: the update computed from them was dropped."""
         if plan in self._stage.plans and self._members.is_live(worker):
             self._stage.plans[plan].give_back(worker, block, num_samples)
         yield from self.answer()

@@ -22,11 +22,11 @@ from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 __all__ = ["TAKEOVER_S", "FailoverConnection", "FailoverControl"]
 
 TAKEOVER_S = 40.0
-"""How long a worker waits for the backup: that may notice the loss later, after a silence of 30 s at most."""
+"""Seconds that a worker waits for the backup, which notices the loss after a silence of 30 s at the latest."""
 DIAL_S = 8.0
-"""How long a worker tries to reach the backup."""
+"""Seconds in which a worker tries to reach the backup."""
 SLICE_S = 0.1
-"""How often a wait looks whether it is still wanted."""
+"""Seconds between two checks of a wait whether it is still wanted."""
 
 L = TypeVar("L", ClientEndpoint, ControlClient)
 

@@ -10,7 +10,7 @@ __all__ = ["ReviewConfig"]
 
 
 _FIRST_INTERVAL = 4
-"""Least number of steps between two reviews; without it the first reviews, at half of the steps so far, are closer."""
+"""Least number of steps between two reviews: half of the steps so far is less at the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class ReviewConfig:
     """Steps between the workers' reports, and steps whose gradients are sampled.
 
     Attributes:
-        every: Least number of steps between two reviews; period and delay in force may make it more. At the beginning
-            reviews come after half as many steps as there have been.
+        every: Steps between two reviews; more if the period and the delay in force need more, and fewer at the
+            beginning: half of the steps so far.
         sample_every: Length of the stretches of steps, in each of which the first two gradients are sampled (32: 6 % of
             steps).
         sketch: Numbers in a sketch of a gradient.
@@ -33,7 +33,7 @@ class ReviewConfig:
         check_policy(self, "adaptive: review.")
 
     def interval(self, since: int, *, trial: bool) -> int:
-        """Return the least number of steps to the review after ``since``; half of the most while a change is on trial.
+        """Return the least number of steps from clock ``since`` to the next review; a trial halves ``every``.
 
         >>> [ReviewConfig().interval(since, trial=False) for since in (0, 5, 12, 20, 100)]
         [4, 4, 6, 10, 16]

@@ -1,14 +1,15 @@
 """torch's own communication hooks, where they do the same job as a compression.
 
-For `DistributedDataParallel`, whose reductions overlap with the backward pass. They do for 16-bit numbers without
-feedback: what a `CompressedReducer` makes of them in another world differs by rounding only. torch's PowerSGD hook does
-not: it begins after two uncompressed steps, its residuals are neither guarded nor to be seen, and they grow without end
+`DistributedDataParallel` calls a hook for each bucket, during the backward pass. The two that cast to 16-bit numbers do
+the same as these compressions without feedback. Their sums differ by rounding only from those of a
+`CompressedReducer`, which another world has. torch's PowerSGD hook does something else: it begins after two
+uncompressed steps, its residuals are neither guarded nor visible, and they grow without end
 (`plesio.runtime.worker.compression.power_sgd`). torch has no top-k, random-k or QSGD.
 
-Whoever asks for a hook of torch's by its name (`plesio.policies.torch_hook`) gets that one, as a baseline. PowerSGD's
-has several collectives a bucket, each begun when the one before is over. On CPUs that is on whichever thread of Gloo's
-notices, so with two buckets ranks began them in different orders and ended (torch 2.13). There a bucket is waited for
-before the next one is begun.
+A policy that names a hook of torch's (`plesio.policies.torch_hook`) has that hook as it is, as a baseline. PowerSGD's
+has several collectives a bucket, and begins each when the one before is over. On CPUs any thread of Gloo may begin it,
+so with two buckets ranks began collectives in different orders and ended (torch 2.13). On CPUs a bucket is therefore
+waited for before the next one is begun.
 """
 
 from collections.abc import Callable
