@@ -312,3 +312,12 @@ def with_a_failing_shard(*, policy: str) -> None:
         for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
             F.mse_loss(model(x), y).backward()
             session.step()
+
+
+def with_a_temperature_in_the_loss(*, policy: str) -> None:
+    """Train with a parameter of the model that the script's loss uses and forward does not."""
+    model, optimizer = build(0, unused=True)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
+            (F.mse_loss(model(x), y) + model.spare.square().sum()).backward()
+            session.step()

@@ -241,6 +241,14 @@ def test_a_worker_that_will_not_stop_is_killed_after_the_grace(tmp_path: Path):
         wait_until_ended(pid)
 
 
+def test_a_worker_that_stays_stopped_is_killed_when_the_others_have_ended(tmp_path: Path):
+    script = write_script(tmp_path, "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)")
+    with supervised(script, num_workers=2, grace_s=0.2) as launcher:
+        _, errors = launcher.communicate(timeout=DEADLINE_S)
+    assert "rank 1 is stopped (SIGSTOP) and the others have ended: it is killed" in errors
+    assert launcher.returncode == 128 + signal.SIGKILL
+
+
 def test_asking_again_does_not_wait_for_the_grace(tmp_path: Path):
     with supervised(write_script(tmp_path, STUBBORN), num_workers=1, grace_s=1000.0) as process:
         read_pids(process, num=1)

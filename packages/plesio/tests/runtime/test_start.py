@@ -214,6 +214,12 @@ def test_layers_that_are_in_step_are_refused_where_workers_are_not(policy: str):
         assert '"1" is a SyncBatchNorm' in ending.message
 
 
+def test_a_parameter_that_only_the_loss_uses_is_explained_under_ddp():
+    for ending in run(2, "with_a_temperature_in_the_loss", policy="bsp").values():
+        assert ending.error == "TaskError"
+        assert "compute that part of the loss in the model's forward" in ending.message
+
+
 def test_an_evaluation_on_a_shard_is_refused():
     endings = run(2, "evaluating_on_a_shard")
     assert endings[0].error == "ConfigError"

@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
 
+import psutil
+
 from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
 from plesio.core.units import counted
 from plesio.runtime.worker_output import Output, Screen
@@ -199,6 +201,13 @@ class _Worker:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
+    def is_stopped(self) -> bool:
+        """Tell whether somebody has stopped it; a debugger that holds it is no stop."""
+        try:
+            return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
 
 @dataclass(slots=True)
 class _Errors:
@@ -254,6 +263,8 @@ class _Supervisor:
         self._stopped_by: int | None = None
         self._next_signals: deque[int] = deque()
         self._next_signal_s = 0.0
+        self._look_s = math.inf
+        """When those that are left are looked at: processes that are stopped would never end."""
 
     def __enter__(self) -> "_Supervisor":
         return self
@@ -304,8 +315,10 @@ class _Supervisor:
                 continue
             if self._errors.due_s <= now_s:
                 self._errors.print(num_live=len(self._live), num_all=len(self._live) + len(self._endings))
+            if self._look_s <= now_s:
+                self._end_stopped(now_s)
             signal_s = self._next_signal_s if self._next_signals else math.inf
-            next_s = min(signal_s, self._errors.due_s)
+            next_s = min(signal_s, self._errors.due_s, self._look_s)
             left_s = None if math.isinf(next_s) else max(0.0, next_s - now_s)
             ready = [key for key, _ in self._selector.select(left_s)]
             for key in ready:
@@ -355,10 +368,19 @@ class _Supervisor:
                 _say(f"rank {worker.rank} did not stop and is killed")
             worker.signal_group(number)
 
+    def _end_stopped(self, now_s: float) -> None:
+        """Kill the workers that are left if all of them are stopped (SIGSTOP), and so would be waited for for ever."""
+        self._look_s = now_s + self._grace_s
+        if all(worker.is_stopped() for worker in self._live):
+            for worker in self._live:
+                _say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
+                worker.signal_group(signal.SIGKILL)
+
     def _reap(self, worker: _Worker) -> None:
         # The worker is a zombie: its process id, and so its group's, cannot be another's before it is waited for.
         worker.signal_group(signal.SIGKILL)
         self._live.remove(worker)
+        self._look_s = time.monotonic() + self._grace_s if self._live else math.inf
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
         mistake = words.mistake and returncode > 0

@@ -136,6 +136,19 @@ def _clipped(facts: Sequence[Facts], script: Script) -> None:
     assert torch.dist(torch.tensor(facts[0]["state"]), begun) < 0.05 * 0.1 * num_steps + 1e-6
 
 
+@habit("a batch that is left out with `continue`, on all workers alike", part=PART, kind="warned", alone="warned")
+def left_out(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    for number, (_, x, y) in enumerate(session.shard(loader())):
+        if number % 2 == 0:
+            continue
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        session.step(loss)
+    return {}
+
+
 @habit("`clip_grad_norm_` before the step", part=PART, check=_clipped)
 def clipping(script: Script) -> Facts:
     model, optimizer = sgd_net(script)

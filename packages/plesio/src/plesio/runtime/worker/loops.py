@@ -16,10 +16,10 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
+from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.order import Order, subset_digest
-from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
@@ -31,6 +31,10 @@ __all__ = ["BetweenSteps", "LoaderShard", "Loops"]
 
 T = TypeVar("T")
 
+_LEFT_OUT = (
+    "no backward pass followed a batch that was given: its samples count as trained on all the same; to leave samples "
+    "out, multiply their loss by 0 (where workers wait for each other, all must step on every batch)"
+)
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
@@ -52,7 +56,7 @@ class BetweenSteps:
     """The time between two steps: a loop fetches its next batch, and the session does what is due.
 
     Args:
-        changes: Counts writes to parameters in this time as the session's.
+        replica: Counts writes to parameters in this time as the session's, and has gradients after a backward pass.
         checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
     """
 
@@ -61,12 +65,13 @@ class BetweenSteps:
         times: StepTimes,
         *,
         steps: StepClock,
-        changes: OwnChanges,
+        replica: Replica,
         checkpoint: Callable[[], None] | None,
     ) -> None:
         self._times = times
-        self._steps = steps
-        self._changes = changes
+        self.steps = steps
+        self._changes = replica.changes
+        self.has_gradients = replica.has_gradients
         self._checkpoint = checkpoint
 
     def begin(self) -> None:
@@ -87,7 +92,7 @@ class BetweenSteps:
             self._checkpoint()
 
     def waited(self, begun_s: float, ended_s: float) -> None:
-        self._times.waited(begun_s, ended_s, clock=self._steps.finished)
+        self._times.waited(begun_s, ended_s, clock=self.steps.finished)
 
 
 class Loops:
@@ -290,7 +295,10 @@ class Loops:
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
+                clock = self._between.steps.finished
                 yield given.batch
+                if self._between.steps.finished == clock and not self._between.has_gradients():
+                    self._warn(_LEFT_OUT)
         finally:
             batches.close()
             self._source = None
@@ -325,7 +333,10 @@ class Loops:
                 self._schedules.clock.given()
                 self._gave = True
                 self._samples += _size(batch, loader)
+                clock = self._between.steps.finished
                 yield batch
+                if self._between.steps.finished == clock and not self._between.has_gradients():
+                    self._warn(_LEFT_OUT)
         finally:
             batches.close()
             self._left_stream = {**(self.stream_position() or {}), "state": None}
@@ -349,12 +360,15 @@ class Loops:
             self._samples += samples
             self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
+            clock = self._between.steps.finished
             try:
                 yield batch
             except GeneratorExit:  # the loop is left: no step is made of this batch
                 self.global_samples -= self._samples
                 self._samples = 0
                 raise
+            if self._between.steps.finished == clock and not self._between.has_gradients():
+                self._warn(_LEFT_OUT)
 
 
 def _check(loader: object) -> None:

@@ -57,6 +57,17 @@ def check_layers(model: nn.Module, *, policy: str) -> None:
             )
 
 
+def explain_backward(error: BaseException) -> TaskError | None:
+    """Explain an error of DDP's in the script's backward pass that does not say what to write."""
+    if "mark a variable ready only once" not in str(error):
+        return None
+    return TaskError(
+        "the loss uses a parameter of the model beside model(x), which what model(x) computes does not use, and under "
+        "bsp DDP has reduced it by then: compute that part of the loss in the model's forward, or train under "
+        "local_sgd, ssp or asp"
+    )
+
+
 def _twice(wrapper: str) -> str:
     return (
         f"the model is in {wrapper}, which exchanges gradients too; pass and call the module itself, without "

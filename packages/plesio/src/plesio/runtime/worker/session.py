@@ -37,6 +37,7 @@ from plesio.runtime.worker.one_replica import OneReplica
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Keeper, Stateful, register
+from plesio.runtime.worker.replica_checks import explain_backward
 from plesio.runtime.worker.schedules import Schedules, has_scheduler
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
@@ -90,7 +91,7 @@ class Session:
             past=self._past,
             schedules=self._schedules,
             between=BetweenSteps(
-                self._times, steps=steps, changes=replica.changes, checkpoint=None if saver is None else saver.take
+                self._times, steps=steps, replica=replica, checkpoint=None if saver is None else saver.take
             ),
             timeline=timeline,
             on_whole=self._compare,
@@ -438,7 +439,7 @@ class Session:
         if error is None:
             self.close()
             return
-        lost = None if isinstance(error, PlesioError) else self._world.explain(error)
+        lost = None if isinstance(error, PlesioError) else explain_backward(error) or self._world.explain(error)
         self._shut(lost or error)
         if lost is not None and isinstance(error, RuntimeError):
             raise lost from error

@@ -209,6 +209,9 @@ class Replica:
                     parameter.grad = parameter.grad.coalesce()
                 yield parameter.grad
 
+    def has_gradients(self) -> bool:
+        return any(parameter.grad is not None for parameter in self.parameters.values())
+
     def gradients_finite(self) -> bool:
         return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
 
