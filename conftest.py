@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -251,7 +252,7 @@ def _servers_are_forked() -> None:
 
     The fork server of this process has what all tests need, whichever starts it.
     """
-    LocalJob.forks_servers = True
+    LocalJob.forks_servers = not torch.cuda.is_available()  # a process with CUDA bears no fork
     preloaded = [*FOR_TRAINING, "plesio.bench.trainer", "pytest"]
     forkserver.set_forkserver_preload(preloaded)
     forkserver.set_forkserver_preload = lambda modules: None
