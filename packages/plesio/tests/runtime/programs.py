@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import plesio
 from plesio.core.errors import DataError, PlesioError
+from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.environment import WorkerPlace
 
 NUM_SAMPLES = 96
@@ -302,12 +303,19 @@ def evaluating_on_a_shard() -> None:
         session.evaluate(lambda: float(sum(len(x) for _, x, _ in session.shard(DataLoader(Numbered())))))
 
 
-def with_a_failing_shard(*, policy: str) -> None:
-    """Train where the server's memory, say, does not bear an update; servers are forked off this worker."""
+def with_a_failing_shard(*, policy: str, fails: str, num_servers: int) -> None:
+    """Train where the memory of the last server, say, does not bear an update; servers are forked off this worker."""
     model, optimizer = build(0)
+    works = getattr(Shard, fails)
+
+    def fail(shard: Shard, *arguments: Any) -> Any:
+        if num_servers > 1 and shard._slices[0].start == 0:
+            return works(shard, *arguments)
+        raise MemoryError("of the server")
+
     with (
-        patch("plesio.runtime.server.shard.Shard.apply", side_effect=MemoryError("of the server")),
-        plesio.join(model, optimizer, policy=policy) as session,
+        patch.object(Shard, fails, fail),
+        plesio.join(model, optimizer, policy=policy, options=plesio.JoinOptions(num_servers=num_servers)) as session,
     ):
         for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
             F.mse_loss(model(x), y).backward()

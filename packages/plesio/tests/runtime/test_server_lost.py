@@ -80,10 +80,15 @@ def test_a_worker_that_is_lost_after_the_server_ends_the_run_at_once(tmp_path: P
     assert result is None
 
 
-@pytest.mark.parametrize("policy", ["bsp,exchange=store", "asp"])
-def test_a_server_that_cannot_apply_an_update_ends_the_run_for_all(policy: str):
+@pytest.mark.parametrize(
+    ("policy", "fails", "num_servers"),
+    [("bsp,exchange=store", "apply", 1), ("asp", "apply", 1), ("asp", "pull", 1), ("bsp,exchange=store", "apply", 2)],
+)
+def test_a_server_that_cannot_do_what_was_decided_ends_the_run_for_all(policy: str, fails: str, num_servers: int):
     with LocalJob(2) as job:
-        endings = job.run(PROGRAMS, "with_a_failing_shard", timeout_s=60, policy=policy)
+        endings = job.run(
+            PROGRAMS, "with_a_failing_shard", timeout_s=60, policy=policy, fails=fails, num_servers=num_servers
+        )
     for ending in endings.values():
         assert ending.error == "TransportError", ending
         assert "has ended the connection" in ending.message

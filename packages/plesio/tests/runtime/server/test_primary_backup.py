@@ -27,6 +27,8 @@ from plesio.protocol.to_server import Join
 from plesio.protocol.to_worker import Start
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryServer
+from plesio.runtime.server.shard import Shard
+from plesio.runtime.server.shard_server import ShardFailedError
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Refusal, Traffic
 from plesio.runtime.transport.failover import FailoverConnection
 from plesio.runtime.worker.machine import environment
@@ -291,3 +293,16 @@ def test_every_update_counts_once_whenever_a_server_is_lost(
         assert worker.versions == sorted(worker.versions), "a worker was given parameters older than it had"
         own = range(NUM_PUSHES + 1)
         assert all(version >= clock for version, clock in zip(worker.versions, own, strict=True))
+
+
+@pytest.mark.parametrize("fails", ["apply", "pull"])
+@pytest.mark.parametrize("kill", [None, World.kill_primary])
+def test_neither_server_takes_a_worker_for_the_cause_of_a_failure_of_its_own(
+    fails: str, kill: Callable[[World], None] | None, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: Any) -> None:
+        raise MemoryError("of the server")
+
+    monkeypatch.setattr(Shard, fails, fail)
+    with pytest.raises(ShardFailedError, match="of the server"):
+        play(1, "bsp,exchange=store", kill)

@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 
 from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequest
@@ -9,7 +10,8 @@ from plesio.protocol.message import Message, decode, kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.to_server import PartArrived
 from plesio.runtime.parameters.layout import SliceLayout
-from plesio.runtime.server.shard_server import ShardServer
+from plesio.runtime.server.shard import Shard
+from plesio.runtime.server.shard_server import ShardFailedError, ShardServer
 from plesio.runtime.transport import Bulk, Header
 from plesio.testing import FakeClock
 from support.endpoints import KeepingEndpoint
@@ -169,3 +171,32 @@ def test_snapshot_can_be_asked_for_later():
     host.apply((0, 1), version=1)
     assert host.shared(snapshot=0) == [0.0, 1.0, 2.0, 3.0]
     assert host.shared(snapshot=None) == [5.0, 6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize("fails", ["pull", "snapshot", "apply"])
+def test_what_fails_after_a_message_was_accepted_is_no_fault_of_its_sender(fails: str, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise MemoryError("of the server")
+
+    host = Host()
+    host.push(0, clock=1, value=1.0)
+    assert host.pull(1, after=0, clock=0) == []
+    monkeypatch.setattr(Shard, fails, fail)
+    orders = {
+        "pull": CreditOrder(worker=1, clock=1),
+        "snapshot": SnapshotOrder(number=0),
+        "apply": ApplyOrder(updates=((0, 1),), weight=1.0, version=1, num_live=1),
+    }
+    with pytest.raises(ShardFailedError, match="of the server"):
+        host.order(orders[fails])
+
+
+def test_another_worker_s_answer_that_fails_is_no_fault_of_the_one_that_asks(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise MemoryError("of the server")
+
+    host = Host()
+    host.order(CreditOrder(worker=0, clock=1))
+    monkeypatch.setattr(Shard, "pull", fail)
+    with pytest.raises(ShardFailedError, match="of the server"):
+        host.pull(0, after=0, clock=0)

@@ -22,7 +22,7 @@ from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.run_end import RunEnd
-from plesio.runtime.server.shard_server import ShardServer
+from plesio.runtime.server.shard_server import ShardFailedError, ShardServer
 
 __all__ = ["CurrentRun"]
 
@@ -152,7 +152,12 @@ class CurrentRun:
         """Refuse a message of ``peer`` that could be read and not be acted on, and lose that worker.
 
         The others go on. Its sender would wait for an answer in vain, and what it is waiting for is no longer clear.
+
+        Raises:
+            ShardFailedError: The error is one: the job goes on, or ends, as where a server is lost.
         """
+        if isinstance(error, ShardFailedError):
+            raise error
         name = peer.decode(errors="replace")
         self._refusals.refuse(TransportError(f"{name} sent what makes no sense ({type(error).__name__}: {error})"))
         _log.debug("where it went wrong:", exc_info=error)

@@ -39,7 +39,6 @@ from plesio.protocol.replication import EntryAcknowledged, ReplicationEntry
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.replicated_connections import ReplicatedConnections
-from plesio.runtime.server.shard_server import ShardFailedError
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUME, RESUMED, unnumbered
@@ -97,8 +96,6 @@ class _Replicated:
         elif incoming is not None:
             try:
                 self.server.handle([incoming])
-            except ShardFailedError:
-                raise
             except Exception as error:
                 self.server.run.distrust(incoming.peer, error)
         elif entry.what == "folder":

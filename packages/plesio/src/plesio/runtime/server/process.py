@@ -25,7 +25,6 @@ from plesio.core.errors import PlesioError, TransportError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
-from plesio.runtime.server.shard_server import ShardFailedError
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
 
 __all__ = ["ServerConfig", "ServerProcess", "main"]
@@ -155,8 +154,6 @@ class ServerProcess:
         for incoming in arrived:
             try:
                 self._server.handle([incoming])
-            except ShardFailedError:
-                raise  # the job goes on, or ends, as where a server is lost
             except Exception as error:
                 self._server.run.distrust(incoming.peer, error)
         if self._first is not None:

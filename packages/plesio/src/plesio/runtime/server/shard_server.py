@@ -66,7 +66,7 @@ class _Request:
 
 
 class ShardFailedError(Exception):
-    """Updates that were accepted cannot be applied: no worker's fault, and the parameters may be half-way."""
+    """Orders cannot be carried out, or a pull not be answered: no worker's fault, and others wait for it."""
 
 
 class ShardServer:
@@ -170,7 +170,7 @@ class ShardServer:
             )
         )
         self._endpoint.release(bulk)
-        self._answer()
+        self.carry_out(())
 
     def share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
         """Send everything that moves, as it is now (with the optimizer's state, if asked for) or was at a snapshot.
@@ -198,20 +198,23 @@ class ShardServer:
         """Do what was decided, and answer the pulls that this makes possible.
 
         Orders that belong together are given together: an answer then has the credit that came with the update.
+
+        Raises:
+            ShardFailedError: It cannot be done, and the parameters may be half-way.
         """
         if self._shard is None:
             return
-        for order in orders:
-            self._carry_out(self._shard, order)
-        self._answer()
+        try:
+            for order in orders:
+                self._carry_out(self._shard, order)
+            self._answer()
+        except Exception as error:
+            raise ShardFailedError(f"the shard has failed: {error}") from error
 
     def _carry_out(self, shard: "Shard", order: Order) -> None:
         match order:
             case ApplyOrder(updates=updates):
-                try:
-                    shard.apply(order)
-                except Exception as error:
-                    raise ShardFailedError(f"an update could not be applied: {error}") from error
+                shard.apply(order)
                 self._samples = order.samples
                 for worker, clock in updates:
                     self._decide(worker, clock=clock)
