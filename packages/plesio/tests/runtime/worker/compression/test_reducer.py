@@ -252,7 +252,7 @@ def test_each_rank_sums_up_a_part_and_rounds_it_once_more(text: str):
 
 @pytest.mark.parametrize("text", [pytest.param("qsgd:8", marks=pytest.mark.slow), "qsgd:4"])
 def test_rounding_twice_is_right_in_the_mean(text: str):
-    exchanges = 100
+    exchanges = 400
 
     def main(job: VirtualJob) -> Tensor:
         reducer = reducer_of(job, text)
