@@ -96,19 +96,7 @@ def measure(
         "evaluations. Baselines: no exchange is saved; no drift.",
         rivals="K",
         charts=[
-            LineChart(
-                slug="measured-loss",
-                title="Real workers drift as far as the closed form says",
-                caption="Loss above the optimum in the end, by local steps.",
-                x=Axis(title="local steps K", log=True),
-                y=Axis(title="loss above the optimum", log=True),
-                series=lines_of(
-                    rising,
-                    {"modelled": floors},
-                    dashed={"no drift": [floors[0]] * len(rising)},
-                    points={"measured": losses},
-                ),
-            ),
+            _loss_chart(rising, floors, losses),
             beside(
                 {"": (rising, [1e3 * each for each in modelled_s], [1e3 * each for each in steps_s])},
                 slug="measured-time",
@@ -124,6 +112,22 @@ def measure(
 def _predict(twin: Twin, quantity: str, rows: Iterable[tuple[int, float, float]], *, baseline: float) -> None:
     for period, predicted, measured in rows:
         twin.predict(quantity, {"K": period}, predicted=predicted, measured=measured, baseline=baseline)
+
+
+def _loss_chart(periods: Sequence[int], floors: Sequence[float], losses: Sequence[float]) -> LineChart:
+    return LineChart(
+        slug="measured-loss",
+        title="Real workers drift as far as the closed form says",
+        caption="Loss above the optimum in the end, by local steps.",
+        x=Axis(title="local steps K", log=True),
+        y=Axis(title="loss above the optimum", log=True),
+        series=lines_of(
+            periods,
+            {"modelled": floors},
+            dashed={"no drift": [floors[0]] * len(periods)},
+            points={"measured": losses},
+        ),
+    )
 
 
 def _late_loss(run: RunResult) -> float:

@@ -18,6 +18,7 @@ with independent random roundings average them, so n of them need fewer iteratio
 descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
 """
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from plesio.core.errors import ArgumentError, ConfigError
@@ -26,7 +27,7 @@ from plesio.cost.all_reduce import ring_all_reduce_s
 from plesio.cost.collectives import all_gather_s, all_to_all_s
 from plesio.cost.link import Link
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio_planning.studies.compressed_descent import descend, parse_scheme
+from plesio_planning.studies.compressed_descent import CompressedDescent, descend, parse_scheme
 from plesio_planning.studies.compressed_training import CompressedRun, CompressedTraining
 
 __all__ = ["compression"]
@@ -108,7 +109,13 @@ def compression(
         raise ArgumentError(
             "`num_workers` is 1 and `compute_s` is 0, so that nothing takes any time; write more than 0 for `compute_s`"
         )
-    number = round(gradient_bytes / 4)
+    workers = _Workers(
+        num_workers=num_workers,
+        gradient_bytes=gradient_bytes,
+        compute_s=compute_s,
+        link=Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
+        codec_bytes_per_s=codec_bytes_per_s,
+    )
 
     def run(text: str) -> CompressedRun:
         """Descend with the scheme of this text, and cost its iterations."""
@@ -125,23 +132,7 @@ def compression(
             most=max_steps,
             seed=seed,
         )
-        sent_bytes = stage.sent_bytes(number, num_ranks=num_workers)
-        places = _spread(len(descent.at))
-        return CompressedRun(
-            scheme=text,
-            step=step,
-            iterations=descent.iterations,
-            diverged=descent.diverged,
-            relative_error=descent.error,
-            sent_bytes=sent_bytes,
-            compute_s=compute_s,
-            codec_s=0.0 if stage == NO_COMPRESSION else gradient_bytes / codec_bytes_per_s,
-            latency_s=_latencies_s(stage, number, num_ranks=num_workers, latency_s=latency_s),
-            transfer_s=sent_bytes / bytes_per_s,
-            break_even_bytes_per_s=None,
-            at=tuple(descent.at[place] for place in places),
-            losses=tuple(descent.losses[place] for place in places),
-        )
+        return workers.run(text, stage, descent, step=step)
 
     dense = run("none")
     if dense.iterations is None:
@@ -153,8 +144,43 @@ def compression(
     return CompressedTraining(runs=(dense, *runs), bytes_per_s=bytes_per_s, num_workers=num_workers, target=target)
 
 
-def _latencies_s(stage: Compression, number: int, *, num_ranks: int, latency_s: float) -> float:
-    return sum(
-        _COST[one.operation](0.0, num_ranks=num_ranks, link=Link(latency_s=latency_s, bytes_per_s=1.0))
-        for one in stage.collectives(number, num_ranks=num_ranks)
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workers:
+    """Workers that compute and exchange a gradient in every iteration."""
+
+    num_workers: int
+    gradient_bytes: float
+    compute_s: float
+    link: Link
+    codec_bytes_per_s: float
+
+    def run(self, text: str, stage: Compression, descent: CompressedDescent, *, step: float) -> CompressedRun:
+        """Cost the iterations of a descent with this compression."""
+        sent_bytes = stage.sent_bytes(self._number, num_ranks=self.num_workers)
+        places = _spread(len(descent.at))
+        return CompressedRun(
+            scheme=text,
+            step=step,
+            iterations=descent.iterations,
+            diverged=descent.diverged,
+            relative_error=descent.error,
+            sent_bytes=sent_bytes,
+            compute_s=self.compute_s,
+            codec_s=0.0 if stage == NO_COMPRESSION else self.gradient_bytes / self.codec_bytes_per_s,
+            latency_s=self._latencies_s(stage),
+            transfer_s=sent_bytes / self.link.bytes_per_s,
+            break_even_bytes_per_s=None,
+            at=tuple(descent.at[place] for place in places),
+            losses=tuple(descent.losses[place] for place in places),
+        )
+
+    @property
+    def _number(self) -> int:
+        return round(self.gradient_bytes / 4)
+
+    def _latencies_s(self, stage: Compression) -> float:
+        """Return the seconds that an iteration's collectives would take of no bytes."""
+        return sum(
+            _COST[one.operation](0.0, num_ranks=self.num_workers, link=self.link)
+            for one in stage.collectives(self._number, num_ranks=self.num_workers)
+        )

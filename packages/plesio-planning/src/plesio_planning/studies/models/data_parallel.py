@@ -335,8 +335,6 @@ def data_parallel(
     at = job.point(num_workers, gradient_bytes)
     counts = sorted({*(2**power for power in range(num_workers.bit_length())), num_workers})
     batches = sorted({max(round(factor * batch_size), 1) for factor in _BATCH_FACTORS})
-    all_reduces_s = (job.all_reduce_s(n, gradient_bytes) for n in range(1, num_workers + 1))
-    overtaken = (n for n, each_s in enumerate(all_reduces_s, start=1) if each_s > job.computed_s)
     return DataParallel(
         at=at,
         scaling=tuple(job.point(count, gradient_bytes) for count in counts),
@@ -346,16 +344,9 @@ def data_parallel(
         },
         forward_s=job.forward_s,
         backward_s=job.backward_s,
-        overtaken_at=next(overtaken, None),
+        overtaken_at=job.overtaken_at(num_workers, gradient_bytes),
         algorithm=job.algorithm,
-        all_reduces_s={
-            name: {
-                count: replace(job, algorithm=name).all_reduce_s(count, gradient_bytes)
-                for count in counts
-                if count > 1 and links.has(name, num_ranks=count)
-            }
-            for name in dict.fromkeys((*_SHOWN, algorithm))
-        },
+        all_reduces_s=job.all_reduces_s(counts, gradient_bytes),
         tree_below_bytes=job.tree_below_bytes(num_workers),
         batch=batch_size,
         by_batch={each: job.times(each / batch_size).point(num_workers, gradient_bytes) for each in batches},
@@ -386,6 +377,22 @@ class _Job:
         if num_workers <= self.links.ranks_per_host:
             return ALL_REDUCES[name](num_bytes, num_ranks=num_workers, link=self.links.local)
         return self.links.all_reduce_s(name, num_bytes, num_ranks=num_workers)
+
+    def all_reduces_s(self, counts: Sequence[int], num_bytes: float) -> dict[str, dict[int, float]]:
+        """Return the seconds of its own all-reduce and of others, by name and number of workers; of 1 there is none."""
+        return {
+            name: {
+                count: replace(self, algorithm=name).all_reduce_s(count, num_bytes)
+                for count in counts
+                if count > 1 and self.links.has(name, num_ranks=count)
+            }
+            for name in dict.fromkeys((*_SHOWN, self.algorithm))
+        }
+
+    def overtaken_at(self, most_workers: int, num_bytes: float) -> int | None:
+        """Return the fewest workers, up to the most, whose all-reduce takes longer than computing."""
+        counts = range(1, most_workers + 1)
+        return next((count for count in counts if self.all_reduce_s(count, num_bytes) > self.computed_s), None)
 
     def tree_below_bytes(self, num_workers: int) -> float:
         """Return the size below which a tree is faster than a ring; 0 if it never is, as with few workers."""

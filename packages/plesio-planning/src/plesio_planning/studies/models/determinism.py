@@ -14,8 +14,9 @@ Limits: ranks' partial sums differ less than random numbers do, and a real all-r
 into parts with an order each (the measurement).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, get_args
 
@@ -292,33 +293,35 @@ def determinism(
     for rank in range(num_tensors):
         tensors[rank] = rng.standard_normal(num_elements)
     counts = [*(count for count in _NUM_RANKS if count < num_tensors), num_tensors]
-
-    def run(source: VariationSource) -> Trajectory:
-        return train(
-            source,
-            num_ranks=num_workers,
-            batch=global_batch,
-            learning_rate=learning_rate,
-            num_steps=num_steps,
-            seed=seed,
-        )
-
-    usual = run(SOURCES[0])
+    run = partial(
+        train,
+        num_ranks=num_workers,
+        batch=global_batch,
+        learning_rate=learning_rate,
+        num_steps=num_steps,
+        seed=seed,
+    )
     return Determinism(
-        comparisons=tuple(
-            _compared(
-                source.name,
-                source.remedy,
-                usual if source.reference is SOURCES[0] else run(source.reference),
-                run(source),
-                tolerance=tolerance,
-            )
-            for source in SOURCES
-        ),
+        comparisons=_by_source(run, tolerance=tolerance),
         orders=tuple(order_effect(tensors[:count]) for count in counts),
         sums={" + ".join(f"{one:g}" for one in order): value for order, value in sums_by_order(_EXAMPLE).items()},
         tolerance=tolerance,
         num_elements=num_elements,
+    )
+
+
+def _by_source(run: Callable[[VariationSource], Trajectory], *, tolerance: float) -> tuple[TrajectoryPair, ...]:
+    """Compare a run of each source with its reference, which most of them share."""
+    usual = run(SOURCES[0])
+    return tuple(
+        _compared(
+            source.name,
+            source.remedy,
+            usual if source.reference is SOURCES[0] else run(source.reference),
+            run(source),
+            tolerance=tolerance,
+        )
+        for source in SOURCES
     )
 
 

@@ -322,17 +322,7 @@ def load_balancing(
         ),
         leaves=run.leaves,
         joins=run.joins,
-        asynchronous=tuple(
-            asynchronous_descent(
-                batch_size * sample_s / steady,
-                bound=bound,
-                batch_size=batch_size,
-                eigenvalues=_EIGENVALUES,
-                step=_STEP,
-                target=_TARGET,
-            )
-            for bound in bounds
-        ),
+        asynchronous=_asynchronous(steady, bounds, batch_size=batch_size, sample_s=sample_s),
         synchronous_s={name: _needed_steps() * step_s for name, step_s in in_step_s.items()},
         synchronous_per_s={name: global_batch / step_s for name, step_s in in_step_s.items()},
     )
@@ -378,6 +368,23 @@ def _gains(rng: np.random.Generator, num_clusters: int) -> tuple[Gain, ...]:
         z = rng.standard_normal((num_clusters, count))
         found += [_gain(f"lognormal, CV {cv:g}", np.exp(math.sqrt(math.log1p(cv * cv)) * z)) for cv in _CVS]
     return tuple(found)
+
+
+def _asynchronous(
+    speeds: Speeds, bounds: Sequence[float], *, batch_size: int, sample_s: float
+) -> tuple[Asynchronous, ...]:
+    """Descend with equal shares under each of the bounds; ``speeds`` are (workers, steps)."""
+    return tuple(
+        asynchronous_descent(
+            batch_size * sample_s / speeds,
+            bound=bound,
+            batch_size=batch_size,
+            eigenvalues=_EIGENVALUES,
+            step=_STEP,
+            target=_TARGET,
+        )
+        for bound in bounds
+    )
 
 
 def _needed_steps() -> int:

@@ -314,15 +314,7 @@ def stragglers(
         },
         periods={period: slowest_sum(drawn_s, period=period) / times.mean_s for period in PERIODS},
         by_workers={number: times.expected_s(rank=number, of=number) / times.mean_s for number in _WORKERS},
-        grid=tuple(
-            BarrierPoint(
-                num_workers=number,
-                cv=each,
-                cost=LogNormalTimes(mean_s=1.0, cv=each).expected_s(rank=number, of=number),
-            )
-            for number in _WORKERS
-            for each in CVS
-        ),
+        grid=_lognormal_grid(),
         tails=tails_of(num_workers),
         late={float(time): _share_later(times, float(time) * times.mean_s) for time in late},
         late_twice=_any_of(num_workers, _share_later(times, 2 * times.mean_s)),
@@ -347,6 +339,18 @@ def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) ->
     if kind == "pareto":
         return ParetoTimes(mean_s=mean_s, shape=shape)
     return varying_times(kind, mean_s=mean_s, cv=cv)
+
+
+def _lognormal_grid() -> tuple[BarrierPoint, ...]:
+    return tuple(
+        BarrierPoint(
+            num_workers=number,
+            cv=cv,
+            cost=LogNormalTimes(mean_s=1.0, cv=cv).expected_s(rank=number, of=number),
+        )
+        for number in _WORKERS
+        for cv in CVS
+    )
 
 
 def _any_of(number: int, share: float) -> float:

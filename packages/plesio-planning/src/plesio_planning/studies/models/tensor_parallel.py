@@ -15,7 +15,6 @@ hide them, reductions inside the switch.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar
 
 from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
@@ -211,6 +210,54 @@ class TensorParallel(Answer):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """A transformer's layers, and the sequences that go through them in an iteration."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    sequence_length: int
+    micro_batch: int
+    element_bytes: int
+
+    @property
+    def tokens(self) -> int:
+        return self.sequence_length * self.micro_batch
+
+    def cuts(self, num_devices: int, *, tokens: int) -> dict[str, CutBytes]:
+        """Return the bytes of a device and layer, by cut, of so many tokens."""
+        return cut_bytes(
+            num_devices=num_devices, tokens=tokens, hidden=self.hidden_size, element_bytes=self.element_bytes
+        )
+
+    def point(self, num_devices: int, *, flops_per_s: float, links: RankLinks) -> TensorPoint:
+        """Compute an iteration with Megatron's cut over so many devices."""
+        layer_flops = 72 * self.tokens * self.hidden_size**2 * (1 + self.sequence_length / (6 * self.hidden_size))
+        num_bytes = self.tokens * self.hidden_size * self.element_bytes
+        # two in each pass of a layer
+        all_reduces_s = 2 * self.num_layers * _all_reduce_s(links, num_bytes, num_devices=num_devices)
+        return TensorPoint(
+            num_devices=num_devices,
+            computing_s=self.num_layers * layer_flops / num_devices / flops_per_s,
+            forward_s=all_reduces_s,
+            backward_s=all_reduces_s,
+            sent_bytes=self.num_layers * self.cuts(num_devices, tokens=self.tokens)["Megatron"].both,
+            activation_bytes=self._kept_bytes(num_devices, sequence_parallel=False),
+            sequence_activation_bytes=self._kept_bytes(num_devices, sequence_parallel=num_devices > 1),
+        )
+
+    def _kept_bytes(self, num_devices: int, *, sequence_parallel: bool) -> float:
+        return layer_activation_bytes(
+            hidden=self.hidden_size,
+            num_heads=self.num_heads,
+            sequence=self.sequence_length,
+            batch=self.micro_batch,
+            tensor_parallel=num_devices,
+            sequence_parallel=sequence_parallel,
+        )
+
+
 def _all_reduce_s(links: RankLinks, num_bytes: float, *, num_devices: int) -> float:
     """Seconds of an all-reduce: in a host a ring; beyond it a flat ring or two levels, whichever is faster."""
     if num_devices <= links.ranks_per_host:
@@ -270,49 +317,27 @@ def tensor_parallel(
         local_latency_s=local_latency_s,
         local_bytes_per_s=local_bytes_per_s,
     )
-    tokens = sequence_length * micro_batch
-    layer_flops = 72 * tokens * hidden_size**2 * (1 + sequence_length / (6 * hidden_size))
-    cuts = partial(cut_bytes, hidden=hidden_size, element_bytes=element_bytes)
-
-    def kept_bytes(num_devices: int, *, sequence_parallel: bool) -> float:
-        return layer_activation_bytes(
-            hidden=hidden_size,
-            num_heads=num_heads,
-            sequence=sequence_length,
-            batch=micro_batch,
-            tensor_parallel=num_devices,
-            sequence_parallel=sequence_parallel,
-        )
-
-    def point(num_devices: int) -> TensorPoint:
-        """Compute an iteration with Megatron's cut over so many devices."""
-        # two in each pass of a layer
-        all_reduces_s = (
-            2 * num_layers * _all_reduce_s(links, tokens * hidden_size * element_bytes, num_devices=num_devices)
-        )
-        return TensorPoint(
-            num_devices=num_devices,
-            computing_s=num_layers * layer_flops / num_devices / (device_tflops * 1e12),
-            forward_s=all_reduces_s,
-            backward_s=all_reduces_s,
-            sent_bytes=num_layers * cuts(num_devices=num_devices, tokens=tokens)["Megatron"].both,
-            activation_bytes=kept_bytes(num_devices, sequence_parallel=False),
-            sequence_activation_bytes=kept_bytes(num_devices, sequence_parallel=num_devices > 1),
-        )
-
+    layers = _Layers(
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        sequence_length=sequence_length,
+        micro_batch=micro_batch,
+        element_bytes=element_bytes,
+    )
     most = max(_MOST_DEVICES, tp)
     counts = sorted({*(2**power for power in range(most.bit_length())), tp})
-    points = {devices: point(devices) for devices in counts}
+    points = {devices: layers.point(devices, flops_per_s=device_tflops * 1e12, links=links) for devices in counts}
     square = max(devices for devices in counts if math.isqrt(devices) ** 2 == devices)
-    on_square = [cuts(num_devices=square, tokens=number) for number in _TOKENS]
+    on_square = [layers.cuts(square, tokens=number) for number in _TOKENS]
     return TensorParallel(
         at=points[tp],
         by_devices=tuple(points.values()),
         num_layers=num_layers,
-        cuts={devices: cuts(num_devices=devices, tokens=tokens) for devices in counts},
+        cuts={devices: layers.cuts(devices, tokens=layers.tokens) for devices in counts},
         by_tokens={name: tuple(by[name].both for by in on_square) for name in ("Megatron", "2D")},
         square=square,
         pays_from=pays_from_tokens(num_devices=square, hidden=hidden_size),
         devices_per_host=devices_per_host,
-        tokens=tokens,
+        tokens=layers.tokens,
     )
