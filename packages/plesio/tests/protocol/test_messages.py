@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_a_number_is_still_none_behind_its_text() -> None:
     assert math.isnan(decode(kind, json.loads(json.dumps(body)), Review, peer="p").event.loss)
 
 
-def test_a_turn_says_what_depends_on_its_steer_and_no_more() -> None:
+def test_the_end_of_a_stage_says_what_depends_on_its_steer_and_no_more() -> None:
     assert StageEnd(steer=None).body() == {"steer": None, "to_the_end": False}
     assert StageEnd(steer=STEERING).body().keys() == {"steer", "remainder", "samples", "leader"}
 

@@ -6,16 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 from numpy.typing import NDArray
 
 from plesio.runtime.transport import (
     Bulk,
     ClientEndpoint,
     Control,
+    ControlClient,
     Gone,
     Header,
     Incoming,
@@ -34,6 +37,7 @@ __all__ = [
     "EchoServer",
     "StartServer",
     "answer_to",
+    "control_to",
     "header_of",
     "random_bytes",
     "request",
@@ -125,6 +129,17 @@ class EchoServer:
 
 
 StartServer = Callable[..., EchoServer]
+
+
+def control_to(
+    server: EchoServer, context: zmq.Context, *, identity: bytes = b"w0", hello: dict[str, Any] | None = None
+) -> closing[ControlClient]:
+    """Connect for control messages alone."""
+    return closing(
+        ControlClient(
+            server.addresses, identity=identity, job=JOB, keys=KEYS, context=context, timeout_s=PATIENCE_S, hello=hello
+        )
+    )
 
 
 def random_bytes(num_bytes: int, *, seed: int = 0) -> NDArray[np.uint8]:

@@ -38,6 +38,7 @@ from support.transport import (
     Connect,
     EchoServer,
     StartServer,
+    control_to,
     header_of,
     random_bytes,
     request,
@@ -115,11 +116,7 @@ def test_control_from_a_thread_of_its_own_during_a_large_push(
     client = connect(server.tcp_addresses)
 
     def beat() -> list[int]:
-        with closing(
-            ControlClient(
-                server.addresses, identity=b"w0/beat", job=JOB, keys=KEYS, context=context, timeout_s=PATIENCE_S
-            )
-        ) as control:
+        with control_to(server, context, identity=b"w0/beat") as control:
             beats = []
             for n in range(50):
                 control.send(9, {"n": n})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,17 @@ import zmq
 
 from plesio.core.errors import TransportError
 from plesio.core.records import to_values
-from plesio.runtime.transport import Bulk, ClientEndpoint, ControlClient, Header, Refusal
+from plesio.runtime.transport import Bulk, ClientEndpoint, Header, Refusal
 from plesio.runtime.transport.segments import MemoryOffer, SegmentPool, segment_name
 from plesio.runtime.transport.wire import Form, Reference, encode_chunk, encode_reference, job_digest
 from support.transport import (
     JOB,
-    KEYS,
     PATIENCE_S,
     Connect,
     EchoServer,
     StartServer,
     answer_to,
+    control_to,
     header_of,
     random_bytes,
     request,
@@ -110,9 +110,8 @@ def test_the_beginning_of_a_staged_array_of_any_type_is_sent_without_a_copy(
     assert not client._memory.outbox._staged
     answer = answer_to(client, header)
     np.testing.assert_array_equal(answer.payload.view(np.float64), np.arange(70_000))
-    while (
-        not sending.done or client._memory.outbox.num_lent
-    ):  # the answer comes before the message that gives the push's segment back
+    # the answer comes before the message that gives the push's segment back
+    while not sending.done or client._memory.outbox.num_lent:
         client.poll(0.01)
     assert np.shares_memory(client.stage(8 * 100_000), staged)
 
@@ -226,17 +225,7 @@ def test_without_any_shared_memory_everything_goes_through_the_socket(
 
 def opens(server: EchoServer, context: zmq.Context, memory: object) -> bool:
     """Return True if the server can open the memory that a client offers."""
-    with closing(
-        ControlClient(
-            server.addresses,
-            identity=b"w0",
-            job=JOB,
-            keys=KEYS,
-            context=context,
-            timeout_s=PATIENCE_S,
-            hello={"data": "ipc", "memory": memory},
-        )
-    ) as client:
+    with control_to(server, context, hello={"data": "ipc", "memory": memory}) as client:
         return client.welcome["opens"]
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import socket
 from collections.abc import Iterator
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from plesio.core.errors import TransportError
 from plesio.runtime.transport import ClientEndpoint, ControlClient, Header, JobKeys, Refusal
 from plesio.runtime.transport.sockets import SEALED
 from plesio.runtime.transport.wire import MAX_META_BYTES, Form, encode_chunk, encode_control, job_digest
-from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, request
+from support.transport import JOB, KEYS, PATIENCE_S, Connect, EchoServer, StartServer, control_to, request
 
 STRANGER = JobKeys.derive("another secret")
 
@@ -65,17 +64,7 @@ def test_a_data_connection_with_a_guessed_ticket_is_refused_and_counted(
 
 
 def unused_ticket(server: EchoServer, context: zmq.Context, identity: bytes) -> bytes:
-    with closing(
-        ControlClient(
-            server.addresses,
-            identity=identity,
-            job=JOB,
-            keys=KEYS,
-            context=context,
-            timeout_s=PATIENCE_S,
-            hello={"data": "tcp", "encrypt": True},
-        )
-    ) as control:
+    with control_to(server, context, identity=identity, hello={"data": "tcp", "encrypt": True}) as control:
         return control.welcome["ticket"].encode()
 
 
