@@ -1,5 +1,6 @@
 """Workers whose replicas are in parts, or whose gradients one of torch's own hooks sends."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -77,6 +78,20 @@ def step(session: plesio.Session, model: nn.Module, number: int) -> None:
 
 def numbers(state: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: tensor.double().reshape(-1).tolist() for name, tensor in state.items()}
+
+
+def accumulate_dealt(*, policy: str) -> list[str]:
+    """Make a step of two batches that are dealt out; returns what the user is told."""
+    model, optimizer = build(int(os.environ["RANK"]), optimizer="SGD", lr=0.05)
+    data = TensorDataset(torch.randn(64, NUM_FEATURES), torch.randint(0, NUM_CLASSES, (64,)))
+    with plesio.join(model, optimizer, policy=policy) as session:
+        for number, (x, y) in enumerate(session.shard(DataLoader(data, batch_size=8))):
+            with session.accumulate() if number % 2 == 0 else contextlib.nullcontext():
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            if number % 2:
+                session.step(loss)
+    return list(session.report().fallbacks)
 
 
 def train(*, policy: str, steps: int = 6, accumulate: bool = False, **shape: Any) -> dict[str, Any]:

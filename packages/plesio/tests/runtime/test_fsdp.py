@@ -49,6 +49,7 @@ def both(function: str, *, num_workers: int = 2, **arguments: Any) -> list[list[
 WAYS = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")]
 CALLS: dict[str, Call] = {
     "batch norm": under_both("train", optimizer="SGD", lr=0.05, batch_norm=True, accumulate=True),
+    "accumulate": ("accumulate_dealt", [{"policy": "fsdp"}]),
     "go on": ("go_on", [{"policy": one, "then": then, "optimizer": "AdamW", "lr": 0.01} for one, then in WAYS]),
     "with state": under_both("with_state", optimizer="AdamW", lr=0.01),
     "clip": under_both("clip", by_optimizer=True),
@@ -95,6 +96,10 @@ def test_batch_norm_and_accumulation(done: dict[str, list[list[Any]]]):
     assert_near(cut[0]["final"], plain[0]["final"])
     assert cut[1]["final"] == cut[0]["final"], "buffers are rank 0's at the end"
     assert cut[0]["at_half"] == pytest.approx(plain[0]["at_half"], rel=1e-4)
+
+
+def test_a_batch_that_is_accumulated_is_none_that_is_left_out(done: dict[str, list[list[Any]]]):
+    assert done["accumulate"] == [[[], []]]
 
 
 def test_a_state_goes_on_in_parts_and_whole(done: dict[str, list[list[Any]]]):

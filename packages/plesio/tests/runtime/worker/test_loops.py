@@ -88,6 +88,29 @@ def test_a_shard_is_iterated_as_often_as_one_likes_and_each_time_is_an_epoch(tmp
         assert [given(session, session.shard(loader)) for _ in range(2)] == once
 
 
+def test_a_batch_that_is_fetched_ahead_is_none_that_is_left_out() -> None:
+    def train(batch: Any) -> None:
+        session.model(batch[0][:, None]).square().mean().backward()
+        session.step()
+
+    def is_left_out() -> bool:
+        return any("no backward pass followed a batch" in line for line in session.report().fallbacks)
+
+    with joined() as session:
+        for _ in range(2):
+            batches = iter(session.shard(DataLoader(DATA, batch_size=4)))
+            ahead = next(batches)
+            for following in batches:
+                train(ahead)
+                ahead = following
+            train(ahead)
+        assert not is_left_out()
+        for number, batch in enumerate(session.shard(DataLoader(DATA, batch_size=4))):
+            if number != 2:
+                train(batch)
+        assert is_left_out()
+
+
 @pytest.mark.parametrize("policy", ["bsp", "asp"])
 def test_the_length_is_the_number_of_this_workers_steps(policy: str) -> None:
     def work(job: Any) -> tuple[int, int, int]:

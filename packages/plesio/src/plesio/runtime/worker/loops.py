@@ -69,7 +69,7 @@ class BetweenSteps:
         checkpoint: Callable[[], None] | None,
     ) -> None:
         self._times = times
-        self.steps = steps
+        self._steps = steps
         self._changes = replica.changes
         self.has_gradients = replica.has_gradients
         self._checkpoint = checkpoint
@@ -92,7 +92,7 @@ class BetweenSteps:
             self._checkpoint()
 
     def waited(self, begun_s: float, ended_s: float) -> None:
-        self._times.waited(begun_s, ended_s, clock=self.steps.finished)
+        self._times.waited(begun_s, ended_s, clock=self._steps.finished)
 
 
 class Loops:
@@ -139,6 +139,10 @@ class Loops:
         self._size = self._samples = 0
         """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
+        self._has_stepped = False
+        """True if this loop has had a step."""
+        self._keeps = False
+        """True if gradients have been accumulated since the last step."""
         self._subsets: set[int] = set()
         """Identities of subsets that this worker has reported."""
         self.global_samples: int | None = past.samples
@@ -221,6 +225,7 @@ class Loops:
         """
         size, samples = self._size, self._samples
         self._size = self._samples = 0
+        self._has_stepped, self._keeps = True, False
         if own is not None:
             if samples:
                 raise ConfigError("session.shard counts the samples of its batches: leave samples= out of session.step")
@@ -236,6 +241,10 @@ class Loops:
             self._own += samples * self._stream.trained()
             self.global_samples = self._own
         return samples
+
+    def accumulates(self) -> None:
+        """Take note of a backward pass that is kept; under fsdp parameters have no gradient before one is reduced."""
+        self._keeps = True
 
     def close(self) -> None:
         """End the processes of loaders that persist."""
@@ -275,6 +284,7 @@ class Loops:
             self._meter.has_alike("subset", plan, [subset_digest(dataset)])
         self._rounds.draw_ahead(_ahead(order.loader))
         self._schedules.clock.begin(figures)
+        self._has_stepped = False
         self._source = source = self._sharing.batch_source(figures, plan=plan)
         batches = shard(
             order,
@@ -295,10 +305,8 @@ class Loops:
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
-                clock = self._between.steps.finished
                 yield given.batch
-                if self._between.steps.finished == clock and not self._between.has_gradients():
-                    self._warn(_LEFT_OUT)
+                self._look_at_last()
         finally:
             batches.close()
             self._source = None
@@ -322,6 +330,7 @@ class Loops:
             on_digest=lambda look, digest: self._meter.has_alike("stream", plan * MOST_LOOKS + look, [digest]),
         )
         batches = stream.batches()
+        self._has_stepped = False
         self._schedules.clock.begin(None)
         self._past.begun(plan)
         try:
@@ -333,14 +342,20 @@ class Loops:
                 self._schedules.clock.given()
                 self._gave = True
                 self._samples += _size(batch, loader)
-                clock = self._between.steps.finished
                 yield batch
-                if self._between.steps.finished == clock and not self._between.has_gradients():
-                    self._warn(_LEFT_OUT)
+                self._look_at_last()
         finally:
             batches.close()
             self._left_stream = {**(self.stream_position() or {}), "state": None}
             self._stream = None
+
+    def _look_at_last(self) -> None:
+        """Warn if neither a step nor a backward pass has followed the last batch.
+
+        Before the first step a script may fetch ahead, to copy a batch to the device while it trains on another.
+        """
+        if self._samples and self._has_stepped and not self._keeps and not self._between.has_gradients():
+            self._warn(_LEFT_OUT)
 
     def _begun(self, plan: int) -> None:
         self._past.begun(plan)
@@ -348,6 +363,7 @@ class Loops:
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches, sizes = iter(loader), _sizes(loader)
+        self._has_stepped = False
         self._schedules.clock.begin(None)
         while True:
             self._between.begin()
@@ -360,15 +376,13 @@ class Loops:
             self._samples += samples
             self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
-            clock = self._between.steps.finished
             try:
                 yield batch
             except GeneratorExit:  # the loop is left: no step is made of this batch
                 self.global_samples -= self._samples
                 self._samples = 0
                 raise
-            if self._between.steps.finished == clock and not self._between.has_gradients():
-                self._warn(_LEFT_OUT)
+            self._look_at_last()
 
 
 def _check(loader: object) -> None:

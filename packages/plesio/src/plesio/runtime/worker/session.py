@@ -175,6 +175,7 @@ class Session:
 
         Leaving it out is correct too; DDP then only communicates in every backward pass.
         """
+        self._loops.accumulates()
         return self._exchange.accumulating()
 
     def step(self, loss: torch.Tensor | float | None = None, *, samples: int | None = None) -> None:
