@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import plesio
@@ -319,6 +320,21 @@ def with_a_failing_shard(*, policy: str, fails: str, num_servers: int) -> None:
     ):
         for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
             F.mse_loss(model(x), y).backward()
+            session.step()
+
+
+class _Recomputed(nn.Linear):
+    """A layer whose backward pass computes its forward pass again, in torch's older way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, x, use_reentrant=True)
+
+
+def with_reentrant_checkpoints(*, policy: str) -> None:
+    model = nn.Sequential(nn.Linear(NUM_FEATURES, 8), _Recomputed(8, 1))
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy) as session:
+        for _ in range(2):
+            model(torch.randn(4, NUM_FEATURES)).square().mean().backward()
             session.step()
 
 

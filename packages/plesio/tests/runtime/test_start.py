@@ -220,6 +220,13 @@ def test_a_parameter_that_only_the_loss_uses_is_explained_under_ddp():
         assert "compute that part of the loss in the model's forward" in ending.message
 
 
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:2"])
+def test_checkpoints_that_hide_parameters_from_ddp_are_explained(policy: str):
+    for ending in run(2, "with_reentrant_checkpoints", policy=policy).values():
+        assert ending.error == (None if policy == "local_sgd:2" else "TaskError"), ending.trace
+        assert policy == "local_sgd:2" or "write use_reentrant=False" in ending.message
+
+
 def test_an_evaluation_on_a_shard_is_refused():
     endings = run(2, "evaluating_on_a_shard")
     assert endings[0].error == "ConfigError"

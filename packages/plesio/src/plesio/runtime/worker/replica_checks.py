@@ -6,6 +6,7 @@ exchanges is refused, and so is one whose parameters are parts of tensors or hav
 
 import gc
 from collections.abc import Iterator
+from traceback import walk_tb
 
 import torch
 import torch.distributed as dist
@@ -14,12 +15,13 @@ from torch.distributed._composable.contract import _get_registry
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils import checkpoint
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizer_spec import group_options
 from plesio.runtime.worker.objects import objects_of
 
-__all__ = ["check_beginning", "check_model", "left_out", "settings_of"]
+__all__ = ["check_beginning", "check_layers", "check_model", "explain_backward", "left_out", "settings_of"]
 
 _WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
 
@@ -61,6 +63,11 @@ def explain_backward(error: BaseException) -> TaskError | None:
     """Explain an error of DDP's in the script's backward pass that does not say what to write."""
     if "mark a variable ready only once" not in str(error):
         return None
+    if any(frame.f_code.co_filename == checkpoint.__file__ for frame, _ in walk_tb(error.__traceback__)):
+        return TaskError(
+            "torch.utils.checkpoint with use_reentrant=True hides parameters from DDP, or goes through them twice, and "
+            "under bsp DDP has reduced them by then: write use_reentrant=False, or train under local_sgd, ssp or asp"
+        )
     return TaskError(
         "the loss uses a parameter of the model beside model(x), which what model(x) computes does not use, and under "
         "bsp DDP has reduced it by then: compute that part of the loss in the model's forward, or train under "
