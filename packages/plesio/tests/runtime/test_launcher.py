@@ -249,6 +249,35 @@ def test_a_worker_that_stays_stopped_is_killed_when_the_others_have_ended(tmp_pa
     assert launcher.returncode == 128 + signal.SIGKILL
 
 
+def test_a_job_that_is_stopped_as_a_whole_for_a_while_goes_on(tmp_path: Path):
+    script = write_script(
+        tmp_path,
+        """
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+        if rank == 0:
+            sys.exit(3)
+        print(os.getpid(), flush=True)
+        while True:
+            signal.pause()
+        """,
+    )
+    grace_s = 3.0
+    with supervised(script, num_workers=2, grace_s=grace_s) as launcher:
+        assert launcher.stderr is not None
+        assert "rank 0 ended with status 3; 1 of 2 go on" in launcher.stderr.readline()
+        (pid,) = read_pids(launcher, num=1)
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(launcher.pid, signal.SIGSTOP)
+        time.sleep(grace_s)  # the time to look at the worker has come when the launcher goes on
+        os.kill(launcher.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGUSR1)
+        _, errors = launcher.communicate(timeout=DEADLINE_S)
+    assert "SIGSTOP" not in errors
+    assert launcher.returncode == 3
+
+
 def test_asking_again_does_not_wait_for_the_grace(tmp_path: Path):
     with supervised(write_script(tmp_path, STUBBORN), num_workers=1, grace_s=1000.0) as process:
         read_pids(process, num=1)

@@ -1,5 +1,6 @@
 """Models that have a name; ``models.toml`` lists them with their sources."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,7 @@ def find_model(name: str | None = None, **sizes: Any) -> Model:
         model = MODELS[key]
     elif name.endswith(".json"):
         model = read_hugging_face(Path(name), sequence_length=sizes.get("sequence_length"))
-    elif Path(name).exists():
+    elif os.path.exists(name):  # unlike Path.exists, no error where no file can have this name
         raise ConfigError(
             f'"{name}" is no config.json of a model; write the path of one, which ends in .json, or a model\'s name'
         )
