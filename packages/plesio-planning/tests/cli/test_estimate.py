@@ -286,6 +286,7 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ("estimate --model llama-70b --cluster 12xh100 --tokens 1T", "do not fill hosts of 8; write 8 or 16"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 1TB", 'as in "2T"'),
         (f"estimate --model {__file__} --cluster 8xh100 --tokens 1T", "is no config.json of a model; write the path"),
+        (f"estimate --model {300 * 'a'} --cluster 8xh100 --tokens 1T", "unknown model"),
         ("estimate --model none/config.json --cluster 8xh100 --tokens 1T", "there is no model file none/config.json"),
         (f"{EIGHT} --search", "llama-2-70b fits into the memory of 8xh100"),
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
