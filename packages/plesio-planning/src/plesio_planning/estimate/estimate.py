@@ -37,7 +37,7 @@ _INPUTS = {"gradient_bytes": "gradients"}
 
 def _written(owner: type, names: str = "", **others: Written) -> dict[str, Written]:
     """Return how some fields of a class are written, or all: as usual but for ``others``, in the order of the help."""
-    return {name: others.get(name, Written()) for name in names.split() or [field.name for field in fields(owner)]}
+    return dict.fromkeys(names.split() or [field.name for field in fields(owner)], Written()) | others
 
 
 _EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
