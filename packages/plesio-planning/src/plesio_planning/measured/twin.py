@@ -153,7 +153,8 @@ def lines_of(
 ) -> dict[str, Line]:
     """Cut predictions of one quantity into lines along a setting, one for each value of the setting ``by``.
 
-    ``called`` is a line's name, with brackets for that value; ``place`` reads a place along the axis.
+    ``called`` is a line's name, with brackets for that value; ``place`` reads a place along the axis;
+    ``times`` is the factor of what is drawn: 1e3 for milliseconds.
     """
     lines: dict[str, list[Prediction]] = {}
     for one in predictions:
