@@ -34,6 +34,7 @@ from plesio.protocol.peers import worker_identity
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
 from plesio.protocol.positions import Position
 from plesio.protocol.to_server import (
+    Distrusted,
     Ended,
     EvaluationRequest,
     Evaluations,
@@ -118,6 +119,7 @@ EXAMPLES: list[Message] = [
     PartArrived(event=Arrived(worker=1, clock=2), num_samples=4, finished=((0, 1, 4),), server=1),
     Ended(sent={"tcp": 1}, refused={}),
     Serves(),
+    Distrusted(worker=1),
     PositionReport(position=POSITION, meeting="127.0.0.1:5"),
     PositionReport(position=None, meeting=""),
     PositionReport(position=POSITION, meeting="h:2", agreed=True),

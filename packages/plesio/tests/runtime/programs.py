@@ -338,6 +338,27 @@ def with_reentrant_checkpoints(*, policy: str) -> None:
             session.step()
 
 
+def with_a_refused_update(*, policy: str) -> tuple[int, ...]:
+    """Train where the second of two servers cannot read what worker 1 pushes; returns the workers that were lost."""
+    model, optimizer = build(0)
+    push = Shard.push
+
+    def refuse(shard: Shard, worker: int, **update: Any) -> None:
+        if worker == 1 and shard._slices[0].start > 0:
+            raise ValueError("no update of this model")
+        push(shard, worker, **update)
+
+    options = plesio.JoinOptions(num_servers=2)
+    with (
+        patch.object(Shard, "push", refuse),
+        plesio.join(model, optimizer, policy=policy, options=options) as session,
+    ):
+        for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
+            F.mse_loss(model(x), y).backward()
+            session.step()
+    return session.report().lost_workers
+
+
 def with_a_temperature_in_the_loss(*, policy: str) -> None:
     """Train with a parameter of the model that the script's loss uses and forward does not."""
     model, optimizer = build(0, unused=True)

@@ -92,3 +92,12 @@ def test_a_server_that_cannot_do_what_was_decided_ends_the_run_for_all(policy: s
     for ending in endings.values():
         assert ending.error == "TransportError", ending
         assert "has ended the connection" in ending.message
+
+
+@pytest.mark.parametrize("policy", ["bsp,exchange=store", "asp"])
+def test_a_worker_whose_update_another_server_than_the_first_refuses_is_lost_and_the_others_go_on(policy: str):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "with_a_refused_update", timeout_s=60, policy=policy)
+    assert (endings[0].error, endings[0].value) == (None, (1,)), endings[0]
+    # the others may be done, and the servers gone, before it asks
+    assert endings[1].error in ("WorkerLostError", "TransportError"), endings[1]

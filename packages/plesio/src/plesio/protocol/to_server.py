@@ -15,6 +15,7 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.positions import Position
 
 __all__ = [
+    "Distrusted",
     "Ended",
     "EvaluationRequest",
     "Evaluations",
@@ -338,6 +339,12 @@ class Serves(Message, frozen=True, kw_only=True, tag=23):
     """From another server, once: it is there."""
 
 
+class Distrusted(Message, frozen=True, kw_only=True, tag=36):
+    """From another server: it could not act on what this worker has sent, and the worker waits for it in vain."""
+
+    worker: int
+
+
 FromWorker = (
     Heartbeat
     | LeaseRequest
@@ -357,4 +364,4 @@ FromWorker = (
     | Goodbye
 )
 """Messages from a worker while it takes part."""
-ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves
+ToServer = FromWorker | Join | ResultRequest | ProgressRequest | PartArrived | Ended | Serves | Distrusted

@@ -12,7 +12,7 @@ import pytest
 from plesio.protocol.bulk import Initial, Pull, Push
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import decode, encode, kind_of
-from plesio.protocol.to_server import Ended, Goodbye, Join, LeaseRequest, ResultRequest, Serves, StageStop
+from plesio.protocol.to_server import Distrusted, Ended, Goodbye, Join, LeaseRequest, ResultRequest, Serves, StageStop
 from plesio.protocol.to_worker import Result
 from plesio.runtime.transport import ClientEndpoint, Header
 from plesio.runtime.transport.wire import encode_chunk, job_digest
@@ -68,6 +68,7 @@ CONTROLS = [
     (kind_of(StageStop), {"clock": -5, "plan": -1}),
     (kind_of(LeaseRequest), {"plan": -1, "idle": True, "figures": {}}),
     encode(Serves()),
+    encode(Distrusted(worker=0)),
     encode(Ended(sent={"tcp": -5}, refused={})),
 ]
 

@@ -162,7 +162,12 @@ class CurrentRun:
         self._refusals.refuse(TransportError(f"{name} sent what makes no sense ({type(error).__name__}: {error})"))
         _log.debug("where it went wrong:", exc_info=error)
         worker = worker_of(peer)
-        if self._coordinator is not None and worker is not None and self._coordinator.is_live(worker):
+        if worker is not None:
+            self.lose(worker)
+
+    def lose(self, worker: int) -> None:
+        """Lose a worker that takes part."""
+        if self._coordinator is not None and self._coordinator.is_live(worker):
             self._act(self._coordinator.lose(worker, now_s=self._clock.now_s()))
 
     def gone(self, peer: bytes) -> None:

@@ -12,8 +12,8 @@ from plesio.core.results import RunResult
 from plesio.protocol.bulk import SharedRequest
 from plesio.protocol.effects import FromFirst, Orders
 from plesio.protocol.message import decode, encode
-from plesio.protocol.peers import server_identity
-from plesio.protocol.to_server import Ended, PartArrived, ProgressRequest, ResultRequest, Serves, ToServer
+from plesio.protocol.peers import server_identity, worker_of
+from plesio.protocol.to_server import Distrusted, Ended, PartArrived, ProgressRequest, ResultRequest, Serves, ToServer
 from plesio.protocol.to_worker import Progress, Result
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.server.current_run import CurrentRun
@@ -99,6 +99,17 @@ class JobServer:
                     self._end.gone(peer)
                     self.run.gone(peer)
 
+    def distrust(self, peer: bytes, error: Exception) -> None:
+        """Refuse a message that could be read and not be acted on; server 0 loses the worker that sent it.
+
+        Raises:
+            ShardFailedError: The error is one.
+        """
+        self.run.distrust(peer, error)
+        worker = worker_of(peer)
+        if self._first is not None and worker is not None:
+            self._first.send(*encode(Distrusted(worker=worker)))
+
     def obey(self, controls: Iterable[Control]) -> None:
         assert self._first is not None
         for control in controls:
@@ -124,7 +135,7 @@ class JobServer:
             self._refusals.refuse(error)
             return
         match message:
-            case PartArrived() | Serves() | Ended() if not control.peer.startswith(_SERVERS):
+            case PartArrived() | Serves() | Ended() | Distrusted() if not control.peer.startswith(_SERVERS):
                 self._refusals.refuse(TransportError(f"{name} speaks as if it were a server"))
             case PartArrived():
                 self._arrived(message)
@@ -132,6 +143,8 @@ class JobServer:
                 self._end.serves(control.peer)
             case Ended():
                 self._end.ended_at(control.peer, message)
+            case Distrusted(worker=worker):
+                self.run.lose(worker)
             case ProgressRequest():
                 self._carrier.tell(control.peer, Progress(figures=self.run.progress()))
             case ResultRequest(report=report):

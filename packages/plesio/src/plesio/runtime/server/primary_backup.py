@@ -97,7 +97,7 @@ class _Replicated:
             try:
                 self.server.handle([incoming])
             except Exception as error:
-                self.server.run.distrust(incoming.peer, error)
+                self.server.distrust(incoming.peer, error)
         elif entry.what == "folder":
             self.server.run.may_write(entry.folder)
         elif entry.what == "time":

@@ -155,7 +155,7 @@ class ServerProcess:
             try:
                 self._server.handle([incoming])
             except Exception as error:
-                self._server.run.distrust(incoming.peer, error)
+                self._server.distrust(incoming.peer, error)
         if self._first is not None:
             try:
                 self._server.obey(self._first.poll(0.0))
