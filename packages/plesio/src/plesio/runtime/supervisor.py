@@ -265,6 +265,8 @@ class _Supervisor:
         self._next_signal_s = 0.0
         self._look_s = math.inf
         """When those that are left are looked at: processes that are stopped would never end."""
+        self._all_stopped = False
+        """True if all were at the last look; they may have been stopped with this process, and go on in a moment."""
 
     def __enter__(self) -> "_Supervisor":
         return self
@@ -369,9 +371,10 @@ class _Supervisor:
             worker.signal_group(number)
 
     def _end_stopped(self, now_s: float) -> None:
-        """Kill the workers that are left if all of them are stopped (SIGSTOP), and so would be waited for for ever."""
+        """Kill the workers that are left if all were stopped (SIGSTOP) at two looks: nobody would wake them."""
         self._look_s = now_s + self._grace_s
-        if all(worker.is_stopped() for worker in self._live):
+        before, self._all_stopped = self._all_stopped, all(worker.is_stopped() for worker in self._live)
+        if before and self._all_stopped:
             for worker in self._live:
                 _say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
                 worker.signal_group(signal.SIGKILL)
@@ -380,7 +383,7 @@ class _Supervisor:
         # The worker is a zombie: its process id, and so its group's, cannot be another's before it is waited for.
         worker.signal_group(signal.SIGKILL)
         self._live.remove(worker)
-        self._look_s = time.monotonic() + self._grace_s if self._live else math.inf
+        self._look_s, self._all_stopped = time.monotonic() + self._grace_s if self._live else math.inf, False
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
         mistake = words.mistake and returncode > 0

@@ -139,8 +139,8 @@ class Loops:
         self._size = self._samples = 0
         """Positions of the order, and samples, in the batches given since the last step."""
         self._gave = False
-        self._has_stepped = False
-        """True if this loop has had a step."""
+        self._stepped = 0
+        """Steps that this loop has had."""
         self._keeps = False
         """True if gradients have been accumulated since the last step."""
         self._subsets: set[int] = set()
@@ -225,7 +225,8 @@ class Loops:
         """
         size, samples = self._size, self._samples
         self._size = self._samples = 0
-        self._has_stepped, self._keeps = True, False
+        self._stepped += 1
+        self._keeps = False
         if own is not None:
             if samples:
                 raise ConfigError("session.shard counts the samples of its batches: leave samples= out of session.step")
@@ -284,7 +285,7 @@ class Loops:
             self._meter.has_alike("subset", plan, [subset_digest(dataset)])
         self._rounds.draw_ahead(_ahead(order.loader))
         self._schedules.clock.begin(figures)
-        self._has_stepped = False
+        self._stepped = 0
         self._source = source = self._sharing.batch_source(figures, plan=plan)
         batches = shard(
             order,
@@ -305,8 +306,10 @@ class Loops:
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
+                stepped = self._stepped
                 yield given.batch
-                self._look_at_last()
+                if stepped == self._stepped:
+                    self._look_at_last()
         finally:
             batches.close()
             self._source = None
@@ -330,7 +333,7 @@ class Loops:
             on_digest=lambda look, digest: self._meter.has_alike("stream", plan * MOST_LOOKS + look, [digest]),
         )
         batches = stream.batches()
-        self._has_stepped = False
+        self._stepped = 0
         self._schedules.clock.begin(None)
         self._past.begun(plan)
         try:
@@ -342,19 +345,21 @@ class Loops:
                 self._schedules.clock.given()
                 self._gave = True
                 self._samples += _size(batch, loader)
+                stepped = self._stepped
                 yield batch
-                self._look_at_last()
+                if stepped == self._stepped:
+                    self._look_at_last()
         finally:
             batches.close()
             self._left_stream = {**(self.stream_position() or {}), "state": None}
             self._stream = None
 
     def _look_at_last(self) -> None:
-        """Warn if neither a step nor a backward pass has followed the last batch.
+        """Warn if no backward pass has followed the last batch; no step has.
 
         Before the first step a script may fetch ahead, to copy a batch to the device while it trains on another.
         """
-        if self._samples and self._has_stepped and not self._keeps and not self._between.has_gradients():
+        if self._samples and self._stepped and not self._keeps and not self._between.has_gradients():
             self._warn(_LEFT_OUT)
 
     def _begun(self, plan: int) -> None:
@@ -363,7 +368,7 @@ class Loops:
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches, sizes = iter(loader), _sizes(loader)
-        self._has_stepped = False
+        self._stepped = 0
         self._schedules.clock.begin(None)
         while True:
             self._between.begin()
@@ -376,13 +381,15 @@ class Loops:
             self._samples += samples
             self._schedules.clock.given()
             self.global_samples = (self.global_samples or 0) + samples
+            stepped = self._stepped
             try:
                 yield batch
             except GeneratorExit:  # the loop is left: no step is made of this batch
                 self.global_samples -= self._samples
                 self._samples = 0
                 raise
-            self._look_at_last()
+            if stepped == self._stepped:
+                self._look_at_last()
 
 
 def _check(loader: object) -> None:
