@@ -126,7 +126,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         loss: Mean over the steps that had a finite one; infinite if none had, NaN if there is none.
         learning_rate: Rate of the first parameter group.
         momentum: Momentum of the optimizer: the largest of its parameter groups, or Adam's beta1.
-        normalises: True if the optimizer divides by the gradients' size, as Adam does.
+        normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
         shares_moments: True if local steps can keep the moments of the mean gradient (`LocalSGD.moments`); left out of
             logs if they cannot.
         num_refused: Steps whose gradient or loss was not finite; an overflow of a scaled loss is none of them.

@@ -9,7 +9,7 @@ from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import OptimizerSpec
 from plesio.runtime.parameters.optimizers import parts_of
 
-__all__ = ["SUPPORTED_OPTIMIZERS", "group_options", "optimizer_spec", "runs_on_servers"]
+__all__ = ["SUPPORTED_OPTIMIZERS", "group_options", "normalises", "optimizer_spec", "runs_on_servers"]
 
 SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
@@ -29,6 +29,9 @@ SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 """Optimizers that work element by element, so that a server can run them on its slices."""
 
+_LINEAR = (torch.optim.SGD, torch.optim.ASGD)
+"""Optimizers that make a step k times as long of a gradient k times as large."""
+
 _NOT_THE_SERVERS = frozenset({"params", "param_names", "fused", "foreach", "capturable", "initial_lr"})
 """Options that choose an implementation, or belong to schedulers."""
 
@@ -38,18 +41,29 @@ def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
     return _why_not(optimizer) is None
 
 
+def normalises(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether the length of a step may not be in proportion to the gradient: True for all that are not known."""
+    return not all(type(one) in _LINEAR and _has_torchs_step(one) for one in parts_of(optimizer))
+
+
 def _why_not(optimizer: torch.optim.Optimizer) -> str | None:
     """Name the part of the optimizer that the servers cannot run, if there is one."""
     for one in parts_of(optimizer):
-        name, own = type(one).__name__, type(one).step
+        name = type(one).__name__
         if SUPPORTED_OPTIMIZERS.get(name) is not type(one):
             return name
-        step: Any = vars(one).get("step", own)
-        if getattr(step, "_wrapped_by_lr_sched", False):  # a scheduler's, which counts the calls
-            step = step.__wrapped__
-        if step is not own:
+        if not _has_torchs_step(one):
             return f"{name} with a step of its own"
     return None
+
+
+def _has_torchs_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer of a class of torch's steps as its class does."""
+    own = type(optimizer).step
+    step: Any = vars(optimizer).get("step", own)
+    if getattr(step, "_wrapped_by_lr_sched", False):  # a scheduler's, which counts the calls
+        step = step.__wrapped__
+    return step is own
 
 
 def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:

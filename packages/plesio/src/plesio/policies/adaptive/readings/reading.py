@@ -41,7 +41,7 @@ class Reading:
             one worker.
         num_workers: Number of workers that reported.
         num_racks: Number of their racks.
-        normalises: True if the optimizer divides by the gradients' size, as Adam does.
+        normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
         shares_moments: True if the optimizer's moments can be kept, in local steps, at their values for the mean
             gradient.
         num_refused: `Reviewed.num_refused` of all workers.

@@ -111,7 +111,7 @@ class SystemMonitor:
         """True if samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
         self._normalises = False
-        """True if the optimizer divides by the gradients' size, as Adam does."""
+        """True if the optimizer divides by the gradients' size, as Adam does, or may do so."""
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         memory = max(math.inf if it.writes else 1 / (1 - min(it.momentum, 0.999)) for it in reviews.values())

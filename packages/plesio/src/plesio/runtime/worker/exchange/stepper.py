@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plesio.core.errors import TaskError
 from plesio.core.exact import own_numbers
+from plesio.runtime.parameters.optimizer_spec import normalises
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.own_changes import OwnChanges
@@ -137,10 +138,8 @@ class Stepper:
 
     @property
     def normalises(self) -> bool:
-        """True if the optimizer divides by the size of past gradients: Adam and its kin, RMSprop, Adagrad, Adadelta."""
-        return any(
-            key in group for group in self._optimizer.param_groups for key in ("betas", "alpha", "lr_decay", "rho")
-        )
+        """True if steps are not known to be in proportion to gradients, as those of SGD are."""
+        return normalises(self._optimizer)
 
     @property
     def can_share_moments(self) -> bool:
