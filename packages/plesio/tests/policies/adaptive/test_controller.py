@@ -65,6 +65,17 @@ def test_an_alarm_ends_compression_and_a_later_review_brings_it_back():
     assert (later.policy.spec, later.alarm) == (ROUNDED_BSP, False)
 
 
+def test_a_setting_under_which_training_diverged_is_not_tried_again():
+    run = Run("adaptive,noise=off,phase=off,system.store=off,system.compress=off")
+    run.settle()
+    loose = run.controller.setting
+    assert loose.slack > 0
+    assert run.review(50.0).alarm
+    for _ in range(150):
+        run.review()
+        assert run.controller.setting.slack < loose.slack
+
+
 @pytest.mark.parametrize("policy", [NO_SLACK, "adaptive", "adaptive,topology=off,system.compress=off"])
 def test_averted_harm_is_an_alarm_that_restores_nothing(policy: str):
     run = Run(policy)
@@ -179,4 +190,4 @@ def test_a_reason_names_what_has_failed():
     run.review(50.0)
     while "training shows" in (reason := run.review(50.0).reason):
         pass
-    assert reason.endswith("is barred, since a trial of its kind has failed")
+    assert reason.endswith("is barred, since its kind has failed")

@@ -17,6 +17,7 @@ LONGER = Setting.of(period=8, delay=0)
 STORE = Setting.on_the_store(7)
 RACKS = Setting.of(period=8, delay=0, by_racks=True)
 ROUNDED, ROUNDED_LOCAL = (Setting.of(period=period, delay=0, sent=Sent.ROUNDED) for period in (1, 8))
+ROUNDED_LOOSER = Setting.of(period=16, delay=0, sent=Sent.ROUNDED)
 ROUNDED_RACKS = Setting.of(period=8, delay=0, by_racks=True, sent=Sent.ROUNDED)
 
 
@@ -249,9 +250,28 @@ def test_an_alarm_bars_what_is_on_trial():
     run = Run()
     run.see(*fall(4))
     run.judge.changed(BSP, STORE)
-    run.judge.failed()
+    run.judge.diverged(BSP)
     assert not run.judge.allows(STORE)
     assert not run.judge.on_trial
+
+
+@pytest.mark.parametrize(
+    ("setting", "barred", "allowed"),
+    [
+        (LOOSER, [LOOSER, ROUNDED_LOOSER, Setting.of(period=16, delay=8)], [BSP, ROUNDED, LOCAL, STORE, RACKS]),
+        (STORE, [STORE, Setting.on_the_store(15)], [Setting.on_the_store(3), LOOSER]),
+        (RACKS, [RACKS, ROUNDED_RACKS, LONGER], [LOCAL, STORE]),
+        (ROUNDED, [], [ROUNDED, ROUNDED_LOCAL]),
+    ],
+)
+def test_under_what_training_has_diverged_and_looser_it_does_not_go_on_again(
+    setting: Setting, barred: list[Setting], allowed: list[Setting]
+):
+    run = Run()
+    run.see(*fall(10))
+    run.judge.diverged(setting)
+    run.see(*fall(1000, begin=10))
+    assert [one for one in (*barred, *allowed) if not run.judge.allows(one)] == barred
 
 
 def test_a_loss_beyond_all_numbers_is_judged_too():

@@ -145,7 +145,7 @@ class Controller:
             self._guard.tightened()
         if self._progress is not None:
             if alarm is not None and not alarm.averted:
-                self._progress.failed()  # first: it ends the trial that is on
+                self._progress.diverged(self.setting)  # first: it ends the trial that is on
             if choice.setting != self.setting:
                 cost = inputs["system.step_s"] / inputs["system.before_step_s"] if choice.inputs else 0.0
                 self._progress.changed(self.setting, choice.setting, cost=cost)
@@ -210,7 +210,7 @@ class Controller:
             return ""
         if wanted <= min(advice.drift if by_racks else advice.slack for advice in advices.values()):
             barred = self._progress is not None and not self._progress.allows(choice.least)
-            return f"; {choice.least.spec} is barred, since a trial of its kind has failed" if barred else ""
+            return f"; {choice.least.spec} is barred, since its kind has failed" if barred else ""
         of_racks = min(advices, key=lambda name: advices[name].drift)
         if (choice.setting.by_racks or choice.least.by_racks) and advices[of_racks].drift < math.inf:
             strictest, slack = of_racks, self._system.slack_by_racks(advices[of_racks].drift)

@@ -29,6 +29,10 @@ barred, so is rounding between them; and single workers bear even less than rack
 For ``rest`` reviews, and for as many as there have been, nothing looser than the setting before the trial is taken:
 this shows again how training goes without the change, and a run of any length has few failures. If the loss is above
 its value before the trial, by more than its noise, the run goes back to the last good state as well.
+
+After an alarm of the guard, the setting under which training diverged and the looser ones of its kind are barred for
+the rest of the run; between racks, single workers' steps of that slack too. Strict steps of all workers are not to
+blame, rounded or not.
 """
 
 import itertools
@@ -110,6 +114,8 @@ class ProgressJudge:
         self._points: deque[_Point] = deque(maxlen=config.window)
         self._trial: _Trial | None = None
         self._bars: dict[Kind, _Bar] = {}
+        self._diverged: dict[Kind, tuple[int, int]] = {}
+        """Least slack and bound under which training has diverged."""
         self._reviews = 0
         self._rest_until = 0
         self._resting_at: Setting | None = None
@@ -146,6 +152,8 @@ class ProgressJudge:
             return False
         if self._resting_at is not None and self._reviews < self._rest_until and _looser(setting, self._resting_at):
             return False
+        if any(_looseness(setting) >= self._diverged[kind] for kind in kinds if kind in self._diverged):
+            return False
         bars = [self._bars[kind] for kind in kinds if kind in self._bars]
         return all(self._reviews >= bar.until or 2 * setting.slack < bar.slack for bar in bars)
 
@@ -161,11 +169,18 @@ class ProgressJudge:
         elif self._trial is None:
             self._points.clear()
 
-    def failed(self) -> None:
-        """Fail the change on trial, and forget all losses: training diverges, so they predict nothing."""
+    def diverged(self, setting: Setting) -> None:
+        """Fail the change on trial and bar ``setting`` for good; forget all losses, for they predict nothing."""
+        blamed = {setting}
         if self._trial is not None:
+            blamed.add(self._trial.after)
             self._bar(self._trial)
         self._points.clear()
+        for one in blamed:
+            if one.slack:
+                kind = _kinds(one)[-1]
+                for barred in (kind, *_WORSE.get(kind, ())):
+                    self._diverged[barred] = min(_looseness(one), self._diverged.get(barred, _looseness(one)))
 
     def _judge(self, trial: _Trial, point: _Point) -> Failure | None:
         config, last = self._config, trial.points[-1]
@@ -201,8 +216,8 @@ class ProgressJudge:
         # kinds that training bore before are innocent, unless nothing else is left to blame
         blamed = ([kind for kind in kinds if kind not in before] or kinds)[-1]
         self._bar_kind(blamed, trial.after.slack)
-        if blamed == "racks":
-            self._bar_kind("local", 0)
+        for worse in _WORSE.get(blamed, ()):
+            self._bar_kind(worse, 0)
 
     def _bar_kind(self, kind: Kind, slack: int) -> None:
         times = self._bars[kind].times + 1 if kind in self._bars else 1
@@ -215,6 +230,14 @@ _KINDS_TOGETHER: Mapping[Sent, tuple[Kind, ...]] = {
     Sent.ROUNDED: ("rounded",),
     Sent.LOW_RANK: ("low rank",),
 }
+
+
+_WORSE: Mapping[Kind, tuple[Kind, ...]] = {"racks": ("local",)}
+"""Kinds that training bears less than another one at the same slack."""
+
+
+def _looseness(setting: Setting) -> tuple[int, int]:
+    return setting.slack, setting.bound
 
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
