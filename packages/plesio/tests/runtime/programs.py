@@ -330,12 +330,15 @@ class _Recomputed(nn.Linear):
         return checkpoint(super().forward, x, use_reentrant=True)
 
 
-def with_reentrant_checkpoints(*, policy: str) -> None:
-    model = nn.Sequential(nn.Linear(NUM_FEATURES, 8), _Recomputed(8, 1))
+def with_reentrant_checkpoints(*, policy: str, passes: int) -> list[list[float]]:
+    """Train where each step goes so many times through a layer that is computed again; returns the parameters."""
+    model = nn.Sequential(nn.Linear(NUM_FEATURES, 8), *[_Recomputed(8, 8)] * passes)
     with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy) as session:
-        for _ in range(2):
+        for step in range(4):
+            torch.manual_seed(10 * step + session.rank)
             model(torch.randn(4, NUM_FEATURES)).square().mean().backward()
             session.step()
+    return [parameter.reshape(-1).tolist() for parameter in model.parameters()]
 
 
 def with_a_refused_update(*, policy: str) -> tuple[int, ...]:
@@ -357,12 +360,3 @@ def with_a_refused_update(*, policy: str) -> tuple[int, ...]:
             F.mse_loss(model(x), y).backward()
             session.step()
     return session.report().lost_workers
-
-
-def with_a_temperature_in_the_loss(*, policy: str) -> None:
-    """Train with a parameter of the model that the script's loss uses and forward does not."""
-    model, optimizer = build(0, unused=True)
-    with plesio.join(model, optimizer, policy=policy) as session:
-        for _, x, y in session.shard(DataLoader(Numbered(), batch_size=4)):
-            (F.mse_loss(model(x), y) + model.spare.square().sum()).backward()
-            session.step()

@@ -1,5 +1,6 @@
 """Models and loops that do what most do not: trained like any other, or refused in one line that says what to do."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.testing import Ending, LocalJob
 from runtime import unusual_programs
-from runtime.unusual_programs import NUM_STEPS, Branches, batch, loss_of, optimizer_of, used_by
+from runtime.unusual_programs import NUM_STEPS, Branches, Warm, batch, loss_of, optimizer_of, used_by, warm_loss
 from support.adaptive_specs import STAYS
 
 pytestmark = pytest.mark.timeout(120)
@@ -86,6 +87,40 @@ def test_a_loss_may_be_computed_beside_the_forward_pass(policy: str):
     for ending in run("beside", policy=policy).values():
         assert ending.error is None, ending.trace
         close_to(ending.value, expected)
+
+
+def warm_in_one_process(*, spare: bool, part: int, passes: int) -> dict[str, list[float]]:
+    """Return the result of two ranks that use parameters beside the forward pass, by the mean of their gradients."""
+    model = Warm(spare=spare)
+    optimizer = optimizer_of(model)
+    for step in range(NUM_STEPS):
+        for rank, number in itertools.product(range(2), range(passes)):
+            loss = warm_loss(model, batch(step + 100 * number, rank), uses=rank < part)
+            (loss / 2 / passes).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("policy", ["bsp", pytest.param(STAYS, marks=pytest.mark.slow, id="adaptive")])
+@pytest.mark.parametrize(
+    ("spare", "part", "passes"),
+    [(False, 2, 1), (True, 2, 1), (False, 1, 1), (False, 2, 2), (True, 0, 2)],
+    ids=["all", "others_are_nobodys", "on_one_rank", "accumulated", "unused"],
+)
+def test_a_loss_may_use_parameters_beside_the_forward_pass(policy: str, spare: bool, part: int, passes: int):
+    expected = warm_in_one_process(spare=spare, part=part, passes=passes)
+    for ending in run("warm", policy=policy, spare=spare, part=part, passes=passes).values():
+        assert ending.error is None, ending.trace
+        close_to(ending.value, expected)
+
+
+def test_a_loss_that_uses_one_later_only_is_explained():
+    endings = run("warm", policy="bsp", from_step=2).values()
+    assert TaskError.__name__ in {ending.error for ending in endings}
+    for ending in endings:  # a worker that the other leaves first passes its words on
+        assert "which the first step's had not" in ending.message, ending.trace
+        assert "or use the parameter from the first step on" in ending.message
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Workers whose models or loops do what most do not: parts that some steps leave out, gradients that are written to."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -63,6 +64,45 @@ def beside(*, policy: str) -> dict[str, list[float]]:
             passes = model if step % 3 == 1 else model.forward
             loss = torch.stack([passes(batch(step, session.rank), branch).square().mean() for branch in range(3)]).sum()
             loss.backward()
+            session.step(loss)
+    return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
+
+
+class Warm(nn.Module):
+    """Has parameters that forward leaves out: the loss uses two of them, and one is nobody's."""
+
+    def __init__(self, *, spare: bool) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.body = nn.Linear(3, 2)
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+        self.weights = nn.Parameter(torch.ones(2))
+        self.spare = nn.Linear(3, 2) if spare else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def warm_loss(model: Warm, x: torch.Tensor, *, uses: bool) -> torch.Tensor:
+    """A loss that scales what forward returns by parameters of the model; without them, where it does not use them."""
+    found = model(x)
+    return ((found * model.temperature.exp()).square().mean(0) * model.weights if uses else found.square()).sum()
+
+
+def warm(*, policy: str, spare: bool = False, part: int = 2, passes: int = 1, from_step: int = 0) -> dict[str, Any]:
+    """Parameters beside the forward pass are used by the loss, on the ranks below ``part``, from a step on.
+
+    Args:
+        passes: Backward passes of a step; all but the last only accumulate.
+    """
+    model = Warm(spare=spare)
+    with plesio.join(model, optimizer_of(model), policy=policy) as session:
+        for step in range(NUM_STEPS):
+            uses = session.rank < part and step >= from_step
+            for number in range(passes):
+                with contextlib.nullcontext() if number == passes - 1 else session.accumulate():
+                    loss = warm_loss(model, batch(step + 100 * number, session.rank), uses=uses) / passes
+                    loss.backward()
             session.step(loss)
     return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
 

@@ -65,13 +65,13 @@ def explain_backward(error: BaseException) -> TaskError | None:
         return None
     if any(frame.f_code.co_filename == checkpoint.__file__ for frame, _ in walk_tb(error.__traceback__)):
         return TaskError(
-            "torch.utils.checkpoint with use_reentrant=True hides parameters from DDP, or goes through them twice, and "
-            "under bsp DDP has reduced them by then: write use_reentrant=False, or train under local_sgd, ssp or asp"
+            "torch.utils.checkpoint with use_reentrant=True goes through a parameter again that DDP has reduced by "
+            "then, under bsp: write use_reentrant=False, or train under local_sgd, ssp or asp"
         )
     return TaskError(
-        "the loss uses a parameter of the model beside model(x), which what model(x) computes does not use, and under "
-        "bsp DDP has reduced it by then: compute that part of the loss in the model's forward, or train under "
-        "local_sgd, ssp or asp"
+        "the loss uses a parameter of the model beside model(x), which the first step's had not, and under bsp DDP has "
+        "reduced it by then: compute that part of the loss in the model's forward, or use the parameter from the first "
+        "step on"
     )
 
 

@@ -9,7 +9,13 @@ not know on what. `plesio.core.trace.split_blocked` tells waiting from communica
 
 **Parameters that a step does not use.** DDP waits for the gradient of every parameter, unless it is told to look for
 those that a forward pass has left out, which costs a walk through the graph and one reduction more a step. So ranks
-look in their first step, and tell DDP if what is computed there leaves one out on any of them.
+look in their first step. If what is computed there leaves one out on any of them, the gradients of that step are
+averaged after the backward pass, when it is known whether the loss has used it beside the forward pass (a temperature):
+
+    the loss has used     from then on
+    none of them          DDP looks for them in every step
+    all, on every rank    DDP waits for all
+    some                  gradients are averaged after the backward pass: what DDP has found it takes for unused
 
 **Gradients after the mean.** All ranks see the same mean, so all refuse alike one that is not finite; that is looked at
 when the backward pass is over, and again at the step where somebody has written to the gradients since (clipping does).
@@ -27,7 +33,7 @@ that nobody uses, and `reduce` raises it in the session's step, which the worker
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -48,6 +54,10 @@ from plesio.runtime.worker.own_hook import OwnHook
 
 __all__ = ["DdpExchange"]
 
+Unused = Literal["none", "found", "told", "beside"]
+"""Parameters that forward passes leave out: there are none, or the loss uses all of them; this first step has found
+some; DDP is told to look for them; the loss uses some of them, and DDP averages nothing."""
+
 
 class DdpExchange(ReducingExchange):
     """Bulk synchronous: DDP averages the gradients of every step.
@@ -64,10 +74,13 @@ class DdpExchange(ReducingExchange):
         self._comm_hook = comm_hook
         self._failures = _Failures(group) if elastic else None
         self._ddp = self._build(find_unused=False)
+        self._unused: Unused = "none"
+        self._left_out: list[tuple[torch.nn.Parameter, tuple[int, int] | None]] = []
+        """The parameters that the forward passes of the first step have left out, and their gradients' marks then."""
         self._used: set[int] | None = set()
         """The parameters (ids) that the forward passes before this backward pass have used; None after a step."""
         self._reduces = False
-        """True if DDP averages in the next backward pass, because exactly one forward pass came before it."""
+        """True if DDP averages in the next backward pass, because a forward pass came before it."""
         self._mean_finite = True
         self._written: int | None = None
         """How often gradients had been written to when the mean was looked at; None if it has not been."""
@@ -105,7 +118,10 @@ class DdpExchange(ReducingExchange):
             return None
         try:
             with self._timeline.meter.within("forward"):  # rank 0's buffers
-                return self._ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+                ddp = self._ddp
+                if self._unused == "told" and not ddp.find_unused_parameters and ddp.require_backward_grad_sync:
+                    ddp = self._ddp = self._build(find_unused=True)
+                return ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "Expected to have finished reduction" not in str(error):
                 self._take(error)
@@ -124,16 +140,17 @@ class DdpExchange(ReducingExchange):
     def _after_forward(self, _module: torch.nn.Module, _args: Any, output: Any) -> Any:
         if not torch.is_grad_enabled() or self._cut_off:
             return None
-        if self._used is not None and self._ddp.require_backward_grad_sync:
-            try:
-                with self._timeline.meter.within("forward"):
-                    self._look_for_unused(output, used=self._used)
-            except RuntimeError as error:
-                self._take(error)
-                return None
-        else:
+        if self._ddp.require_backward_grad_sync:
+            if self._used is not None:
+                try:
+                    with self._timeline.meter.within("forward"):
+                        self._look_for_unused(output, used=self._used)
+                except RuntimeError as error:
+                    self._take(error)
+                    return None
+            self._reduces = self._unused != "found"
+        if self._unused != "found":
             output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
-        self._reduces |= self._ddp.require_backward_grad_sync
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
@@ -141,22 +158,29 @@ class DdpExchange(ReducingExchange):
         return output
 
     def _look_for_unused(self, output: Any, *, used: set[int]) -> None:
-        """Have DDP look for unused parameters from now on if any rank has one, and else not.
-
-        It may have to be built anew for that, and what its own `_post_forward` adds to a graph would not stand that.
-        """
+        """Find out whether the forward passes before this backward pass leave out a parameter on any rank."""
         # as DDP finds them; where it finds none, it cannot look
         tensors = list(_find_tensors(output))  # type: ignore[no-untyped-call]
         used |= _reached(tensors)
-        parameters = list(self._replica.parameters.values())
-        unused = bool(tensors) and any(id(parameter) not in used for parameter in parameters)
-        flag = torch.tensor([float(unused)], device=parameters[0].device)
-        self._torch_group.all_reduce(flag).wait()
-        if (flag.item() > 0) != self._ddp.find_unused_parameters:
-            self._ddp = self._build(find_unused=flag.item() > 0)
-            self._ddp._pre_forward()  # type: ignore[no-untyped-call]
-        self._ddp.require_forward_param_sync = True
-        self._ddp.reducer.prepare_for_backward(tensors if self._ddp.find_unused_parameters else [])
+        left_out = [p for p in self._replica.parameters.values() if id(p) not in used] if tensors else []
+        self._left_out = [(parameter, _mark(parameter)) for parameter in left_out]
+        [found] = self._agree(bool(left_out))
+        self._unused = "found" if found else "none"
+
+    def _decide_on_unused(self) -> None:
+        """Decide by the backward pass of the first step what becomes of the parameters that it has found."""
+        by_loss = [_mark(parameter) != before for parameter, before in self._left_out]
+        some, not_all = self._agree(any(by_loss), not all(by_loss))
+        self._unused = ("beside" if not_all else "none") if some else "told"
+        self._used, self._left_out = None, []
+        if self._unused == "beside":
+            self._ddp.require_backward_grad_sync = False
+
+    def _agree(self, *flags: bool) -> list[bool]:
+        """Tell of each flag whether any rank has set it."""
+        counts = torch.tensor(flags, dtype=torch.float32, device=self._replica.device)
+        self._torch_group.all_reduce(counts).wait()
+        return [count > 0 for count in counts.tolist()]
 
     @property
     def _cut_off(self) -> bool:
@@ -173,8 +197,11 @@ class DdpExchange(ReducingExchange):
         """Average the gradients, unless DDP has; RuntimeError where what the mean was made with is gone."""
         if self._failures is not None and self._failures.first is not None:
             raise self._failures.first
-        if not self._reduces:
-            super()._complete(progress)
+        if self._reduces:
+            return
+        if self._unused == "found":
+            self._decide_on_unused()
+        super()._complete(progress)
 
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the
@@ -182,9 +209,11 @@ class DdpExchange(ReducingExchange):
         torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_complete)
 
     def _on_gradients_complete(self) -> None:
-        self.ready_s = self._timeline.now_s()
         if self._used is not None:
             self._used.clear()
+        if not self._reduces:
+            return
+        self.ready_s = self._timeline.now_s()
         if self._ddp.require_backward_grad_sync and not self._cut_off:  # behind DDP's own callback
             self._timeline.meter.totals.within = "step"  # until the step is over
             torch.autograd.Variable._execution_engine.queue_callback(self._on_mean)
@@ -286,6 +315,11 @@ class _Failures:
             return over
 
         return reduce
+
+
+def _mark(parameter: torch.nn.Parameter) -> tuple[int, int] | None:
+    """Return what is another after a backward pass that adds to the gradient; None where there is none yet."""
+    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)
 
 
 def _reached(tensors: Sequence[torch.Tensor]) -> set[int]:
