@@ -138,4 +138,6 @@ def test_fallback_that_several_workers_report_is_one_line():
     for worker in (0, 1):
         records.report(worker, Report(fallbacks=["tracing stopped"]))
         records.report(worker, Report(fallbacks=["tracing stopped"]))
+    records.fallbacks.note("tracing stopped")  # the server's disk is the workers', and full
+    records.fallbacks.warn("tracing stopped")
     assert records.result(status="finished").fallbacks == ("tracing stopped",)

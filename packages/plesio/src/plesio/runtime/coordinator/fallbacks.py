@@ -45,13 +45,15 @@ class Fallbacks:
         self._ended_early: dict[int, bool] = {}
         """Workers that the others went on without, and whether the final parameters were to be theirs."""
 
-    def note(self, line: str) -> None:
-        self.lines.append(line)
+    def note(self, *lines: str) -> None:
+        """Add sentences, each once."""
+        self.lines += [line for line in dict.fromkeys(lines) if line not in self.lines]
 
     def warn(self, line: str) -> None:
-        """Add a sentence, and log it."""
-        _log.warning(line)
-        self.lines.append(line)
+        """Add a sentence, and log it, once."""
+        if line not in self.lines:
+            _log.warning(line)
+            self.lines.append(line)
 
     def ended_early(self, worker: int, *, evaluates: bool) -> None:
         """Take in that the others go on without a worker that has ended its loop; add a sentence if they do train."""
@@ -59,7 +61,7 @@ class Fallbacks:
 
     def report(self, worker: int, report: Report, *, reports: Mapping[int, Report]) -> None:
         """Add a worker's sentences, each once for all workers, and warn of figures that contradict those of others."""
-        self.lines += [line for line in dict.fromkeys(report.fallbacks) if line not in self.lines]
+        self.note(*report.fallbacks)
         for line in self._contradictions(worker, report, reports):
             self.warn(line)
 
