@@ -13,7 +13,9 @@ from plesio.protocol.to_server import EvaluationRequest, Evaluations, Review
 from plesio.protocol.to_worker import KnownEvaluation
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Answers, Members
+from plesio.runtime.coordinator.rates import StepRates
 from plesio.runtime.coordinator.saving import Checkpoints
+from plesio.runtime.coordinator.stage import Stage
 
 __all__ = ["Reviews"]
 
@@ -21,11 +23,15 @@ __all__ = ["Reviews"]
 class Reviews:
     """Hands reports on."""
 
-    def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, checkpoints: Checkpoints) -> None:
+    def __init__(
+        self, members: Members, stage: Stage, *, policy: Policy, ledger: Ledger, checkpoints: Checkpoints
+    ) -> None:
         self._members = members
+        self._stage = stage
         self._policy = policy
         self._ledger = ledger
         self._checkpoints = checkpoints
+        self._rates = StepRates(is_live=members.is_live, warn=ledger.fallbacks.warn)
         self._known: dict[int, Evaluation] = {}
         """By number."""
         self._at: dict[int, list[int]] = {}
@@ -48,6 +54,8 @@ class Reviews:
         if members.state == "running" and members.is_live(event.worker) and not members[event.worker].left:
             members[event.worker].seen(now_s, clock=event.clock)
             self._checkpoints.passed(event.clock)
+            in_step = self._stage.exchange == "collective"
+            self._rates.take(event.worker, clock=event.clock, rates=[event.learning_rate], synchronous=in_step)
             yield event
 
     def _evaluated(self, message: Evaluations) -> Answers:

@@ -18,6 +18,7 @@ from plesio.protocol.to_server import Finished, NotFinite, PartArrived
 from plesio.protocol.to_worker import UpdateRefused
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Answers, Members
+from plesio.runtime.coordinator.rates import StepRates
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 
@@ -55,8 +56,9 @@ class Updates:
         """Servers that have their part of an update, where some still lack theirs."""
         self._whole: dict[tuple[int, int], tuple[int, int]] = {}
         """Samples in an update, and positions of the dealt orders: samples, or batches of a batch sampler."""
-        self._rates: dict[int, tuple[int, tuple[float, ...]]] | None = {}
-        """Clock of each worker's last update, and its learning rates then; None once a difference was warned of."""
+        self._rates = StepRates(
+            effect=", and the server uses that which came last", is_live=members.is_live, warn=ledger.fallbacks.warn
+        )
         self._late: tuple[int, int] | None = None
         """The last update that was refused because its step was over."""
 
@@ -67,7 +69,8 @@ class Updates:
         if not self._counts(event):
             yield DropOrder(worker=event.worker, clock=event.clock)
             return
-        self._compare_rates(event, part.rates)
+        synchronous = self._sampling.synchronous
+        self._rates.take(event.worker, clock=event.clock, rates=part.rates, synchronous=synchronous)
         parts = self._parts.setdefault(key, set())
         parts.add(part.server)
         if len(parts) == self._num_servers:
@@ -85,32 +88,6 @@ class Updates:
     def _counts(self, event: Arrived) -> bool:
         members, worker = self._members, event.worker
         return members.state == "running" and members.is_live(worker) and not members[worker].resting
-
-    def _compare_rates(self, event: Arrived, rates: tuple[float, ...] | None) -> None:
-        """Warn where workers make the same step with other learning rates, of which the servers can use but one.
-
-        Under a relaxed policy schedulers may be ahead of each other, and the same clock is no sign of the same moment.
-        """
-        if self._rates is None:
-            return
-        worker = event.worker
-        mine = self._rates.get(worker, (0, ()))[1] if rates is None else rates
-        self._rates[worker] = event.clock, mine
-        if not self._sampling.synchronous:
-            return
-        for other, (clock, theirs) in self._rates.items():
-            if clock != event.clock or not self._members.is_live(other):
-                continue
-            for group, (rate, there) in enumerate(zip(mine, theirs, strict=False)):
-                if rate != there:
-                    line = (
-                        f"at step {clock} worker {worker} has the learning rate {rate:g} in group {group} and worker "
-                        f"{other} {there:g}, and the server uses that which came last: step schedulers alike on all "
-                        "workers, by a metric that all of them have, or have session.schedule step them"
-                    )
-                    self._ledger.fallbacks.warn(line)
-                    self._rates = None
-                    return
 
     def _decide(self, event: Arrived, *, num_samples: int, finished: Sequence[Finished], now_s: float) -> Answers:
         """Have the policy decide on an update, and settle the leases of its samples.

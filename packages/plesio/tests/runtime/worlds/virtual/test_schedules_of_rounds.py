@@ -329,3 +329,24 @@ def test_learning_rates_that_differ_at_the_servers_are_named(policy: str, differ
     named = [line for line in result.fallbacks if "has the learning rate" in line]
     assert len(named) == warns
     assert all("in group 0" in line and "worker 1" in line for line in named)
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_learning_rates_that_differ_at_a_review_are_named_once(differ: bool):
+    """The script sets them by itself, so there is no scheduler and no evaluation to compare them at."""
+
+    def work(job: VirtualJob) -> None:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        with plesio.join(model, optimizer, policy="adaptive,system.store=off") as session:
+            for epoch in range(8):
+                if epoch == 4:
+                    optimizer.param_groups[0]["lr"] = RATE / (2 + job.place.rank * differ)
+                for _, x, y in session.shard(DataLoader(Problem(40, 4), batch_size=4)):
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+
+    [result] = simulate(work, num_workers=2, cluster=Cluster.one_host(2)).runs
+    named = [line for line in result.fallbacks if "has the learning rate" in line]
+    assert len(named) == differ
+    assert all(f"{RATE / 2:g}" in line and f"{RATE / 3:g}" in line and "worker 1" in line for line in named)
