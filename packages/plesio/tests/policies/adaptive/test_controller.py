@@ -24,7 +24,13 @@ class Run:
         self.clock = 0
 
     def review(
-        self, loss: float = 1.0, *, typical: bool = True, num_clipped: int = 0, position: tuple[float, ...] = ()
+        self,
+        loss: float = 1.0,
+        *,
+        typical: bool = True,
+        num_clipped: int = 0,
+        position: tuple[float, ...] = (),
+        steps_left: int | None = None,
     ) -> Decision:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
@@ -40,6 +46,7 @@ class Run:
             learning_rate=1e-4 * self.clock,
             position=position,
             summed_rate=1.0,
+            progress=-1.0 if steps_left is None else self.clock / (self.clock + steps_left),
         )
         reviews = {worker: replace(every, worker=worker) for worker in range(NUM_WORKERS)}
         for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
@@ -170,6 +177,37 @@ def test_after_going_back_it_is_the_older_state_that_is_left():
     run.controller._kept_losses.extend([1.0, 0.5])
     assert run.review(50.0).restore
     assert list(run.controller._kept_losses) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "policy", "steps_left", "changes"),
+    [
+        (SYNCHRONOUS, "adaptive,phase=off", 10, False),
+        (SYNCHRONOUS, "adaptive,phase=off", 40, True),
+        (Setting.of(period=8, delay=0), "adaptive", 5, False),
+        (Setting.of(period=8, delay=0), "adaptive", 6, True),
+        (Setting.of(period=8, delay=4), "adaptive", 7, False),
+    ],
+)
+def test_there_is_no_change_that_cannot_pay_before_the_end(
+    before: Setting, policy: str, steps_left: int, *, changes: bool
+):
+    """More slack needs a review's 16 steps, the strict end four, from when the change takes effect."""
+    run = Run(f"{policy},noise=off,system.store=off,system.compress=off")
+    for _ in range(6):
+        run.controller.setting = before
+        run.review(steps_left=1000)
+    run.controller.setting = before
+    decision = run.review(steps_left=steps_left)
+    assert (decision.policy != before.policy) == changes
+    assert ("too few steps are left to change to" in decision.reason) != changes
+
+
+def test_an_alarm_changes_the_policy_however_few_steps_are_left():
+    run = Run("adaptive,noise=off,system.store=off,system.compress=off")
+    run.settle()
+    assert run.controller.setting.slack > 0
+    assert run.review(50.0, steps_left=1).policy == BSP()
 
 
 def test_a_reason_names_nobody_who_objects_to_nothing():

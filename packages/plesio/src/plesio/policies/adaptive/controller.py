@@ -26,6 +26,7 @@ from plesio.policies.adaptive.training.progress import ProgressJudge
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
+from plesio.policies.steered import LEAD
 
 __all__ = ["Controller"]
 
@@ -107,6 +108,8 @@ class Controller:
             shares=self.shares,
             only=None if alarm is None else SYNCHRONOUS,
         )
+        if alarm is None and failure is None and choice.setting != self.setting:
+            choice = self._paying_back(choice, reading)
         # the judge's advice bars settings one by one (`_allowance`); in the log it stands beside the others
         if self._progress is not None:
             advices["progress"] = self._progress.advice
@@ -173,6 +176,24 @@ class Controller:
             store_efficiency=min((advice.store_efficiency for advice in advices), default=1.0),
         )
         return allowance if self._progress is None else replace(allowance, bears=self._progress.allows)
+
+    def _paying_back(self, choice: SystemChoice, reading: Reading) -> SystemChoice:
+        """Return the choice, or one to go on under the setting in force if the run ends before a change pays.
+
+        A change must last for as many steps as lie between two reviews; one to less slack, which is for the final
+        parameters, for the fewest that may lie between them.
+        """
+        since = 0 if choice.setting.slack < self.setting.slack else reading.clock
+        left = math.inf
+        if reading.progress:
+            left = round(reading.clock * (1 / reading.progress - 1)) - max(LEAD, self.setting.delay)
+        if left >= self._review.interval(since, trial=False):
+            return choice
+        reason = f"too few steps are left to change to {choice.setting.spec}"
+        inputs = dict(choice.inputs)
+        inputs |= {"system.step_s": inputs["system.before_step_s"]} if inputs else {}
+        shares = () if self.setting.on_store else choice.shares
+        return replace(choice, setting=self.setting, shares=shares, reason=reason, inputs=tuple(inputs.items()))
 
     @property
     def _on_trial(self) -> bool:
