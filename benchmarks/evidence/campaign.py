@@ -73,13 +73,18 @@ class Campaign:
         """Return the findings of plain runs; they are done now if they have not been."""
         return tuned(scenario, folder=self.folder / "tuning")
 
-    def outcome(self, scenario: Scenario, policy: str, seed: int) -> Outcome | None:
-        """Return the outcome of a run that is kept; None if there is none of this scenario as it is now."""
+    def trial(self, scenario: Scenario, policy: str, seed: int) -> Trial | None:
+        """Return a run that is kept; None if there is none of this scenario as it is now."""
         path = self.path(scenario, policy, seed)
         if not path.exists():
             return None
         trial = Trial(**json.loads(path.read_text()))
-        return None if trial.hash != scenario.hash else _outcome(trial, self.tuned(scenario))
+        return trial if trial.hash == scenario.hash else None
+
+    def outcome(self, scenario: Scenario, policy: str, seed: int) -> Outcome | None:
+        """Return the outcome of a run that is kept; None, too, if the scenario cannot be run under the policy."""
+        trial = self.trial(scenario, policy, seed)
+        return _outcome(trial, self.tuned(scenario)) if trial is not None and trial.available else None
 
 
 def kept_outcomes(campaign: Campaign, scenario: Scenario, policy: str) -> dict[int, Outcome]:
@@ -107,7 +112,7 @@ def run_campaign(campaign: Campaign, *, num_jobs: int) -> None:
             futures = {}
             for scenario in campaign.scenarios:
                 for policy in _racing(campaign, scenario, seed):
-                    if campaign.outcome(scenario, policy, seed) is None:
+                    if campaign.trial(scenario, policy, seed) is None:
                         future = pool.submit(_run, campaign, scenario, policy, seed)
                         futures[future] = f"{scenario.name}: {policy}, seed {seed}"
             _await(futures)
@@ -139,6 +144,8 @@ def _run(campaign: Campaign, scenario: Scenario, policy: str, seed: int) -> str:
     path = campaign.path(scenario, policy, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(trial.to_json()) + "\n")
+    if not trial.available:
+        return trial.status
     outcome = _outcome(trial, plain)
     return (
         f"{trial.status}, {outcome.to_target_s:.2f} of {trial.wall_s:.2f} s to {plain.target:.1f} points, "

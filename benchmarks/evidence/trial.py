@@ -1,30 +1,46 @@
 """One virtual run of a scenario under a policy."""
 
+import contextlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from families import FAMILIES, Problem
+from families import FAMILIES, Leapt, Problem
 from families.problem import Rows
-from plain import NUM_EVALUATIONS, OPTIMIZERS, make_schedule, points_of
+from plain import (
+    NUM_EVALUATIONS,
+    build_model,
+    clip,
+    make_optimizers,
+    make_plateaus,
+    make_schedule,
+    plateau_parts,
+    points_of,
+)
 from scenario import Scenario
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from tuning import Tuned
 
+from plesio.core.errors import ExchangeError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange
 from plesio.cost.step_time import LogNormal, Stalls, StepTime
+from plesio.policies import parse_policy
 from plesio.protocol.figures import RunInfo
+from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.session import Session
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
@@ -37,6 +53,7 @@ FAST_SERVERS, SLOW_SERVERS = 2, 8
 """Hosts that have the store's parameters, at most: fewer messages to simulate. Fewer where links are no bottleneck."""
 BOTTLENECK_SHARE = 0.2
 """Share of a step: with longer exchanges, links are a bottleneck."""
+NOT_AVAILABLE = "not available"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +62,7 @@ class Trial:
 
     Attributes:
         hash: `Scenario.hash`.
-        status: ``finished``, or why not.
+        status: ``finished``, `NOT_AVAILABLE` and what refuses to run the scenario under the policy, or why it failed.
         samples: By evaluation; the first is before training.
         seconds: Virtual, by evaluation.
         points: By evaluation.
@@ -65,6 +82,11 @@ class Trial:
     decisions: Sequence[dict[str, Any]]
     fallbacks: Sequence[str]
 
+    @property
+    def available(self) -> bool:
+        """The policy can run the scenario."""
+        return not self.status.startswith(NOT_AVAILABLE)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
         return asdict(self)
@@ -83,9 +105,8 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
         bytes_per_s=it.nic_bytes_per_s * num_bytes / it.nominal_bytes,
     )
     rack_bytes_per_s = nic.bytes_per_s * it.num_workers / it.racks / it.oversubscription
-    expected_s = it.num_steps * it.step_s * (1 + it.exchange_share)
     changes = tuple(
-        LinkChange(at_s=change.at_share * expected_s, link="nic", bytes_per_s=nic.bytes_per_s * change.factor)
+        LinkChange(at_s=change.at_share * it.expected_s, link="nic", bytes_per_s=nic.bytes_per_s * change.factor)
         for change in sorted(it.link_changes, key=lambda change: change.at_share)
     )
     return Cluster(
@@ -104,23 +125,29 @@ def run_trial(scenario: Scenario, tuned: Tuned, *, policy: str, seed: int) -> Tr
     """Train under a policy in the virtual world."""
     problem = FAMILIES[scenario.family].make(scenario.seed, scenario.difficulty)
     with seeded(seed):
-        model = _with_ballast(problem.build())
-    num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
-    start = points_of(problem, model)
+        model = _with_ballast(build_model(problem, scenario))
+    num_bytes = sum(4 * parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    start = points_of(problem, model, leapt=scenario.leaps)
+    given = _Given()
 
     def work(job: VirtualJob) -> RunResult | None:
-        return _work(job, scenario, problem, policy=policy, rate=tuned.rate, seed=seed)
+        return _work(job, scenario, problem, given, policy=policy, rate=tuned.rate, seed=seed)
 
     cluster = cluster_of(scenario, num_bytes=num_bytes)
     try:
-        simulation = simulate(work, num_workers=scenario.num_workers, cluster=cluster, seed=seed)
+        simulation = simulate(
+            work, num_workers=scenario.num_workers, cluster=cluster, faults=_faults(scenario), seed=seed
+        )
     except Exception as error:  # a defect of Plesio is a result, too: the other runs go on, and the table shows it
         return _broken(scenario, start=start, why=f"crashed: {type(error).__name__}: {error}")
     errors = [outcome.error for outcome in simulation.outcomes.values() if outcome.error is not None]
     result = simulation.outcomes[0].value
+    if errors and all(isinstance(error, ExchangeError) for error in errors) and not parse_policy(policy).adapts:
+        return _broken(scenario, start=start, why=f"{NOT_AVAILABLE}: {errors[0]}")
     if errors or result is None:
         return _broken(scenario, start=start, why=f"{type(errors[0]).__name__}: {errors[0]}" if errors else "no result")
-    finite = [point for point in result.evaluations if math.isfinite(point.metric)]
+    in_order = sorted(result.evaluations, key=lambda point: point.samples)
+    finite = [point for point in in_order if math.isfinite(point.metric)]
     return Trial(
         hash=scenario.hash,
         status=result.status,
@@ -148,23 +175,38 @@ def _broken(scenario: Scenario, *, start: float, why: str) -> Trial:
     )
 
 
+def _faults(scenario: Scenario) -> list[Fault]:
+    """Lose a worker from the middle, which is no straggler, or have one join, at its share of BSP's time."""
+    change = scenario.worker_change
+    if change is None:
+        return []
+    lost = scenario.num_workers // 2 if change.kind == "lose" else -1
+    return [Fault(at_s=change.at_share * scenario.expected_s, kind=change.kind, worker=lost)]
+
+
+@dataclass(slots=True)
+class _Given:
+    """Samples that all workers have been given."""
+
+    samples: int = 0
+
+
 def _work(
-    job: VirtualJob, scenario: Scenario, problem: Problem, *, policy: str, rate: float, seed: int
+    job: VirtualJob, scenario: Scenario, problem: Problem, given: _Given, *, policy: str, rate: float, seed: int
 ) -> RunResult | None:
     """Train as one worker; the result is rank 0's."""
     rank = job.place.rank
     with seeded(seed):
-        model = _with_ballast(problem.build())
+        model = _with_ballast(build_model(problem, scenario))
     stream = seed * 1_000_003 + rank
     torch.manual_seed(stream)
     np.random.seed(stream % 2**32)
     random.seed(stream)
-    make, _ = OPTIMIZERS[scenario.optimizer]
-    optimizer = make(model.parameters(), lr=rate)
+    optimizers = make_optimizers(scenario.optimizer, model, rate=rate)
     most_servers = SLOW_SERVERS if scenario.exchange_share > BOTTLENECK_SHARE else FAST_SERVERS
     session = join(
         model,
-        optimizer,
+        optimizers if len(optimizers) > 1 else optimizers[0],
         policy=policy,
         total_samples=scenario.num_samples,
         options=JoinOptions(
@@ -183,18 +225,81 @@ def _work(
         ),
     )
     with session:
-        schedule = make_schedule(scenario.schedule, optimizer, num_steps=scenario.num_steps)
-        own = None if problem.rows_of is None else problem.rows_of(rank, scenario.num_workers)
-        rows = Rows(problem.train if own is None else tuple(tensor[own] for tensor in problem.train))
-        loader = DataLoader(rows, batch_size=scenario.batch_size, shuffle=True, collate_fn=_as_it_is)
-        for batch in session.shard(loader, samples=scenario.num_samples):
-            loss = problem.loss(model, batch)
-            (loss + 0.0 * model.get_parameter(BALLAST).sum()).backward()
-            session.step(loss)
-            if session.clock < scenario.num_steps:
-                schedule.step()
-        session.finish(lambda: points_of(problem, model))
+        _train(session, scenario, problem, optimizers, given)
+        session.finish(lambda: points_of(problem, model, leapt=scenario.leaps))
     return session.report() if rank == 0 else None
+
+
+def _train(
+    session: Session, scenario: Scenario, problem: Problem, optimizers: Sequence[Optimizer], given: _Given
+) -> None:
+    after_step, after_part = _schedule(session, scenario, problem, optimizers)
+    own = None
+    if problem.rows_of is not None:
+        own = problem.rows_of(session.rank % scenario.num_workers, scenario.num_workers)
+    rows = Rows(problem.train if own is None else tuple(tensor[own] for tensor in problem.train))
+    loader = DataLoader(rows, batch_size=scenario.batch_size, shuffle=True, collate_fn=_as_it_is)
+
+    def step(loss: Tensor) -> None:
+        clip(session.model, scenario)
+        session.step(loss)
+        after_step()
+
+    for part in plateau_parts(scenario):
+        passes = 0
+        for batch in session.shard(loader, samples=part):
+            passes += 1
+            leapt, given.samples = given.samples >= scenario.leaps_after, given.samples + len(batch[0])
+            with contextlib.nullcontext() if passes == scenario.accumulation else session.accumulate():
+                loss = problem.loss(Leapt(session.model) if leapt else session.model, batch)
+                whole = loss + 0.0 * session.model.get_parameter(BALLAST).sum()
+                (whole / scenario.accumulation).backward()
+            if passes == scenario.accumulation:
+                step(loss)
+                passes = 0
+        if passes:
+            step(loss)
+        after_part()
+
+
+def _schedule(
+    session: Session, scenario: Scenario, problem: Problem, optimizers: Sequence[Optimizer]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Make the schedules; returns what is to be called after a step, and after a part of the run.
+
+    In the first scenarios the script steps them; in wide ones the session does, by the progress of all workers.
+    """
+    if scenario.schedule == "plateau":
+        plateaus = make_plateaus(optimizers)
+        session.register(**{f"plateau{number}": plateau for number, plateau in enumerate(plateaus)})
+
+        def look() -> None:
+            metric = session.evaluate(lambda: points_of(problem, session.model, leapt=scenario.leaps), everywhere=True)
+            for plateau in plateaus:
+                plateau.step(metric)
+
+        return _nothing, look
+    if scenario.wide:
+        # an epoch ends with a round that is not full, so there are more rounds than in a plain run
+        data = PlanFigures(
+            num_samples=problem.num_samples, batch_size=scenario.batch_size, budget_samples=scenario.num_samples
+        )
+        rounds = num_rounds(data, num_workers=scenario.num_workers)
+        for one in optimizers:
+            session.schedule(make_schedule(scenario.schedule, one, num_steps=rounds))
+        return _nothing, _nothing
+    schedules = [make_schedule(scenario.schedule, one, num_steps=scenario.num_steps) for one in optimizers]
+
+    def after_step() -> None:
+        if session.clock < scenario.num_steps:
+            for schedule in schedules:
+                schedule.step()
+
+    return after_step, _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def _with_ballast(model: nn.Module) -> nn.Module:
@@ -219,5 +324,6 @@ def _step_time(scenario: Scenario) -> StepTime:
 
 
 def _speed(scenario: Scenario, rank: int) -> float:
+    """Return the speed of a worker; one that joins late has the usual one."""
     from_last = scenario.num_workers - 1 - rank
-    return 1 / scenario.slow_factors[from_last] if from_last < len(scenario.slow_factors) else 1.0
+    return 1 / scenario.slow_factors[from_last] if 0 <= from_last < len(scenario.slow_factors) else 1.0

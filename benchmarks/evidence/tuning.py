@@ -95,16 +95,7 @@ class _Bench:
 
     def _run(self, rate: float, seed: int) -> Curve:
         if (rate, seed) not in self._curves:
-            it = self._scenario
-            self._curves[rate, seed] = train_plain(
-                self._problem,
-                optimizer=it.optimizer,
-                rate=rate,
-                schedule=it.schedule,
-                batch_size=it.global_batch,
-                num_steps=it.num_steps,
-                seed=seed,
-            )
+            self._curves[rate, seed] = train_plain(self._problem, self._scenario, rate=rate, seed=seed)
         return self._curves[rate, seed]
 
 

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from campaign import Campaign, run_campaign
+from plain import OPTIMIZERS
 from scenario import SETS, Scenario, draw
 from settings import STATICS
 from verdicts import rows_of, show, show_alone
@@ -32,7 +33,7 @@ def show_list(scenarios: list[Scenario]) -> None:
     rows = [
         [
             f"{it.name} ({it.difficulty:.2f})",
-            f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}",
+            f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}{f', {it.more}' if it.more else ''}",
             f"{it.num_workers}, {it.batch_size}, {it.num_steps}",
             f"{1e3 * it.step_s:.0f} ms",
             it.stragglers,
@@ -61,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     seeds = SETS[arguments.set_name][arguments.first : arguments.first + arguments.count]
-    scenarios = [draw(seed) for seed in seeds]
+    scenarios = [it for it in map(draw, seeds) if it.optimizer in OPTIMIZERS]  # older torch has no Muon
     if not scenarios:
         parser.error(f"--first {arguments.first}: {arguments.set_name} has {len(SETS[arguments.set_name])} scenarios")
     if arguments.command == "list":

@@ -110,7 +110,7 @@ def show(rows: Sequence[Row]) -> None:
         cells.append(
             [
                 it.name,
-                f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}",
+                f"{it.optimizer}, {it.schedule}, x{it.rate_factor:g}{f', {it.more}' if it.more else ''}",
                 f"{it.num_workers}{f', {it.racks} racks' if it.racks > 1 else ''}",
                 it.stragglers,
                 f"{it.exchange_share:.2f}",

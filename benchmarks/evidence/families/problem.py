@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import Dataset
 
-__all__ = ["Problem", "Rows", "accuracy_points", "cross_entropy", "dense", "explained_points", "generator_of"]
+__all__ = [
+    "Leapt",
+    "Problem",
+    "Rows",
+    "accuracy_points",
+    "cross_entropy",
+    "dense",
+    "explained_points",
+    "generator_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,23 @@ class Problem:
     def num_samples(self) -> int:
         """Rows of ``train``."""
         return len(self.train[0])
+
+
+class Leapt(nn.Module):
+    """A model on inputs that have leapt: a third of the numbers change sign, or a third of the symbols trade places.
+
+    What a model has learned of the others still holds.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        if inputs.is_floating_point():
+            return self.model(torch.where(torch.arange(inputs.shape[-1]) % 3 == 0, -inputs, inputs))
+        return self.model(torch.where(inputs % 6 < 2, inputs ^ 1, inputs))
 
 
 class Rows(Dataset[Any]):

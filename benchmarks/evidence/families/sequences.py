@@ -1,4 +1,4 @@
-"""Two tasks on sequences: a GRU that adds marked numbers up, and a transformer that copies."""
+"""Tasks on sequences: a GRU that adds marked numbers up, a transformer that copies, and bags of words with tags."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from families.problem import Problem, explained_points, generator_of
+from families.problem import Problem, accuracy_points, cross_entropy, explained_points, generator_of
 
-__all__ = ["copying", "gru"]
+__all__ = ["copying", "gru", "tags"]
 
 NUM_TRAIN, NUM_HELD_OUT = 4096, 1000
 LENGTH = 10
 SYMBOLS = 8
+WORDS, TAGS = 300, 6
 
 
 class Adder(nn.Module):
@@ -107,3 +108,27 @@ def _doubled(number: int, num_copied: int, *, random: torch.Generator) -> Tensor
     symbols = torch.randint(SYMBOLS, (number, num_copied), generator=random)
     separator = torch.full((number, 1), SYMBOLS)
     return torch.cat([symbols, separator, symbols], dim=1)
+
+
+def tags(seed: int, difficulty: float) -> Problem:
+    """Give one of six tags to ten words of three hundred, some frequent, most rare: an embedding's gradient is sparse.
+
+    A word has a weight for each tag; noise on their sums is 0.1 to 0.5 of their spread.
+    """
+    weights = torch.randn(WORDS, TAGS, generator=generator_of(seed, 0))
+    frequencies = 1.0 / torch.arange(10, WORDS + 10)  # Zipf's law, without the few words that would be in all samples
+    noise = 0.1 + 0.4 * difficulty
+
+    def samples(number: int, part: int, *, noise: float) -> tuple[Tensor, Tensor]:
+        random = generator_of(seed, part)
+        words = torch.multinomial(frequencies, number * LENGTH, replacement=True, generator=random)
+        words = words.view(number, LENGTH)
+        sums = weights[words].sum(1) / LENGTH**0.5
+        return words, (sums + noise * torch.randn(sums.shape, generator=random)).argmax(1)
+
+    return Problem(
+        build=lambda: nn.Sequential(nn.EmbeddingBag(WORDS, 16, mode="sum", sparse=True), nn.Linear(16, TAGS)),
+        train=samples(NUM_TRAIN, 1, noise=noise),
+        loss=cross_entropy,
+        points=accuracy_points(*samples(NUM_HELD_OUT, 2, noise=0.0)),
+    )
