@@ -94,7 +94,7 @@ def train(
             before_step(session, model)
             session.step(loss)
             if session.clock == settle_at:
-                with session._replica.changes.ours():
+                with session._replica.changes:
                     session._exchange.settle()  # type: ignore[attr-defined]  # collective exchanges have it
             saw.after.append(flat_of(model))
     saw.final, saw.result = flat_of(model), session.report()

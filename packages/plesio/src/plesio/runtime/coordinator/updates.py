@@ -70,7 +70,8 @@ class Updates:
             yield DropOrder(worker=event.worker, clock=event.clock)
             return
         synchronous = self._sampling.synchronous
-        self._rates.take(event.worker, clock=event.clock, rates=part.rates, synchronous=synchronous)
+        if synchronous or part.rates is not None:
+            self._rates.take(event.worker, clock=event.clock, rates=part.rates, synchronous=synchronous)
         parts = self._parts.setdefault(key, set())
         parts.add(part.server)
         if len(parts) == self._num_servers:

@@ -82,11 +82,12 @@ class SynchronousBatches:
             self._num_short = sum(map(len, waiting))
             for equal in rounds.equal_sizes(self._num_short, batch_size=self._batch_size):
                 sizes = rounds.draw(equal)
-                dealt, waiting = cut(waiting, [sum(sizes)])
-                ended += sum(sizes)
-                self._num_short -= sum(sizes)
-                rounds.dealt(self._plan, dealt, ended=ended)
-                yield cut(dealt, [sum(sizes[: rounds.rank]), sizes[rounds.rank]])[1]
+                num_before, num_dealt, own = sum(sizes[: rounds.rank]), sum(sizes), sizes[rounds.rank]
+                before, batch, after, waiting = cut(waiting, [num_before, own, num_dealt - num_before - own])
+                ended += num_dealt
+                self._num_short -= num_dealt
+                rounds.dealt(self._plan, (*before, *batch, *after), ended=ended)
+                yield batch
 
     def remainder(self) -> Remainder:
         if self.redealt:

@@ -81,7 +81,7 @@ class BetweenSteps:
     def fetch(self, batches: Iterator[T], *, source: BatchSource | None = None) -> T | None:
         """Take the checkpoint that is due, if one is, and return the next batch; None after the last one."""
         self._times.begin()
-        with self._changes.ours():
+        with self._changes:
             # where samples are dealt anew, another loader begins first, and draws a random number
             if self._checkpoint is not None and (source is None or not source.redealt):
                 self._checkpoint()
@@ -213,7 +213,8 @@ class Loops:
         return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
 
     def look_at_schedulers(self) -> None:
-        """Look at the schedulers that the script steps, in a step on batches that were dealt out."""
+        """Look at the schedulers that the script steps; at their number of steps on batches that were dealt out."""
+        self._schedules.note_rates(self._past.num_evaluations, report=self._meter.has_alike)
         if self._samples and self._deals:
             self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
 

@@ -112,7 +112,7 @@ class Meter:
         try:
             yield
         finally:
-            self.totals.within = UNSET if place in ("forward", "step") else before
+            self.totals.within = UNSET if place == "forward" else before
 
     def drew(self, loss: float) -> None:
         """Record the loss of a step on a batch that the worker drew by itself, and was not dealt."""
@@ -310,7 +310,7 @@ def number_of(value: Any, *, call: str, what: str) -> float:
     """
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(value, Real):  # numpy's numbers are, too
+    if isinstance(value, float | Real):  # numpy's numbers are, too; a float is found at once
         return float(value)
     kind = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:60]
     raise ConfigError(f"{call}(...): {what} is {kind}; a single number is needed, as a number or a tensor with one")

@@ -10,8 +10,8 @@ Under any policy the run's last exchange may follow the script's last write: the
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch.optim import Optimizer
@@ -30,8 +30,10 @@ _INSTEAD = (
 class OwnChanges:
     """Notices the script's own writes into the parameters of one worker.
 
+    It is a context: writes within count as the session's. A step enters it twice.
+
     Args:
-        parameters: Tells them by name; the session writes to them only within `ours`.
+        parameters: Tells them by name; the session writes to them only within the context.
     """
 
     def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]]) -> None:
@@ -79,7 +81,7 @@ class OwnChanges:
         self._watches |= policy is not None and (why is not None or policy.bound > 0)
 
     def begin(self) -> None:
-        """Count writes from here on as the script's, except within `ours`."""
+        """Count writes from here on as the script's, except within the context."""
         if self._watches:
             self._leave()
 
@@ -111,18 +113,15 @@ class OwnChanges:
                 f"{why}; {_INSTEAD}"
             )
 
-    @contextmanager
-    def ours(self) -> Iterator[None]:
-        """Count writes within this context as the session's."""
+    def __enter__(self) -> None:
         if self._num_left:
             self._look()
         self.writing += 1
-        try:
-            yield
-        finally:
-            self.writing -= 1
-            if self._watches and (self._copies is None or self._written() != self._version):
-                self._leave()
+
+    def __exit__(self, *_: object) -> None:
+        self.writing -= 1
+        if self._watches and (self._copies is None or self._written() != self._version):
+            self._leave()
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
@@ -152,11 +151,15 @@ class OwnChanges:
         own = {name: p.detach() for name, p in self._parameters().items()}
         return torch.stack([final.get(name, p).to(p.device).sum(dtype=torch.float64) for name, p in own.items()])
 
-    @contextmanager
-    def by_hooks(self, optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    def by_hooks(self, optimizers: Iterable[Optimizer]) -> AbstractContextManager[None]:
         """Count what hooks after a step of these optimizers write, within this context, as the script's."""
-        kept = [(one, one._optimizer_step_post_hooks) for one in optimizers if one._optimizer_step_post_hooks]
-        for one, hooks in kept if self._watches else ():
+        hooked = [one for one in optimizers if one._optimizer_step_post_hooks] if self._watches else ()
+        return self._around(hooked) if hooked else nullcontext()
+
+    @contextmanager
+    def _around(self, optimizers: Sequence[Optimizer]) -> Iterator[None]:
+        kept = [(one, one._optimizer_step_post_hooks) for one in optimizers]
+        for one, hooks in kept:
             around = [(-1, lambda *_: self._leave()), *hooks.items(), (-2, lambda *_: self._look_at_hooks())]
             one._optimizer_step_post_hooks = OrderedDict(around)
         try:

@@ -15,6 +15,7 @@ all replicas are known to hold are kept with their samples; all counts begin ane
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -41,8 +42,7 @@ def divide(total: int, shares: Sequence[float]) -> list[int]:
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(NamedTuple):
     own: int
     of_all: int
     equal: int
@@ -52,8 +52,7 @@ class _Round:
     in_shares: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A worker's work by the end of step ``clock``: rounds of this generation, samples of all workers."""
 
     clock: int
@@ -61,8 +60,7 @@ class Mark:
     global_samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Dealt:
+class _Dealt(NamedTuple):
     number: int
     plan: int
     sizes: tuple[int, ...]

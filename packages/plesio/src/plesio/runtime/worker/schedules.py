@@ -279,7 +279,8 @@ class Schedules:
 
     def stepped(self, samples: int) -> None:
         self.clock.stepped(samples)
-        self.catch_up()
+        if self._scheduled:
+            self.catch_up()
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
         self.clock.end(samples, whole=whole, exact=exact)

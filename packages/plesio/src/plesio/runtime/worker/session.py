@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar, cast
 
 import torch
+from msgspec import UNSET
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
@@ -76,7 +77,6 @@ class Session:
         self._steps, self._began = steps, steps.finished
         self._timeline, self._recovery = timeline, parts.recovery
         self._equality = parts.equality
-        self._now_s = timeline.now_s
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
         self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing)
@@ -193,28 +193,29 @@ class Session:
             TaskError: Not what `plesio.join` was given is trained now, or what the script wrote itself would be lost.
         """
         self._ensure_open()
-        with self._replica.changes.ours():
+        with self._replica.changes:
             self._step(loss, samples)
 
     def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> None:
+        meter = self._timeline.meter
         if self._saver is not None:
             self._saver.take()
-        self._replica.check_as_joined()
-        if self._saver is not None:
             why = "no checkpoint has its state and a resumed run would begin it anew"
-            self._schedules.warn_unless_kept(self._registered, why=why, warn=self._timeline.meter.warn)
-        for line in self._replica.odd_gradients(looks=self.rank == 0):
-            self._timeline.meter.warn(line)
+            self._schedules.warn_unless_kept(self._registered, why=why, warn=meter.warn)
+        self._replica.check_as_joined()
+        self._replica.look_at_gradients(looks=self.rank == 0, warn=meter.warn)
         times, clock = self._times, self._steps.finished + 1
         times.computed(clock, ready_s=self._exchange.ready_s, rounds=self._world.rounds)
         if has_scheduler(self._replica.stepper.optimizers):
-            self._schedules.note_rates(self._past.num_evaluations, report=self._timeline.meter.has_alike)
             self._loops.look_at_schedulers()
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")
         progress = StepProgress(clock, num_samples, self._loops.global_samples, value, times.elapsed_s)
-        with self._timeline.meter.within("step"):
+        meter.totals.within = "step"
+        try:
             counts = self._exchange_step(progress)
+        finally:
+            meter.totals.within = UNSET
         self._schedules.stepped(self._world.samples)
         if not counts:
             times.repeat()
@@ -222,12 +223,11 @@ class Session:
         at_clock(clock)
         times.stepped(clock, samples=num_samples, loss=value)
         if value is not None and (samples is not None or not num_samples):  # of a batch that no loop gave
-            self._timeline.meter.drew(value)
+            meter.drew(value)
 
     def _exchange_step(self, progress: StepProgress) -> bool:
         """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
-        recovery, samples = self._recovery, self._timeline.meter.totals.samples
-        counts = True
+        recovery, samples, counts = self._recovery, self._timeline.meter.totals.samples, True
         try:
             if recovery is not None:
                 recovery.trained(progress.clock)
@@ -280,14 +280,14 @@ class Session:
         self._ensure_open()
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
-        begun_s = self._now_s()
+        begun_s = self._timeline.now_s()
         with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
             try:
                 number = self._past.num_evaluations if everywhere else None
                 found = self._together(lambda: self._evaluated(metric, goal, number))
                 return cast("M | None", self._past.evaluated(found))
             finally:
-                self._timeline.evaluate(begun_s, self._now_s(), clock=self.clock)
+                self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
 
     def _compare(self) -> None:
         """Find out a replica that has become another one, where all workers are at one point."""
@@ -314,7 +314,7 @@ class Session:
         self._finished = True
         if self._one_replica is not None:
             self._one_replica.close()
-        with self._replica.changes.ours():
+        with self._replica.changes:
             if self._saver is not None:
                 self._saver.take()
             self._times.leave()
@@ -377,7 +377,7 @@ class Session:
             DataError: The state is of another model or optimizer.
         """
         self._ensure_open()
-        with self._replica.changes.ours():
+        with self._replica.changes:
             load_state(self._replica, state, steps=self.clock - self._began, resumed=bool(self._past.samples))
 
     def save(self) -> None:

@@ -28,7 +28,7 @@ OPERATIONS: dict[str, Callable[[TorchGroup], object]] = {
 PAIRED: dict[str, Callable[[TorchGroup], object]] = OPERATIONS | {
     "all_to_all": lambda group: group.all_to_all(torch.zeros(2, 1)).wait(),
     "split": lambda group: group.split([[0, 1]]),
-    "assured": lambda group: group.assured(begun(group).get_future()).wait(),
+    "assured": lambda group: group.assured(begun(group).get_future(), ended).wait(),
 }
 
 
@@ -37,6 +37,10 @@ def begun(group: TorchGroup, tensor: torch.Tensor | None = None) -> dist.Work:
     work = dist.all_reduce(tensor, group=group.process_group, async_op=True)
     assert work is not None
     return work
+
+
+def ended(done: "torch.futures.Future[object]") -> object:
+    return done.value()
 
 
 def begins(operation: Callable[[TorchGroup], object], group: TorchGroup) -> bool:
@@ -110,7 +114,7 @@ def outlived(*, part: bool, assured: bool) -> list[str]:
         left.wait(timeout=30)
 
     if group.rank == 0:  # before the other has begun, so that it is called on Gloo's thread
-        (group.assured(future) if assured else future).add_done_callback(hold)
+        (group.assured(future, ended) if assured else future).add_done_callback(hold)
         store.set("begun", "")
         entered.wait()
     gone = weakref.ref(group.process_group)
@@ -166,7 +170,7 @@ def aborts(*, rounds: int, by_future: bool) -> int:
         with contextlib.suppress(RuntimeError):
             while True:
                 if by_future:
-                    group.assured(begun(group, tensor).get_future()).wait()
+                    group.assured(begun(group, tensor).get_future(), ended).wait()
                 else:
                     group.all_reduce(tensor).wait()
         ending.join()

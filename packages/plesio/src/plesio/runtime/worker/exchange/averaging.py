@@ -156,7 +156,7 @@ class AveragingExchange(CollectiveExchange):
     def _finite(self) -> bool:
         if self._gauge is None:
             return self._replica.gradients_finite()
-        return self._gauge.measure(list(self._replica.gradients()))
+        return self._gauge.measure(self._replica.gradients())
 
     def stepped(self, progress: StepProgress) -> None:
         self._latest = progress

@@ -33,10 +33,12 @@ that nobody uses, and `reduce` raises it in the session's step, which the worker
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from msgspec import UNSET
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
@@ -57,6 +59,9 @@ __all__ = ["DdpExchange"]
 Unused = Literal["none", "found", "told", "beside"]
 """Parameters that forward passes leave out: there are none, or the loss uses all of them; this first step has found
 some; DDP is told to look for them; the loss uses some of them, and DDP averages nothing."""
+
+_SUM = dist.AllreduceOptions()
+_SUM.asyncOp = True
 
 
 class DdpExchange(ReducingExchange):
@@ -116,12 +121,12 @@ class DdpExchange(ReducingExchange):
             return None
         if self._cut_off:
             return None
+        totals, ddp = self._timeline.meter.totals, self._ddp
+        totals.within = "forward"  # rank 0's buffers
         try:
-            with self._timeline.meter.within("forward"):  # rank 0's buffers
-                ddp = self._ddp
-                if self._unused == "told" and not ddp.find_unused_parameters and ddp.require_backward_grad_sync:
-                    ddp = self._ddp = self._build(find_unused=True)
-                return ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            if self._unused == "told" and not ddp.find_unused_parameters and ddp.require_backward_grad_sync:
+                ddp = self._ddp = self._build(find_unused=True)
+            return ddp._pre_forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if "Expected to have finished reduction" not in str(error):
                 self._take(error)
@@ -136,6 +141,8 @@ class DdpExchange(ReducingExchange):
                 "the last step gave some parameters no gradient that the first one had used, and the others wait for "
                 "it; use all parameters in every step, or leave one out in the first step too"
             ) from None
+        finally:
+            totals.within = UNSET
 
     def _after_forward(self, _module: torch.nn.Module, _args: Any, output: Any) -> Any:
         if not torch.is_grad_enabled() or self._cut_off:
@@ -151,7 +158,7 @@ class DdpExchange(ReducingExchange):
             self._reduces = self._unused != "found"
         if self._unused != "found":
             output = self._ddp._post_forward(output)  # type: ignore[no-untyped-call]
-        for leaf in tree_leaves(output):
+        for leaf in (output,) if isinstance(output, torch.Tensor) else tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
                 break
@@ -220,20 +227,19 @@ class DdpExchange(ReducingExchange):
 
     def _on_mean(self) -> None:
         begun_s = self._timeline.now_s()
-        self._mean_finite, self._written = self._buckets.finite(), self._times_written()
+        gradients = self._replica.gradients()
+        self._mean_finite, self._written = self._buckets.finite(gradients), _times_written(gradients)
         if self.ready_s is not None:
             self.ready_s += self._timeline.now_s() - begun_s
-
-    def _times_written(self) -> int:
-        return sum(gradient._version for gradient in self._replica.gradients())
 
     def _finite(self) -> bool:
         written, self._written = self._written, None
         if self._reduces:
             self._used, self._reduces = None, False
+        gradients = self._replica.gradients()
         if written is None:  # the loss was not computed from tensors that the model returned
-            return self._buckets.finite()
-        if self._mean_finite and written != self._times_written() and not self._buckets.finite():
+            return self._buckets.finite(gradients)
+        if self._mean_finite and written != _times_written(gradients) and not self._buckets.finite(gradients):
             raise ExchangeError(
                 "a gradient was finite when the workers had averaged it, and is not any more: what changes gradients "
                 "between backward() and step() must do the same on every worker"
@@ -282,6 +288,15 @@ class _Failures:
     def note(self, error: RuntimeError) -> None:
         self.first = self.first or error
 
+    def _mean(self, gradient: torch.Tensor, done: torch.futures.Future[Any]) -> torch.Tensor:
+        try:
+            value = done.value()
+        except RuntimeError as error:
+            self.note(error)
+            return gradient
+        mean: torch.Tensor = value[0] if isinstance(value, list) else value
+        return mean
+
     def noted(self, hook: CommHook | None) -> CommHook:
         """Wrap a hook so that it never fails: after a failure it leaves gradients as they are."""
 
@@ -290,24 +305,14 @@ class _Failures:
             bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at the annotation
         ) -> torch.futures.Future[torch.Tensor]:
             gradient: torch.Tensor = bucket.buffer()
-
-            def take(done: torch.futures.Future[Any]) -> torch.Tensor:
-                try:
-                    value = done.value()
-                except RuntimeError as error:
-                    self.note(error)
-                    return gradient
-                mean: torch.Tensor = value[0] if isinstance(value, list) else value
-                return mean
-
             if self.first is None:
+                take = partial(self._mean, gradient)
                 try:
                     if hook is not None:
-                        return self._group.assured(hook(group, bucket)).then(take)
-                    gradient.mul_(1 / group.size())  # as DDP's own reduction, to the bit
-                    work = dist.all_reduce(gradient, group=group, async_op=True)
-                    assert work is not None, "this process is a member of the group"
-                    return self._group.assured(work.get_future()).then(take)
+                        return self._group.assured(hook(group, bucket), take)
+                    # as DDP's own reduction, to the bit; it goes by no function of torch.distributed either
+                    gradient.mul_(1 / self._group.size)
+                    return self._group.assured(group.allreduce([gradient], _SUM).get_future(), take)
                 except RuntimeError as error:  # the group is broken already
                     self.note(error)
             over: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -315,6 +320,13 @@ class _Failures:
             return over
 
         return reduce
+
+
+def _times_written(gradients: Sequence[torch.Tensor]) -> int:
+    written = 0
+    for gradient in gradients:  # twice a step: a sum over a generator takes twice as long
+        written += gradient._version
+    return written
 
 
 def _mark(parameter: torch.nn.Parameter) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -24,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class StepProgress:
+class StepProgress(NamedTuple):
     """How far training is when a step ends.
 
     Attributes:
@@ -51,8 +50,7 @@ class SharedState:
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class HeldSteps:
+class HeldSteps(NamedTuple):
     """Which steps a replica holds, by their clocks.
 
     Attributes:

@@ -24,7 +24,7 @@ wait behind the means under way, every rank has its own, and rank 0's are everyb
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ class GradientMeanExchange(SynchronousExchange):
             self._replica.optimizer.zero_grad(set_to_none=True)
         weight = 1.0
         if self._gauge is not None:
-            self._gauge.measure(list(self._replica.gradients()))
+            self._gauge.measure(self._replica.gradients())
             weight = self._gauge.weight(self._ranks)
         own = self._flat.take()
         if self._delay == 0:
@@ -144,7 +144,7 @@ class GradientMeanExchange(SynchronousExchange):
         self._flat.leave_alone()
         self._flat.give_sparse(sparse)
         assert self._latest is not None, "a step has begun it"
-        super().step(replace(started, at_s=self._latest.at_s))
+        super().step(started._replace(at_s=self._latest.at_s))
 
     @torch.no_grad()
     def _share_buffers(self) -> None:

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,8 @@ __all__ = [
     "broadcast_text",
     "takes_blame",
 ]
+
+T = TypeVar("T")
 
 SPLIT_TIMEOUT = timedelta(seconds=10)
 """How long ranks wait for each other when they make parts of their group: one may be lost meanwhile."""
@@ -184,8 +186,8 @@ class TorchGroup:
         if _CPU in process_group._device_types:
             gloos = [process_group._get_backend(_CPU)]
             weakref.finalize(process_group, _drop, gloos).atexit = False
-        self._assured: list[torch.futures.Future[Any]] = []
-        """Futures whose collectives are under way."""
+        self._assured: dict[torch.futures.Future[Any], Callable[[torch.futures.Future[Any]], Any]] = {}
+        """Futures whose collectives are under way, and what makes their results."""
         self._settling = threading.Lock()
         self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
@@ -255,28 +257,33 @@ class TorchGroup:
                     self._keep_for_ever()
                     raise CutOffError("the group was called off") from None
 
-    def assured(self, future: "torch.futures.Future[Any]") -> "torch.futures.Future[Any]":
-        """Return a future that ends as this one of the group does, and with `CutOffError` if Gloo has forgotten it."""
+    def assured(
+        self, future: "torch.futures.Future[Any]", take: Callable[["torch.futures.Future[Any]"], T]
+    ) -> "torch.futures.Future[T]":
+        """Return a future of ``take``'s result for this one of the group, when that has ended.
+
+        If Gloo has forgotten it, ``take`` gets one that has failed with `CutOffError`.
+        """
         if not self._forgets:
-            return future
-        assured: torch.futures.Future[Any] = torch.futures.Future()
+            return future.then(take)
+        assured: torch.futures.Future[T] = torch.futures.Future()
         with self._settling:  # so that an abort either refuses it or ends it
             self._enter()
-            self._assured.append(assured)
+            self._assured[assured] = take
         future.add_done_callback(lambda done: self._settle(assured, done))
         return assured
 
     def _settle(self, assured: "torch.futures.Future[Any]", done: "torch.futures.Future[Any] | None") -> None:
         with self._settling:
-            if not any(assured is other for other in self._assured):
-                return
-            self._assured = [other for other in self._assured if other is not assured]
+            take = self._assured.pop(assured, None)
+        if take is None:
+            return
         if done is None:
             self._keep_for_ever()
-            assured.set_exception(CutOffError("the group was called off"))
-            return
+            done = torch.futures.Future()
+            done.set_exception(CutOffError("the group was called off"))
         try:
-            assured.set_result(done.value())
+            assured.set_result(take(done))
         except RuntimeError as error:
             assured.set_exception(error)
 

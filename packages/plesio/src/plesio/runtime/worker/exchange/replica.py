@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -152,17 +152,17 @@ class Replica:
         if self._holder is not None:
             self._holder.replaced()
 
-    def odd_gradients(self, *, looks: bool) -> Iterator[str]:
-        """Yield lines on a step without a gradient, and, at the first, on gradients that a scaler has scaled.
+    def look_at_gradients(self, *, looks: bool, warn: Callable[[str], None]) -> None:
+        """Warn of a step without a gradient, and, at the first, of gradients that a scaler has scaled.
 
         One worker ``looks`` for such a scaler for all, since their scripts are alike.
         """
-        if all(parameter.grad is None for parameter in self.parameters.values()):
-            yield _NO_GRADIENT
+        if not self.has_gradients():
+            warn(_NO_GRADIENT)
         if not self._has_stepped:
             self._has_stepped = True
             if looks and self.scaling is None and (line := stray_scaler()) is not None:
-                yield line
+                warn(line)
 
     def check_as_joined(self) -> None:
         """Check that the model and optimizer are still those that the workers agreed on.
@@ -201,13 +201,15 @@ class Replica:
         """The first parameter that was trained when the session began and is frozen now."""
         return next((name for name, p in self.parameters.items() if not p.requires_grad), None)
 
-    def gradients(self) -> Iterator[torch.Tensor]:
-        """Yield the gradients that are there; sparse ones are coalesced in their place, so that each row comes once."""
+    def gradients(self) -> list[torch.Tensor]:
+        """List the gradients that are there; sparse ones are coalesced in their place, so that each row comes once."""
+        found = []
         for parameter in self.parameters.values():
-            if parameter.grad is not None:
-                if parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.coalesce()
-                yield parameter.grad
+            if (gradient := parameter.grad) is not None:
+                if gradient.is_sparse:
+                    parameter.grad = gradient = gradient.coalesce()
+                found.append(gradient)
+        return found
 
     def has_gradients(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters.values())
@@ -276,7 +278,7 @@ def all_finite(tensors: Sequence[torch.Tensor]) -> bool:
     counts as bad.
     """
     sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
-    if all(total.device.type == "cpu" for total in sums):
+    if all(total.is_cpu for total in sums):
         return all(math.isfinite(total.item()) for total in sums)
     return bool(torch.isfinite(torch.stack([total.float() for total in sums])).all())  # the device is asked once
 
@@ -286,17 +288,18 @@ class GradientBuckets:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._addresses: list[int] = []
+        self._views: list[torch.Tensor] = []
+        """The gradients that were looked at last: DDP gives a parameter the same one in every step."""
+        self._ids: list[int] = []
         self._flat: list[torch.Tensor] = []
 
-    def finite(self) -> bool:
-        gradients = list(self._replica.gradients())
-        if any(gradient.is_sparse for gradient in gradients):
-            return self._replica.gradients_finite()
-        addresses = [gradient.untyped_storage().data_ptr() for gradient in gradients]
-        if addresses != self._addresses:  # a flat tensor keeps its storage alive, so an address is not used again
-            self._addresses = addresses
-            of_storage = dict(zip(addresses, gradients, strict=True))
+    def finite(self, gradients: list[torch.Tensor]) -> bool:
+        """Tell whether these gradients, all that the replica has, are finite."""
+        if (ids := list(map(id, gradients))) != self._ids:  # the tensors are kept, so an id is not used again
+            if any(gradient.is_sparse for gradient in gradients):
+                return self._replica.gradients_finite()
+            self._views, self._ids = gradients, ids
+            of_storage = {gradient.untyped_storage().data_ptr(): gradient for gradient in gradients}
             self._flat = [
                 torch.empty(0, dtype=gradient.dtype, device=gradient.device).set_(gradient.untyped_storage())
                 for gradient in of_storage.values()

@@ -6,9 +6,8 @@ or twice. torch calls one hook before the steps of all optimizers; it finds the 
 """
 
 import inspect
-import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,7 +65,7 @@ class Stepper:
     def check_asked(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that an optimizer of the parameters is about to make and that the session has not asked for."""
         # a step at rate 0 moves nothing: torch.distributed.checkpoint makes one to have an optimizer's state
-        if self.is_stepping or not any(group.get("lr", 1.0) for group in optimizer.param_groups):
+        if not any(group.get("lr", 1.0) for group in optimizer.param_groups):
             return
         raise TaskError(
             f"{type(optimizer).__name__}.step() was called beside session.step(), which steps the same parameters: "
@@ -74,17 +73,12 @@ class Stepper:
             "steps the optimizer that plesio.join was given"
         )
 
-    def step(self) -> None:
-        with self.stepping():
-            self._optimizer.step()
-
-    @contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Mark steps of the optimizer within this context as the session's."""
+    def step(self, action: Callable[[], object] | None = None) -> None:
+        """Step the optimizer; or else do what steps it, as the session."""
         self.is_stepping = True
         try:
             with self._changes.by_hooks(self.optimizers):
-                yield
+                (action or self._optimizer.step)()
         finally:
             self.is_stepping = False
 
@@ -178,11 +172,11 @@ class _Watches:
                 self._hook = None
 
     def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        for one in itertools.chain((optimizer,), held):
-            if (stepper := self._of.get(id(one))) is not None:
-                stepper.check_asked(optimizer)
-                return
+        if (stepper := self._of.get(id(optimizer))) is None:
+            held = (self._of.get(id(one)) for group in optimizer.param_groups for one in group["params"])
+            stepper = next((one for one in held if one is not None), None)
+        if stepper is not None and not stepper.is_stepping:
+            stepper.check_asked(optimizer)
 
 
 _watches = _Watches()

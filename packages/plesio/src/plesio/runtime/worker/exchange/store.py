@@ -64,6 +64,7 @@ class StoreExchange(Exchange):
     ) -> None:
         self._replica = replica
         self._policy = policy
+        self._synchronous = policy.synchronous
         self._gauge = gauge
         self._client = client
         self._timeline = timeline
@@ -124,7 +125,7 @@ class StoreExchange(Exchange):
 
     def step(self, progress: StepProgress) -> None:
         if self._gauge is not None:
-            self._gauge.measure(list(self._replica.gradients()))
+            self._gauge.measure(self._replica.gradients())
         finite = self._replica.gradients_finite()
         if not finite:
             self._timeline.refuse(progress.clock, self._replica.refusal(progress.loss))
@@ -159,14 +160,14 @@ class StoreExchange(Exchange):
             due: Whether an exchange follows.
             take: Takes the gradient that is pushed, as the optimizer's own hooks leave it.
         """
-        with self._replica.stepper.stepping():
-            if self._policy.update == "delta":
-                self._replica.optimizer.step()
-            else:
-                with self._steps.before(servers=due):
-                    take()
-                    if not due:
-                        self._replica.optimizer.step()
+
+        def step() -> None:
+            with self._steps.before(servers=due):
+                take()
+                if not due:
+                    self._replica.optimizer.step()
+
+        self._replica.stepper.step(None if self._policy.update == "delta" else step)
 
     def exchange(self) -> None:
         self._push()
@@ -188,7 +189,7 @@ class StoreExchange(Exchange):
     def _push(self) -> None:
         """Send the update under way; if it has no finite step, report that instead."""
         clock = self._clock
-        if self._policy.synchronous:  # the round's clock, also where a worker ends its run before the period is over
+        if self._synchronous:  # the round's clock, also where a worker ends its run before the period is over
             clock = -(-clock // self._policy.period) * self._policy.period
         self._pushed_clock = clock
         if self._num_steps == 0:
@@ -217,7 +218,7 @@ class StoreExchange(Exchange):
 
     def _tell_frozen(self) -> None:
         frozen = self._replica.frozen_since
-        if frozen is not None and not self._policy.synchronous:
+        if frozen is not None and not self._synchronous:
             self._timeline.meter.warn(
                 f'"{frozen}" was frozen in mid-run: under {self._policy.spec} updates that other workers make before '
                 "they freeze it still move it; where it must hold still, close the session, freeze it, and join anew"

@@ -90,7 +90,7 @@ class ReducingExchange(SynchronousExchange):
     def _complete(self, progress: StepProgress) -> None:
         """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
-        gradients = list(self._replica.gradients())
+        gradients = self._replica.gradients()
         weight = 1.0
         if self._gauge is not None:
             self._gauge.measure(gradients)
