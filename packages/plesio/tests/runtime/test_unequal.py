@@ -38,7 +38,11 @@ def test_the_others_go_on_without_a_worker_that_has_ended_its_loop(policy: str, 
 
 @pytest.mark.parametrize(
     ("policy", "step"),
-    [("bsp", "11"), *(pytest.param(policy, "", marks=SLOW) for policy in ("local_sgd:4", "adaptive"))],
+    [
+        ("bsp", "11"),
+        ("bsp,compress=topk:0.5", "11"),
+        *(pytest.param(policy, "", marks=SLOW) for policy in ("local_sgd:4", "adaptive")),
+    ],
 )
 def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, step: str):
     with LocalJob(2) as job:

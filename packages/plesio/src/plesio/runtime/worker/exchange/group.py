@@ -217,6 +217,15 @@ class TorchGroup:
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, list(received), self)
 
+    def meet(self) -> None:
+        """Wait for all ranks where one may wait in another collective for ever; Gloo takes nothing else for this.
+
+        Of two collectives of one kind and unequal sizes it would take one for the other, and end the process.
+        """
+        if self._forgets:
+            self._enter()
+            self.finish(dist.barrier(group=self.process_group, async_op=True))
+
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
         key = tuple(tuple(part) for part in parts)
         self._enter()
