@@ -203,6 +203,34 @@ def test_there_is_no_change_that_cannot_pay_before_the_end(
     assert ("too few steps are left to change to" in decision.reason) != changes
 
 
+@pytest.mark.parametrize(("transfer_s", "strict"), [(0.012, 240), (0.03, 192), (0.4, 80)])
+def test_the_strict_beginning_of_adam_is_bounded_by_what_it_costs(transfer_s: float, strict: int):
+    """Of 960 steps of 20 ms: a quarter, or half as many seconds as the rest is predicted to take."""
+    controller = Controller(parse_policy("adaptive,phase=off,progress=off,system.compress=off"))
+    for clock in range(NUM_STEPS, 960, NUM_STEPS):
+        noise = [[4.0 * (place == number) for place in range(2 * NUM_WORKERS)] for number in range(2 * NUM_WORKERS)]
+        reviews = {
+            worker: Reviewed(
+                worker=worker,
+                clock=clock,
+                samples=(8,) * NUM_STEPS,
+                compute_s=(0.02,) * NUM_STEPS,
+                blocked_s=(transfer_s,) * NUM_STEPS,
+                loss=1.0,
+                learning_rate=0.1,
+                normalises=True,
+                shares_moments=True,
+                gradients=tuple((clock - 15.0 + step, 16.0, *noise[2 * worker + step]) for step in range(2)),
+                progress=clock / 960,
+                can_push=False,
+            )
+            for worker in range(NUM_WORKERS)
+        }
+        if controller.review(reviews, metric=None).policy != BSP():
+            break
+    assert clock == strict
+
+
 def test_an_alarm_changes_the_policy_however_few_steps_are_left():
     run = Run("adaptive,noise=off,system.store=off,system.compress=off")
     run.settle()

@@ -1,3 +1,4 @@
+import functools
 import math
 from dataclasses import replace
 
@@ -109,6 +110,27 @@ def test_a_rate_that_rises_forbids_the_beginning(progress: float | None, allowed
     assert [advice.slack for advice in advices] == allowed
     assert ("while the rate rises" in advices[0].reason) == (allowed[0] == 0)
     assert monitor.observe(replace(seen, learning_rate=0.3)).slack == allowed[-1]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_the_beginning_ends_when_it_has_cost_half_as_much_as_the_rest_will(rate: float):
+    """Also while the rate rises, and for good; the store is still not for it."""
+    asked: list[tuple[float, float]] = []
+    monitor = NoiseMonitor(NoiseConfig(window=1))
+    seen = replace(reading(noise=30.0, num_workers=4), clock=64, shares_moments=True, progress=0.1)
+    monitor.observe(seen)
+
+    def spent(slack: float, drift: float, *, share: float) -> float:
+        asked.append((slack, drift))
+        return share
+
+    advices = [
+        monitor.observe(replace(seen, learning_rate=rate, spent=functools.partial(spent, share=share)))
+        for share in (0.49, 0.51, 0.3)
+    ]
+    assert [advice.slack for advice in advices] == [0, math.inf, math.inf]
+    assert [advice.staleness for advice in advices] == [0, 0, 0]
+    assert asked == [(math.inf, math.inf)] * 2
 
 
 @pytest.mark.parametrize(("progress", "staleness"), [(0.1, 0), (None, 0), (0.24, 0), (0.25, math.inf), (0.9, math.inf)])

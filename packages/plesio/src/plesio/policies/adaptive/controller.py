@@ -61,6 +61,7 @@ class Controller:
             self._components["phase"] = PhaseDetector(components.phase)
         if components.feedback is not None:
             self._components["feedback"] = BoundTuner(components.feedback)
+        self._most_slack = math.inf if components.feedback is None else components.feedback.largest_slack
         self._guard = None if components.guard is None else Guard(components.guard)
         self._progress = None if components.progress is None else ProgressJudge(components.progress)
         self._pairs = GradientPairs()
@@ -90,9 +91,7 @@ class Controller:
         return next_review(since, period=self.setting.period, delay=self.setting.delay, every=every)
 
     def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
-        reading = put_together(
-            reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
-        )
+        reading = self._read(reviews, metric=metric)
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
         alarm = None if self._guard is None else self._guard.observe(reading)
@@ -163,6 +162,19 @@ class Controller:
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
         )
+
+    def _read(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Reading:
+        reading = put_together(
+            reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
+        )
+        if not reading.progress:
+            return reading
+        steps, most = reading.clock * (1 / reading.progress - 1), self._most_slack
+
+        def spent(slack: float, drift: float) -> float:
+            return self._system.spent(Allowance(slack=min(slack, most), drift=min(drift, most)), steps=steps)
+
+        return replace(reading, spent=spent)
 
     def _allowance(self, advices: Iterable[ComponentAdvice]) -> Allowance:
         """Return the least that the components allow, and the settings that failed trials bar."""

@@ -1,7 +1,7 @@
 """The controller's input, one `Reading` a review with the figures of all workers; and a component's answer to it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["NO_OBJECTION", "ComponentAdvice", "GradientFigures", "Reading"]
@@ -51,6 +51,8 @@ class Reading:
             learning rates of the steps between, for reviews of 16 steps (`review.Movement`); NaN if it is not known.
         metric: The newest validation metric, with the sign in which higher is better; None if there is no news.
         progress: Share of the samples that are done, 0 to 1; None if their number is unknown.
+        spent: Returns the seconds of all steps so far over those that the rest of the run is predicted to take with at
+            most so much slack of single workers, and of racks; 0 if that is not known.
     """
 
     clock: int
@@ -70,6 +72,7 @@ class Reading:
     loss_error: float = math.nan
     metric: float | None = None
     progress: float | None = None
+    spent: Callable[[float, float], float] = field(default=lambda slack, by_racks: 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,8 @@ class SystemMonitor:
         self._less_wanted: tuple[Setting | None, int] = (None, 0)
         """A setting of less slack, and the number of successive reviews that wanted it."""
         self._times_left: Counter[Setting] = Counter()
+        self._spent_s = 0.0
+        """Seconds of all steps so far."""
         self._counts_samples = False
         """True if samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
@@ -128,6 +130,7 @@ class SystemMonitor:
         else:
             means = [sum(sizes) / len(sizes) for sizes in zip(*(it.samples for it in reviews.values()), strict=True)]
         for worker, review in reviews.items():
+            self._spent_s += (sum(review.compute_s) + sum(review.blocked_s)) / len(reviews)
             pace = self._pace_s.setdefault(worker, deque(maxlen=self._config.memory))
             ratios = to_equal_shares(review.samples, means)
             pace.extend([max(SHORTEST_S, s * r) for s, r in zip(review.compute_s, ratios, strict=True)])
@@ -169,6 +172,16 @@ class SystemMonitor:
                     more = self._sent.ratio(wanted, setting.sent, to=kind, to_sent=sent)
                     return self._transfer_s[kind, sent] * more
         return 0.0
+
+    def spent(self, allowance: Allowance, *, steps: float) -> float:
+        """Return the seconds so far over those of so many steps of the fastest setting that is afforded.
+
+        Settings that are chosen for a gain alone do not count; 0 if no exchange has been measured.
+        """
+        if not self.knows_transfer or not steps:
+            return 0.0
+        settings = [one for one in (*self._ladder, *self._by_racks) if self._affords(allowance, one)]
+        return self._spent_s / (steps * min(self._predict(self._remembered_s(), settings).values()))
 
     def choose(
         self,

@@ -28,6 +28,10 @@ ends 3 to 10 % above it. The slack with these moments is therefore:
     later, below it                         ``noisy_slack``
     later, below half of it                 1; only more than 16 workers come to it
 
+The first part of a run ends sooner, except for the store, when it has cost `MOST_SPENT` of what all later steps are
+predicted to take under the fastest setting that is allowed later. On thin links a strict step may take ten times as
+long as a loose one: the strict quarter of a run would then take three times as long as the other three.
+
 A worker's estimate of these moments is the noisier the more workers there are, and it needs steps until it is good
 (`mean_moments`): runs with 4 to 8 times as many steps as workers ended a point lower with it (`docs/log.md`, section
 59). So in a run of fewer than ``least_steps`` times as many, local steps are treated as if the moments were not kept.
@@ -68,6 +72,8 @@ from plesio.policies.adaptive.readings.reading import NO_OBJECTION, ComponentAdv
 
 __all__ = ["NoiseMonitor"]
 
+MOST_SPENT = 0.5
+"""Most seconds of the strict beginning, over those that the rest of the run is predicted to take."""
 ROUNDING = 1e-6
 """Share of a learning rate by which a constant one may seem to rise."""
 
@@ -79,6 +85,8 @@ class NoiseMonitor:
         self._config = config
         self._ratios: deque[float] = deque(maxlen=config.window)
         """ν of the newest readings with figures."""
+        self._is_spent = False
+        """True once the first part of the run has cost as much as it may."""
         self._highest_rate = 0.0
         """The highest learning rate so far."""
         self._spread = 0.0
@@ -115,21 +123,26 @@ class NoiseMonitor:
             self._ratios.append(figures.between / signal if signal > 0 else math.inf)
         if len(self._ratios) < self._config.window:
             return ComponentAdvice(slack=0, reason="how noisy a worker's gradient is, is not known yet")
-        if rises and self._begins(reading):
+        ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
+        by_racks = racks / workers if 1 < racks < workers else 1.0
+        slack, drift = (self._slack(ratio, share=share, reading=reading) for share in (1.0, by_racks))
+        self._is_spent = self._is_spent or reading.spent(slack, drift) > MOST_SPENT
+        begins = self._begins(reading) and not self._is_spent
+        if begins and rises:
             return ComponentAdvice(
                 slack=0, reason="how noisy a worker's gradient will be, is not known while the rate rises"
             )
-        ratio, workers, racks = max(self._ratios), reading.num_workers, reading.num_racks
-        by_racks = racks / workers if 1 < racks < workers else 1.0
+        has_moments = self._has_moments(reading)
+        if begins and has_moments:
+            slack, drift = (self._slack_early(ratio, share=share) for share in (1.0, by_racks))
         efficiency = _efficiency(ratio, share=1.0, num_workers=workers)
         rack_efficiency = _efficiency(ratio, share=by_racks, num_workers=workers)
         inputs = {"efficiency": efficiency}
         if by_racks < 1:
             inputs["rack_efficiency"] = rack_efficiency
-        has_moments = self._has_moments(reading)
         return ComponentAdvice(
-            slack=self._slack(ratio, share=1.0, reading=reading),
-            by_racks=self._slack(ratio, share=by_racks, reading=reading),
+            slack=slack,
+            by_racks=drift,
             on_store=0 if self._begins(reading) else math.inf,
             efficiency=1.0 if has_moments else efficiency,
             rack_efficiency=1.0 if has_moments else rack_efficiency,
@@ -139,17 +152,19 @@ class NoiseMonitor:
         )
 
     def _slack(self, ratio: float, *, share: float, reading: Reading) -> float:
-        """Return the slack of replicas of that share of the workers, at this ν of one worker."""
-        config, has_moments = self._config, self._has_moments(reading)
-        if has_moments and self._begins(reading):
-            noisy = _efficiency(ratio, share=share, num_workers=math.inf) < config.least_efficiency
-            return 0 if noisy else config.noisy_slack
+        """Return the slack of replicas of that share of the workers, at this ν of one worker, after the first part."""
+        config = self._config
         efficiency = _efficiency(ratio, share=share, num_workers=reading.num_workers)
         if efficiency >= config.least_efficiency:
             return math.inf
-        if not has_moments:
+        if not self._has_moments(reading):
             return 0
         return config.noisy_slack if efficiency >= config.least_efficiency / 2 else min(1, config.noisy_slack)
+
+    def _slack_early(self, ratio: float, *, share: float) -> float:
+        """Return it in the first part, with the moments of the mean gradient."""
+        noisy = _efficiency(ratio, share=share, num_workers=math.inf) < self._config.least_efficiency
+        return 0 if noisy else self._config.noisy_slack
 
     def _rises(self, rate: float) -> bool:
         rises = 0 < self._highest_rate < rate * (1 - ROUNDING)
