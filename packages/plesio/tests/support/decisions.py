@@ -22,6 +22,7 @@ class Decision:
     shares: tuple[float, ...] = ()
     keep: bool = False
     restore: bool = False
+    relearn: bool = False
     alarm: bool = False
     reason: str = "as scripted"
     inputs: tuple[tuple[str, float], ...] = ()

@@ -124,6 +124,8 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         compute_s: Seconds that each of these steps computed.
         blocked_s: Seconds that each of them stood still in an exchange.
         loss: Mean over the steps that had a finite one; infinite if none had, NaN if there is none.
+        losses: Loss of each step, where their mean is far above that of the last review; empty, and left out of logs,
+            elsewhere.
         learning_rate: Rate of the first parameter group.
         momentum: Momentum of the optimizer: the largest of its parameter groups, or Adam's beta1.
         normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
@@ -150,6 +152,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
 
     omits: ClassVar[tuple[str, ...]] = (
         "rack",
+        "losses",
         "can_push",
         "position",
         "summed_rate",
@@ -165,6 +168,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     compute_s: tuple[float, ...]
     blocked_s: tuple[float, ...]
     loss: float = float("nan")
+    losses: tuple[float, ...] = ()
     learning_rate: float = 0.0
     momentum: float = 0.0
     normalises: bool = False
@@ -304,13 +308,14 @@ class Steer(_Tagged, frozen=True, kw_only=True):
         next_clock: Clock at which its answer holds.
         keep: True if the workers keep a copy of their state as it is then.
         restore: True if the workers go back to the state that they kept, the older one if they kept two.
+        relearn: True if the workers' data have changed, so that each learns anew which gradients are extraordinary.
         alarm: True if training diverged; the other attributes are the response.
         save: True if the workers save their state as it is then: the answer to a `Pause`.
         reason: One sentence.
         inputs: The figures behind the decision, by name.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("alarm", "save")
+    omits: ClassVar[tuple[str, ...]] = ("relearn", "alarm", "save")
 
     clock: int
     before: str
@@ -320,6 +325,7 @@ class Steer(_Tagged, frozen=True, kw_only=True):
     next_clock: int
     keep: bool = False
     restore: bool = False
+    relearn: bool = False
     alarm: bool = False
     save: bool = False
     reason: str = ""

@@ -285,6 +285,7 @@ class Decision:
         shares: Shares of each round's samples, by rank; empty for equal shares. On the store there are none.
         keep: True if the present state is worth keeping.
         restore: True if the workers go back to the older of the two states that they kept last.
+        relearn: True if the workers' data have changed, so that each learns anew which gradients are extraordinary.
         alarm: True if training diverged; the other attributes are the response.
         reason: One sentence.
         inputs: The figures behind the decision, by name.
@@ -294,6 +295,7 @@ class Decision:
     shares: tuple[float, ...] = ()
     keep: bool = False
     restore: bool = False
+    relearn: bool = False
     alarm: bool = False
     reason: str = ""
     inputs: tuple[tuple[str, float], ...] = ()

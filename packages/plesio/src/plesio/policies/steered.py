@@ -265,6 +265,7 @@ class SteeredMachine:
             next_clock=self._holds,
             keep=decision.keep,
             restore=decision.restore,
+            relearn=decision.relearn,
             alarm=decision.alarm,
             save=saves,
             reason=decision.reason,

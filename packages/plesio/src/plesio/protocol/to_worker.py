@@ -173,7 +173,7 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
         savers: The workers that save their state, where they do; the first one writes what is common to all.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("save", "savers")
+    omits: ClassVar[tuple[str, ...]] = ("relearn", "save", "savers")
 
     clock: int
     before: str
@@ -183,6 +183,7 @@ class Steering(Message, frozen=True, kw_only=True, tag=25):
     next_clock: int
     keep: bool = False
     restore: bool = False
+    relearn: bool = False
     save: bool = False
     savers: tuple[int, ...] = ()
 

@@ -205,7 +205,7 @@ def test_there_is_no_change_that_cannot_pay_before_the_end(
 
 @pytest.mark.parametrize(("transfer_s", "strict"), [(0.012, 240), (0.03, 192), (0.4, 80)])
 def test_the_strict_beginning_of_adam_is_bounded_by_what_it_costs(transfer_s: float, strict: int):
-    """Of 960 steps of 20 ms: a quarter, or half as many seconds as the rest is predicted to take."""
+    """A quarter of 960 steps, or half as many seconds as the rest is predicted to take."""
     controller = Controller(parse_policy("adaptive,phase=off,progress=off,system.compress=off"))
     for clock in range(NUM_STEPS, 960, NUM_STEPS):
         noise = [[4.0 * (place == number) for place in range(2 * NUM_WORKERS)] for number in range(2 * NUM_WORKERS)]

@@ -35,6 +35,7 @@ def reading(
         learning_rate=rate,
         loss=loss,
         worst_loss=loss if worst_loss is None else worst_loss,
+        least_loss=loss,
         typical_loss=loss if typical_loss is None else typical_loss,
         gradient=figures,
         num_refused=num_refused,
@@ -247,6 +248,71 @@ def test_a_speed_that_rises_slowly_raises_an_alarm_at_three_times_the_lowest():
     speeds = [1.12**n for n in range(20)]
     raised = [speed for speed in speeds if guard.observe(reading(1.0, worst_loss=1.2, speed=speed)) is not None]
     assert 3 < raised[0] < 4
+
+
+def leap(before: int, *, growth: float = 1.0) -> Reading:
+    """The loss leaps from 1 to 3 after so many of 16 steps; from then on it grows."""
+    losses = [1.0] * before + [3.0 * growth**step for step in range(16 - before)]
+    mean = math.fsum(losses) / 16
+    return replace(reading(mean, worst_loss=1.2 * mean, speed=1.0), losses=tuple(losses))
+
+
+@pytest.mark.parametrize("before", [0, 5, 14])
+@pytest.mark.parametrize(("num_clipped", "speed"), [(0, 1.0), (11, 1.0), (0, 9.0)])
+def test_a_leap_of_all_losses_is_nothing_to_go_back_from(before: int, num_clipped: int, speed: float):
+    """Parameters may go faster after it, and not before."""
+    guard = trained()
+    alarm = guard.observe(replace(leap(before), num_clipped=num_clipped, speed=speed))
+    assert alarm is not None
+    assert alarm.averted
+    assert alarm.reason == "all workers' losses leapt to 3"
+    assert not guard.good
+    assert alarms(guard, [reading(2.8, speed=speed), *healthy(40, level=2.5)]) == [None] * 41
+    assert guard.good
+    [after] = alarms(guard, [reading(6.0, worst_loss=7.0, speed=1.0)])
+    assert after is not None
+    assert not after.averted
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        leap(5, growth=1.1),
+        leap(0, growth=1.1),
+        replace(leap(5), losses=()),
+        replace(leap(5), learning_rate=0.11),
+        replace(leap(5), losses=tuple(1.2**step for step in range(16))),
+        replace(leap(5), num_refused=1),
+        replace(leap(5), least_loss=1.1),
+        reading(3.0, worst_loss=3.6),
+    ],
+)
+def test_what_grows_or_shows_in_the_parameters_is_no_leap(seen: Reading):
+    alarm = trained().observe(seen)
+    assert alarm is not None
+    assert not alarm.averted
+
+
+def test_a_leap_on_trial_or_after_something_odd_is_none():
+    guard = trained()
+    alarm = guard.observe(leap(5), settled=False)
+    assert alarm is not None
+    assert not alarm.averted
+    guard = trained()
+    guard.observe(reading(1.08, worst_loss=1.2, speed=1.6))
+    assert not guard.good
+    alarm = guard.observe(leap(5))
+    assert alarm is not None
+    assert not alarm.averted
+
+
+def test_a_loss_that_goes_on_rising_after_a_leap_has_diverged():
+    guard = trained()
+    first, second = alarms(guard, [leap(14), reading(4.5, worst_loss=5.0, speed=1.0)])
+    assert first is not None
+    assert first.averted
+    assert second is not None
+    assert not second.averted
 
 
 def trained_with_stale_gradients(staleness: int, *, since_review: int, num_reviews: int) -> list[Reading]:

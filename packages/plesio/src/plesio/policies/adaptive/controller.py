@@ -94,7 +94,7 @@ class Controller:
         reading = self._read(reviews, metric=metric)
         self._system.observe(reviews, setting=self.setting)
         advices = {name: component.observe(reading) for name, component in self._components.items()}
-        alarm = None if self._guard is None else self._guard.observe(reading)
+        alarm = None if self._guard is None else self._guard.observe(reading, settled=not self._on_trial)
         if alarm is not None and alarm.early and not self._was_loose and math.isfinite(reading.loss):
             assert self._guard is not None, "an alarm without a guard"
             self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
@@ -158,6 +158,7 @@ class Controller:
             shares=choice.shares,
             keep=keep,
             restore=restore,
+            relearn=alarm is None and self._guard is not None and self._guard.has_leapt,
             alarm=alarm is not None,
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),

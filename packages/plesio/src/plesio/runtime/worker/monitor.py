@@ -108,6 +108,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         is_finite: Whether what is known of this step's gradient and loss is finite, or an overflow of a scaled loss.
         sparse_bytes: Bytes of each step with sparse gradients; `Reviewed.sparse_bytes` is their mean.
         num_trained: Samples of all workers, by the latest news.
+        loss_before: Mean loss of the last review.
     """
 
     spikes_in_loss: SpikeDetector | None
@@ -131,6 +132,7 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
     summed_rate: float = 0.0
     num_trained: int = 0
     progress: float = -1.0
+    loss_before: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,12 @@ class StepMonitor:
         self._seen.samples, self._seen.compute_s, self._seen.blocked_s = [], [], []
         self._computed_s, self._exchanged_s = self._timeline.meter.totals.compute_s, self._timeline.exchanged_s
 
+    def relearn(self) -> None:
+        """Learn anew what is extraordinary: the data have changed."""
+        assert self._guard is not None, "no guard"
+        self._seen.spikes_in_loss, self._seen.suspect = _detector(self._guard), False
+        self._seen.norms.clear()
+
     def take(
         self,
         clock: int,
@@ -292,13 +300,17 @@ class StepMonitor:
         seen = self._seen
         # a refused step has no finite loss; infinity says that all were refused, NaN that the script gives none
         losses = [loss for loss in seen.losses if math.isfinite(loss)]
+        loss = sum(losses) / len(losses) if losses else math.inf if seen.losses else math.nan
+        before, seen.loss_before = seen.loss_before, loss
+        leapt = self._guard is not None and math.isfinite(loss) and loss - before > self._guard.loss_rise * abs(before)
         review = Reviewed(
             worker=self._traits.worker,
             clock=clock,
             samples=tuple(seen.samples),
             compute_s=tuple(seen.compute_s),
             blocked_s=tuple(seen.blocked_s),
-            loss=sum(losses) / len(losses) if losses else math.inf if seen.losses else math.nan,
+            loss=loss,
+            losses=tuple(seen.losses) if leapt and len(losses) == len(seen.samples) else (),
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,

@@ -245,6 +245,37 @@ def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
     assert any("last good state" in line for line in result.fallbacks)
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", pytest.param("AdamW", marks=pytest.mark.slow)])
+def test_labels_that_change_are_nothing_to_go_back_from(optimizer: str) -> None:
+    """Losses leap at step 240 on all workers, and gradients are scaled down no longer than until the next review."""
+
+    def work(job: VirtualJob) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        rate = {"SGD": 0.3, "AdamW": 3e-3}[optimizer]
+        own = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
+        centres = 0.6 * torch.randn(4, 16, generator=torch.Generator().manual_seed(7))
+        drawn = torch.Generator().manual_seed(job.place.rank)
+        losses = []
+        with plesio.join(model, own, policy="adaptive") as session:
+            for step in range(320):
+                y = torch.randint(4, (16,), generator=drawn)
+                x = centres[y] + torch.randn(16, 16, generator=drawn)
+                loss = nn.functional.cross_entropy(model(x), (y + (step >= 240)) % 4)
+                loss.backward()
+                session.step(loss)
+                losses.append(loss.item())
+        return losses
+
+    simulation = simulate(work, num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS))
+    [result] = simulation.runs
+    assert not any(one["restore"] for one in result.decisions)
+    assert any("all workers' losses leapt to" in line for line in result.fallbacks)
+    losses = simulation.outcomes[0].value
+    assert losses is not None
+    assert sum(losses[300:320]) < sum(losses[240:260]) / 2
+
+
 def test_gradients_that_are_no_numbers_are_an_alarm_though_losses_are_finite() -> None:
     [result] = run("adaptive", broken=(1, 60)).runs
     assert any("gradients in" in line and "were not finite" in line for line in result.fallbacks)

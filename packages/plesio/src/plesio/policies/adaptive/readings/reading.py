@@ -36,9 +36,11 @@ class Reading:
         learning_rate: Learning rate of the first parameter group, at the end of these steps.
         loss: Mean over workers and steps; NaN if the user gives none.
         worst_loss: Mean of the worker with the highest; NaN if the user gives none.
+        least_loss: Mean of the worker with the lowest; NaN if the user gives none.
         typical_loss: Median over the workers of their means; NaN if the user gives none.
         loss_error: Standard error of ``loss``: the scatter of the workers' means over the root of their number; NaN for
             one worker.
+        losses: By step, the median of the workers' losses; empty if they are not known.
         num_workers: Number of workers that reported.
         num_racks: Number of their racks.
         normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
@@ -60,7 +62,9 @@ class Reading:
     learning_rate: float
     loss: float = math.nan
     worst_loss: float = math.nan
+    least_loss: float = math.nan
     typical_loss: float = math.nan
+    losses: tuple[float, ...] = ()
     num_workers: int = 1
     num_racks: int = 1
     normalises: bool = False

@@ -80,6 +80,7 @@ def put_together(
     speed: float = math.nan,
 ) -> Reading:
     any_review = next(iter(reviews.values()))
+    by_step = [review.losses for review in reviews.values()]
     losses = [review.loss for review in reviews.values() if not math.isnan(review.loss)]
     return Reading(
         clock=any_review.clock,
@@ -87,7 +88,9 @@ def put_together(
         learning_rate=any_review.learning_rate,
         loss=_mean(losses),
         worst_loss=max(losses, default=math.nan),
+        least_loss=min(losses, default=math.nan),
         typical_loss=statistics.median(losses) if losses else math.nan,
+        losses=tuple(map(statistics.median, zip(*by_step, strict=True))) if len({*map(len, by_step)}) == 1 else (),
         loss_error=_standard_error(losses),
         num_workers=len(reviews),
         num_racks=len({review.rack for review in reviews.values()}),

@@ -26,6 +26,13 @@ Harm is *averted* if it shows in no more than some workers: their gradients were
 ``clipped_share`` of the steps (`spike`), and the median worker's loss is at its level. Then there is nothing to go back
 from.
 
+A *leap* in the data raises all workers' losses, and BSP's would have risen the same: there is nothing to go back to
+either. Divergence grows over several steps, and parameters move faster before the loss shows it; here the loss is up
+from one step to the next, when all was ordinary, and then stays or falls. So the losses of single steps tell one from
+the other (`_leap`). If the loss has risen further at the next review, it is divergence after all, and the state of
+before is still kept; else all levels are learned anew, here and on the workers, which would scale gradients down for
+long.
+
 While a level is not known (the first reviews, and after a restart), a loss is compared with the highest value that was
 ordinary, and may exceed it by ``early_rise``.
 
@@ -45,7 +52,8 @@ parameters shows in the next review. `good` therefore means: nothing was wrong w
 
 import functools
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from plesio.policies.adaptive.config.guard import GuardConfig
@@ -61,6 +69,11 @@ _CREEP = 1.5
 """Multiple of its jump that the speed must reach if it rises slowly, as it may in healthy training."""
 _AGREES = 0.5
 """Severity of another figure that the norm needs for an alarm."""
+_PART, _STAYS = 0.25, 1.25
+"""Share of its rise that a leaping loss has not made in the steps before, and that each worker's has; its most growth
+after the leap."""
+_FEW = 3
+"""Steps whose mean tells."""
 _RESTART = 4 / 3
 """Multiple of the last learning rate above which a rise is deliberate."""
 
@@ -71,7 +84,7 @@ class Alarm:
 
     Attributes:
         reason: One clause for people, such as ``the loss is 3.1, 12 times its noise above 0.42``.
-        averted: True if the shared parameters are unhurt; the module's head has the condition.
+        averted: True if the shared parameters are unhurt; the module's head has the conditions.
         early: True in the first four reviews, when a figure is compared with the highest of very few.
         inputs: The numbers behind the alarm, by name.
     """
@@ -133,14 +146,23 @@ class Guard:
         self._alarmed = False
         """True if nothing has been ordinary since the last alarm."""
         self._good = False
+        self._leapt_to = math.nan
+        """Loss after a leap in the last review."""
+        self.has_leapt = False
+        """True if the loss has leapt in the review before the last, and stayed there."""
 
     @property
     def good(self) -> bool:
         """True if nothing was wrong with the steps that led to the present state, so that it is worth keeping."""
         return self._good
 
-    def observe(self, reading: Reading) -> Alarm | None:
+    def observe(self, reading: Reading, *, settled: bool = True) -> Alarm | None:
+        """Return an alarm, if any; ``settled`` is False while a change is on trial."""
         self._num_reviews += 1
+        self.has_leapt = reading.loss <= self._leapt_to * (1 + self._config.loss_rise)
+        if self.has_leapt:
+            self._learn_anew()
+        self._leapt_to = self._leap(reading) if settled and self._good else math.nan
         self._look_for_restart(reading.learning_rate)
         found = [self._judge_refused(reading), self._judge_clipped(reading)]
         figures = ((self._loss, reading.loss), (self._worst, reading.worst_loss), (self._speed, reading.speed))
@@ -152,6 +174,8 @@ class Guard:
         severity, alarm = max(found, key=lambda one: one[0])
         # half an alarm is not good either: harm shows a review late
         averted = self._averts(reading)
+        if not math.isnan(self._leapt_to):
+            averted, alarm = True, Alarm(reason=f"all workers' losses leapt to {self._leapt_to:.4g}")
         self._good = severity < 0.5 and not reading.num_refused and not reading.num_clipped
         if severity <= 1.0:
             self._alarmed = False
@@ -184,6 +208,25 @@ class Guard:
         """Return True if no more than some workers are affected, whose gradients were scaled down."""
         unhurt = math.isfinite(reading.typical_loss) and self._typical.judge(reading.typical_loss)[0] < 0.5
         return unhurt and reading.num_clipped >= self._config.clipped_share * reading.num_steps
+
+    def _leap(self, reading: Reading) -> float:
+        """Return the loss after a leap that the parameters are not to blame for; NaN if there is none."""
+        raised = reading.learning_rate > self._rate
+        if not reading.losses or not self._loss.level.is_known or raised or reading.num_refused:
+            return math.nan
+        level = self._loss.level.level
+        significant = self._loss.level.excess(reading.loss).noises > self._config.noise_factor / 2
+        if not significant or not reading.least_loss - level >= _PART * (reading.loss - level):
+            return math.nan  # or some workers have no part in it
+        # the step from which on all is different: both parts are about their means, before the review is the level
+        losses = [level] * _FEW + list(reading.losses)
+        at = min(range(_FEW, len(losses)), key=lambda place: _scatter(losses[:place]) + _scatter(losses[place:]))
+        after = losses[at:]
+        middle = len(after) // 2
+        older, newer = statistics.fmean(after[:middle] or after), statistics.fmean(after[middle:])
+        sudden = statistics.fmean(losses[at - _FEW : at]) - level < _PART * (older - level)
+        rises = len(after) > _FEW and newer - level > _STAYS * (older - level)
+        return max(older, newer) if sudden and not rises else math.nan
 
     def _look_for_restart(self, rate: float) -> None:
         if _RESTART * self._rate < rate <= self._highest_rate:
@@ -262,3 +305,8 @@ class _Watched:
         reason = f"{self._name} is {excess.value:.4g}, {excess.noises:.3g} times its noise above {excess.level:.4g}"
         inputs = {"value": excess.value, "level": excess.level, "noises": excess.noises}
         return severity, Alarm(reason=reason, inputs=inputs)
+
+
+def _scatter(values: Sequence[float]) -> float:
+    mean = statistics.fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)

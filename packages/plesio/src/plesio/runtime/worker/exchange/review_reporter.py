@@ -104,11 +104,17 @@ class ReviewReporter:
         if not self._awaits_news or (news := self._channel.news(rack)) is None:
             return None
         self._review, self._awaits_news = news.next_review, False
+        self._learn(news)
         return news
 
     def go_on(self, steer: Steering) -> None:
         """Review next when an answer says, which all have."""
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._learn(steer)
+
+    def _learn(self, steer: Steering) -> None:
+        if steer.relearn and self._monitor is not None:
+            self._monitor.relearn()
 
     def good(self) -> None:
         """Take the rates up to here for good ones: a review found nothing wrong."""
