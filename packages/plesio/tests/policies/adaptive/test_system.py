@@ -272,6 +272,15 @@ def test_chance_is_no_slowness(seed: int):
     assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares == ()
 
 
+def test_slowness_that_has_just_begun_is_not_persistent():
+    steps = [[0.02] * 14 for _ in range(3)] + [[0.02] * 4 + [0.03] * 10]
+    monitor = SystemMonitor(SystemConfig())
+    monitor.observe(bsp_reviews(steps, transfer_s=0.001), setting=BSP)
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares == ()
+    monitor.observe(bsp_reviews([[0.02] * 12] * 3 + [[0.03] * 12], transfer_s=0.001), setting=BSP)
+    assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares != ()
+
+
 def test_without_samples_there_are_no_shares():
     """A loop over a loader of its own, which the session knows nothing of."""
     monitor = SystemMonitor(SystemConfig())

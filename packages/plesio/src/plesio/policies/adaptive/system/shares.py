@@ -2,8 +2,10 @@
 
 Slack cannot hide persistent slowness: sooner or later everyone waits for the slowest. So workers whose pace differs
 significantly from the median (by `SIGNIFICANCE` standard errors, of logarithms) take shares of each round in proportion
-to their pace. Gradients and parameters are weighted by samples, so the mean is that of the same global batch. If a part
-of a step does not depend on its samples, the rule reaches equal times in a few reviews.
+to their pace, if most of their older and of their newer steps were slow or quick. A few steps that stalled, of one
+worker or of the others, are no evidence, however significant their mean is. Gradients and parameters are weighted by
+samples, so the mean is that of the same global batch. If a part of a step does not depend on its samples, the rule
+reaches equal times in a few reviews.
 """
 
 import math
@@ -39,7 +41,10 @@ def shares_by_pace(pace_s: NDArray[np.float64], before: Sequence[float], *, gain
     usual, usual_level = statistics.median(means.tolist()), statistics.median(levels.tolist())
     own = np.abs(levels - usual_level) > _chance(logarithms)
     differs = np.abs(means - usual) > gain * usual
-    rates = 1 / np.where(own & differs, means, usual)
+    half = num_steps // 2
+    older, newer = (_side(steps_s, gain=gain) for steps_s in (pace_s[:, :half], pace_s[:, half:]))
+    persists = (older == newer) & (newer != 0)
+    rates = 1 / np.where(own & differs & persists, means, usual)
     shares = np.maximum(rates / rates.sum(), SMALLEST_SHARE / num_workers)
     return () if np.ptp(shares) < 1e-9 else tuple((shares / shares.sum()).tolist())
 
@@ -60,6 +65,13 @@ def to_equal_shares(samples: Sequence[int], means: Sequence[float]) -> list[floa
 def with_shares(pace_s: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:
     """Return ``[num_workers, num_steps]`` seconds of computing of these steps, if the workers had these shares."""
     return pace_s * np.array(shares)[:, None] * len(pace_s) if shares else pace_s
+
+
+def _side(steps_s: NDArray[np.float64], *, gain: float) -> NDArray[np.int64]:
+    """Return by worker 1 if its median step takes longer than is usual, -1 if it takes less, 0 if neither."""
+    medians = np.median(steps_s, axis=1)
+    usual = np.median(medians)
+    return (medians > (1 + gain) * usual).astype(np.int64) - (medians < (1 - gain) * usual)
 
 
 def _chance(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
