@@ -31,6 +31,8 @@ from plesio.runtime.worker.rounds import RoundRecords
 __all__ = ["Sketch", "StepMonitor", "WorkerTraits"]
 
 SIGNS_SEED = 20_261
+LEARNING = 64
+"""Steps in which the guard learns what is usual, and has no use for the losses of single steps."""
 
 
 class Sketch:
@@ -302,7 +304,7 @@ class StepMonitor:
         losses = [loss for loss in seen.losses if math.isfinite(loss)]
         loss = sum(losses) / len(losses) if losses else math.inf if seen.losses else math.nan
         before, seen.loss_before = seen.loss_before, loss
-        leapt = self._guard is not None and math.isfinite(loss) and loss - before > self._guard.loss_rise * abs(before)
+        leapt = self._guard is not None and clock > LEARNING and loss - before > self._guard.loss_rise * abs(before)
         review = Reviewed(
             worker=self._traits.worker,
             clock=clock,
@@ -310,7 +312,7 @@ class StepMonitor:
             compute_s=tuple(seen.compute_s),
             blocked_s=tuple(seen.blocked_s),
             loss=loss,
-            losses=tuple(seen.losses) if leapt and len(losses) == len(seen.samples) else (),
+            losses=tuple(losses) if leapt and len(losses) == len(seen.samples) else (),
             learning_rate=float(learning_rate),
             momentum=momentum,
             normalises=normalises,
