@@ -281,6 +281,21 @@ def test_slowness_that_has_just_begun_is_not_persistent():
     assert monitor.choose(allowance=allow(0), current=BSP, shares=()).shares != ()
 
 
+@pytest.mark.parametrize(
+    ("slow", "num_steps", "changes"), [((3,), 8, False), ((3,), 16, False), ((3, 9), 16, True), ((3,), 24, True)]
+)
+def test_one_slow_step_of_few_does_not_decide(slow: tuple[int, ...], num_steps: int, *, changes: bool):
+    """Two make a habit, and of 24 steps one that took thirty times as long does count."""
+    steps = [[0.02] * num_steps for _ in range(4)]
+    for place, step in enumerate(slow):
+        steps[place][step] = 0.6
+    monitor = SystemMonitor(SystemConfig(store=False))
+    monitor.observe(bsp_reviews(steps, transfer_s=0.001), setting=BSP)
+    choice = monitor.choose(allowance=allow(0), current=BSP, shares=())
+    inputs = dict(choice.inputs)
+    assert (inputs["system.bsp_step_s"] > 0.03) == changes
+
+
 def test_without_samples_there_are_no_shares():
     """A loop over a loader of its own, which the session knows nothing of."""
     monitor = SystemMonitor(SystemConfig())

@@ -76,6 +76,10 @@ __all__ = ["SystemMonitor"]
 NOT_MEASURED = " (no exchange has been measured yet)"
 SHORTEST_S = 1e-9
 """Least seconds of a step: clocks have a resolution, and a step that took no time has a pace all the same."""
+FEW_STEPS = 24
+"""Steps of each worker, of which fewer may make a single slow one look like a habit."""
+LONGEST = 8.0
+"""Multiple of a worker's median step beyond which a step is extraordinary."""
 MOST_DOUBLINGS = 3
 """Most doublings of the gain that a change must promise, one for each time that its setting was left."""
 LOCAL = Setting.of(period=2, delay=0)
@@ -419,9 +423,21 @@ class SystemMonitor:
         return times[1] <= times[0] * (1 - SHARES_GAIN)
 
     def _remembered_s(self) -> NDArray[np.float64]:
-        """Return ``[num_workers, num_steps]`` seconds of the last steps at equal shares, as many as all have."""
+        """Return ``[num_workers, num_steps]`` seconds of the last steps at equal shares, as many as all have.
+
+        Of few steps a single one that took very long does not decide.
+        """
         steps = min((len(pace) for pace in self._pace_s.values()), default=0)
-        return np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
+        pace_s = np.array([list(self._pace_s[worker])[-steps:] if steps else [] for worker in sorted(self._pace_s)])
+        return _without_chance(pace_s) if 0 < steps < FEW_STEPS else pace_s
+
+
+def _without_chance(pace_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the workers' steps, with the median in place of an extraordinary one if it is the only one of all."""
+    usual_s = np.median(pace_s, axis=1, keepdims=True)
+    extraordinary = pace_s > LONGEST * usual_s
+    recurs = extraordinary.any(axis=0).sum() > 1
+    return pace_s if recurs else np.where(extraordinary, usual_s, pace_s)
 
 
 def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
