@@ -53,5 +53,15 @@ def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, 
     assert all(line in message and "session.shard(loader)" in message for message in told), told
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("short", [0, 1])
+def test_one_that_leaves_out_a_batch_before_an_evaluation_ends_all_in_a_line(short: int):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAMS, "leave_out", timeout_s=150, policy="local_sgd:2", short=short)
+    assert [one.error for one in endings.values()] == ["WorkerLostError"] * 2, endings
+    told = [one.message for one in endings.values()]
+    assert all(f"worker {short} evaluates after step 7 while worker {1 - short}" in message for message in told), told
+
+
 def test_another_session_begins_in_a_job_in_which_one_has_failed():
     assert on_processes(2, PROGRAMS, "train_again", policy="bsp") == [("finished", 8)] * 2

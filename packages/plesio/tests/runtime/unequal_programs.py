@@ -55,3 +55,16 @@ def train_again(*, policy: str) -> tuple[str, int]:
             except (ValueError, WorkerLostError):
                 assert not again
     return session.report().status, session.report().steps
+
+
+def leave_out(*, policy: str, short: int) -> None:
+    """Rank ``short`` leaves out one of 8 batches before an evaluation."""
+    rank = int(os.environ["RANK"])
+    model = nn.Linear(3, 1)
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.01), policy=policy) as session:
+        for batch in range(8):
+            if rank == short and batch == 3:
+                continue
+            model(torch.randn(4, 3)).square().mean().backward()
+            session.step(samples=4)
+        session.evaluate(lambda: 0.0)

@@ -16,7 +16,7 @@ Alike = Literal["rates", "order", "subset", "stream"]
 """Learning rates after so many evaluations; of a loop over the data, digests of its order, subset or first batches."""
 MOST_LOOKS = 64
 """Limit of the looks at a stream, which come after its first 1, 2, 4 ... batches; each loop numbers them from here."""
-Within = Literal["forward", "step", "evaluation", "end"]
+Within = Literal["forward", "step", "evaluation", "metric", "end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Report:
         replica: When its training is over and replicas are to be equal, a number for each parameter, of its bits.
         memory: Its memory at the peak so far. If it is unknown, the message's text does not have it.
         utilisation: Resources that it has used so far; likewise.
-        within: Joint activity with the others now: waits there; likewise where it does nothing so.
+        within: Joint activity with the others now, or the metric's function in it; likewise where it does nothing so.
     """
 
     clock: int = 0

@@ -266,7 +266,8 @@ def test_the_others_go_on_without_a_worker_that_ended_its_loop_a_lease_ago() -> 
         (("evaluation", "step"), True),
         (("step", "evaluation"), True),
         (("end", "evaluation"), True),
-        (("evaluation", "evaluation"), False),  # one takes long over its metric
+        (("evaluation", "evaluation"), True),  # after unequally many steps
+        (("metric", "evaluation"), False),
         (("evaluation", UNSET), False),  # the other is in the user's code
     ],
 )

@@ -2,8 +2,9 @@
 
 One that has ended its loop meets no other any more: when it has been gone for a while and others still train, they go
 on without it. Where one waits in an evaluation (or at its end) and another in a step, their collectives are different
-ones and none can go on: that is an error. Workers report where they wait with each heartbeat (`Report.within`), so it
-is told apart from code of the user's that takes long.
+ones and none can go on: that is an error. So it is where all wait in an evaluation, after unequally many steps. Workers
+report where they wait with each heartbeat (`Report.within`), so it is told apart from code of the user's that takes
+long.
 """
 
 from msgspec import UNSET
@@ -45,9 +46,10 @@ class Unequal:
     def mixed_up(self, *, generation: int, now_s: float, lease_s: float) -> str | None:
         """Explain why no worker can go on, if workers wait in different collectives for long."""
         waiting: list[tuple[int, Within, int]] = []
-        for worker in self._members.live:
+        training = [worker for worker in self._members.live if not self._members[worker].leaving]
+        for worker in training:
             report = self._ledger.workers.latest(worker)
-            if report.within is not UNSET and not self._members[worker].leaving:
+            if report.within is not UNSET and report.within != "metric":
                 waiting.append((worker, report.within, report.clock))
         if (generation, waiting) != self._seen:
             self._seen, self._since_s = (generation, waiting), now_s
@@ -55,7 +57,10 @@ class Unequal:
         in_passes = set(first) == {"forward", "step"}
         # where one is a step ahead, another may do something of its own between its passes, and come
         leases = 2 * PATIENCE if in_passes and first["forward"][2] != first["step"][2] else PATIENCE
-        if len(first) < 2 or now_s <= self._since_s + leases * lease_s:
+        found = list(first.values())
+        if set(first) == {"evaluation"} and len(waiting) == len(training):
+            found = list({clock: (worker, place, clock) for worker, place, clock in reversed(waiting)}.values())
+        if len(found) < 2 or now_s <= self._since_s + leases * lease_s:
             return None
         self._since_s = now_s
         if in_passes:
@@ -67,7 +72,7 @@ class Unequal:
             )
         each = [
             f"worker {worker} {_DOES[place].format(clock=clock, next=clock + 1)}"
-            for worker, place, clock in sorted(first.values(), key=lambda one: one[2])
+            for worker, place, clock in sorted(found, key=lambda one: one[2])
         ]
         return (
             f"{each[0]} while {each[1]}: all workers must make the same number of steps between evaluations and until "

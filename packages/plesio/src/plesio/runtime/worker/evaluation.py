@@ -19,7 +19,7 @@ from plesio.core.results import Evaluation, Found, Goal
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.exchange.exchange import Exchange, SharedState
 from plesio.runtime.worker.exchange.replica import Replica, State, parameters_sha256
-from plesio.runtime.worker.meter import number_of
+from plesio.runtime.worker.meter import Meter, number_of
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.world import World
 
@@ -102,6 +102,7 @@ class Evaluator:
     world: World
     exchange: Exchange
     sharing: Sharing
+    meter: Meter
 
     def evaluate(
         self, metric: Metric, goal: Goals, *, samples: int | None, at_s: float, number: int | None = None
@@ -144,5 +145,5 @@ class Evaluator:
         return samples if samples is not None else self.world.result(reports=False).samples
 
     def _measure(self, metric: Metric, goal: Goals, shared: SharedState) -> Evaluation:
-        with self.replica.loaded(shared.state), evaluation_mode(self.replica.model):
+        with self.replica.loaded(shared.state), evaluation_mode(self.replica.model), self.meter.within("metric"):
             return Judge(self.world.info).judged(metric, goal, samples=shared.samples, at_s=shared.at_s)

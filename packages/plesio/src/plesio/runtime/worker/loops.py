@@ -258,7 +258,7 @@ class Loops:
         Raises:
             ConfigError: Another loop is under way, or an evaluation is.
         """
-        if self._meter.totals.within == "evaluation":
+        if self._meter.totals.within == "metric":
             raise ConfigError(
                 "session.shard deals out samples to train on, to all workers, and session.evaluate may run on one "
                 "alone: let its function go through the loader itself"

@@ -47,7 +47,7 @@ class OneReplica:
         self._warn("copied, or its state_dict() taken,")
 
     def _evaluated(self) -> None:
-        if self._meter.totals.within != "evaluation":
+        if self._meter.totals.within != "metric":
             self._warn("evaluated")
 
     def _warn(self, use: str) -> None:

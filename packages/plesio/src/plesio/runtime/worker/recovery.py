@@ -222,6 +222,7 @@ class Recovery:
                 _log.info("cut off again: %s", str(error).splitlines()[0] if str(error) else "another one is lost")
         self._waited(begun_s)
         now_s, clock = self._timeline.now_s(), self._steps.finished
+        self._timeline.meter.totals.clock = clock
         self._timeline.event("regroup", at_s=now_s, clock=clock, workers=list(regroup.members))
         _log.info("goes on with workers %s", ", ".join(map(str, regroup.members)))
         return regroup

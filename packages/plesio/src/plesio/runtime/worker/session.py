@@ -72,14 +72,14 @@ class Session:
         handover: Handover | None = None,
     ) -> None:
         self.model, self.policy, self.rank = replica.model, parts.policy, world.rank
-        self._replica, self._world = replica, world
-        self._exchange, self._sharing = parts.exchange, parts.sharing
+        self._replica, self._world, self._exchange, self._sharing = replica, world, parts.exchange, parts.sharing
         self._steps, self._began = steps, steps.finished
-        self._timeline, self._recovery = timeline, parts.recovery
-        self._equality = parts.equality
+        self._timeline, self._recovery, self._equality = timeline, parts.recovery, parts.equality
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
-        self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing)
+        self._evaluator = Evaluator(
+            replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing, meter=timeline.meter
+        )
         # a handover has schedules of its own, because it may have set them before there is a session
         own = Schedules(replica.stepper.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules

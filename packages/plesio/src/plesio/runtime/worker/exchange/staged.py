@@ -251,6 +251,7 @@ class StagedExchange(Exchange):
         self._change(steer, end=end)
         self._take_shares(steer)
         self._parts.steps.go_on_from(steer.clock)
+        self._parts.timeline.meter.totals.clock = steer.clock
         return end
 
     def _change(self, steer: Steering, *, end: StageEnd | None) -> None:
