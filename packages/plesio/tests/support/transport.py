@@ -48,7 +48,7 @@ SECRET = "the job's secret"
 KEYS = JobKeys.derive(SECRET)
 NAMES = lambda number: (b"w%d" % number, b"w%d/beat" % number, b"observer-%d" % number)  # noqa: E731 - a value like the others
 LIMIT_BYTES = 32 * 2**20
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _NUMBERS = itertools.count(1)
 """Numbers of requests."""
 
