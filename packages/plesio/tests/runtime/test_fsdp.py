@@ -148,9 +148,10 @@ def test_a_lost_worker_ends_the_run_by_name():
 
 @pytest.mark.parametrize(("alike", "from_step"), [(True, 0), pytest.param(False, 0, marks=pytest.mark.slow), (True, 2)])
 def test_steps_through_different_blocks_are_found_out(alike: bool, from_step: int):
-    for ending in endings("branch", alike=alike, from_step=from_step).values():
-        assert ending.error == "ExchangeError"
-        assert "goes through other blocks" in ending.message
+    ended = endings("branch", alike=alike, from_step=from_step).values()
+    # a worker that the other's end reaches first passes on the words in which it was found out
+    assert "ExchangeError" in {ending.error for ending in ended} <= {"ExchangeError", "WorkerLostError"}, ended
+    assert all("goes through other blocks" in ending.message for ending in ended), ended
 
 
 ODD: list[tuple[dict[str, str], str]] = [
