@@ -21,6 +21,7 @@ from plain import (
     plateau_parts,
     points_of,
 )
+from progress import register
 from scenario import Scenario
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -46,6 +47,8 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
 
 __all__ = ["Trial", "cluster_of", "run_trial"]
+
+register()  # the policy on trial; processes of a campaign import this module
 
 LATENCY_S = 50e-6
 BALLAST, BALLAST_NUMBERS = "ballast", 2**15

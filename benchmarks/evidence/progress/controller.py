@@ -1,0 +1,242 @@
+"""Chooses the setting of the highest lower bound of progress per second, and takes back what the loss does not bear.
+
+Progress per second is what a step is worth (`worth`) over its seconds (`times`). Of both a cautious value counts: worth
+by its standard deviation, seconds without the outliers that may be chance. A change to something looser is on trial:
+the loss's trend before it (`trend`) says what is to be expected, and a test that may stop at any time whether it is
+missed. What fails is believed to be worth less from then on, and what is looser of its kind still less.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+
+from plesio.policies.adaptive.config.components import Components
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.training.guard import Alarm, Guard
+from plesio.policies.events import Reviewed
+from plesio.policies.policy import Decision, Policy
+from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
+
+from .numbers import Numbers
+from .times import StepTimes
+from .trend import Point, Trial
+from .worth import Worth, kind_of
+
+__all__ = ["ProgressController"]
+
+MOST_RESTORES = 3
+GOT_ON = 0.02
+"""Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
+ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
+LEAST_LEFT = 16
+"""Steps below which nothing looser is tried: a trial would not end before the run."""
+
+
+class ProgressController:
+    """Decides the reviews of one run."""
+
+    def __init__(self, components: Components, numbers: Numbers) -> None:
+        assert components.guard is not None
+        self.setting: Setting = SYNCHRONOUS
+        self.shares: tuple[float, ...] = ()
+        self._numbers = numbers
+        self._review = components.review
+        self._times = StepTimes(components.system, topology=components.topology)
+        self._worth = Worth(numbers)
+        self._guard = Guard(components.guard)
+        self._points: deque[Point] = deque(maxlen=numbers.window)
+        self._trial: Trial | None = None
+        self._pairs, self._movement = GradientPairs(), Movement()
+        self._num_reviews = self._num_restores = 0
+        self._kept_losses: deque[float] = deque(maxlen=2)
+        self._was_loose = self._finishes = False
+        self._most_slack = numbers.first_slack
+
+    @property
+    def first(self) -> Policy:
+        """BSP, until an exchange has been measured."""
+        return SYNCHRONOUS.policy
+
+    def over(self, clock: int) -> Decision | None:
+        """Return None: stages end at reviews alone."""
+        return None
+
+    def next_review(self, since: int) -> tuple[int, int]:
+        """Return the clocks of the next review and of its answer."""
+        if since == 0:
+            return FIRST_REVIEW, FIRST_CLOCK
+        every = self._review.interval(since, trial=self._trial is not None) if self._times.knows_transfer else 1
+        return next_review(since, period=self.setting.period, delay=self.setting.delay, every=every)
+
+    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        """Decide on the next steps."""
+        reading = put_together(
+            reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
+        )
+        self._num_reviews += 1
+        self._times.observe(reviews, setting=self.setting)
+        self._worth.observe(reading, momentum=max(review.momentum for review in reviews.values()))
+        alarm = self._alarm(reading)
+        failure = self._judge(reading) if alarm is None else None
+        times_s, shares = self._times.predict(self.setting, self.shares)
+        inputs: dict[str, float] = {}
+        if alarm is None:
+            setting, reason = self._choose(times_s, reading, inputs)
+        else:
+            setting, reason = SYNCHRONOUS, alarm.reason
+        if failure is not None:
+            reason = f"{failure[0]}: {reason}"
+        harmed = (alarm is not None and not alarm.averted) or (failure is not None and failure[1])
+        restore = harmed and self._may_restore(reading.loss)
+        self._num_restores += restore and alarm is not None
+        keep = self._keeps(reading, setting, ordinary=alarm is None and failure is None)
+        if restore and len(self._kept_losses) > 1:
+            self._kept_losses.pop()  # the older state is all that the workers have then
+        self._go_to(setting, restore=restore, alarmed=alarm is not None)
+        self.shares = () if setting.on_store else shares
+        return Decision(
+            policy=setting.policy,
+            shares=self.shares,
+            keep=keep,
+            restore=restore,
+            relearn=alarm is None and self._guard.has_leapt,
+            alarm=alarm is not None,
+            reason=reason,
+            inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
+        )
+
+    def _alarm(self, reading: Reading) -> Alarm | None:
+        alarm = self._guard.observe(reading, settled=self._trial is None)
+        if alarm is None:
+            return None
+        if alarm.early and not self._was_loose and math.isfinite(reading.loss):
+            self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
+            return None
+        if not alarm.averted:
+            self._worth.fail(self.setting, drift=self._times.drift(self.setting), lost=math.inf)
+        self._end_trial(forget=True)
+        return alarm
+
+    def _judge(self, reading: Reading) -> tuple[str, bool] | None:
+        """Judge the change on trial; return why it failed and whether it did harm, or None if it goes on or passed."""
+        if not math.isfinite(reading.loss):
+            return None
+        point = Point(reading.clock, reading.loss, reading.loss_error if math.isfinite(reading.loss_error) else 0.0)
+        self._points.append(point)
+        trial = self._trial
+        if trial is None:
+            return None
+        trial.add(point)
+        last, drift = trial.before[-1], self._times.drift(self.setting)
+        if trial.exceeds(self._numbers.chance_back, margin=trial.mean_fall / 2 + 0.01 * abs(last.loss)):
+            self._worth.fail(self.setting, drift=drift, lost=0.5)
+            self._end_trial(forget=True)
+            reason = f"the loss is {trial.mean_excess:.3g} above what was to be expected"
+            return reason, point.loss > last.loss + 3 * trial.error
+        if trial.num >= self._numbers.trial:
+            self._worth.passed(self.setting, drift=drift, found=trial.efficiency())
+            if drift >= self._most_slack:
+                self._most_slack = min(2 * self._most_slack + 1, self._numbers.largest_slack)
+            self._end_trial(forget=False)
+        return None
+
+    def _end_trial(self, *, forget: bool) -> None:
+        self._trial = None
+        if forget:
+            self._points.clear()
+
+    def _choose(
+        self, times_s: Mapping[Setting, float], reading: Reading, inputs: dict[str, float]
+    ) -> tuple[Setting, str]:
+        numbers = self._numbers
+        if not self._times.knows_transfer or SYNCHRONOUS not in times_s:
+            return self.setting, "no exchange has been measured yet"
+        bsp_s = times_s[SYNCHRONOUS]
+        most = 0 if self._is_strict(times_s, reading) else self._most_slack
+        scores = {
+            it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items() if self._times.drift(it) <= most
+        }
+        highest = max(scores.values())
+        # of those about as good the least slack
+        best = min(
+            (it for it in scores if scores[it] >= highest - numbers.gain / 2), key=lambda it: (it.slack, -scores[it])
+        )
+        own = scores.get(self.setting, -math.inf)
+        inputs |= {
+            "progress.best": scores[best],
+            "progress.own": own,
+            "system.step_s": times_s[best],
+            "system.bsp_step_s": bsp_s,
+        }
+        if best == self.setting or scores[best] < own + numbers.gain:
+            return self._own(times_s), f"{self.setting.spec} has the most progress per second"
+        left = reading.clock / reading.progress - reading.clock if reading.progress else math.inf
+        if left < LEAST_LEFT and (best.slack > self.setting.slack or left < LEAST_LEFT / 4):
+            return self._own(times_s), "too few steps are left for a change"
+        mean, deviation = self._worth.of(best, drift=self._times.drift(best))
+        return best, (
+            f"a step of {best.spec} takes {1e3 * times_s[best]:.3g} ms where one of bsp takes {1e3 * bsp_s:.3g} ms, "
+            f"and is worth {math.exp(mean - deviation):.2f} to {math.exp(min(0.0, mean + deviation)):.2f} of it"
+        )
+
+    def _score(self, setting: Setting, time: float) -> float:
+        """Return the logarithm of progress per second over BSP's, by the cautious value of a step's worth."""
+        mean, deviation = self._worth.of(setting, drift=self._times.drift(setting))
+        if self._trial is not None and setting == self.setting:
+            deviation = 0.0  # the trial is to say how much it is worth
+        cautious = mean - self._numbers.caution * deviation
+        return (1 + self._numbers.lost_steps) * cautious - math.log(time)
+
+    def _own(self, times_s: Mapping[Setting, float]) -> Setting:
+        """Return the setting in force, with the step sizes that fit the optimizer now."""
+        if self.setting.on_store:
+            return self.setting
+        return next((it for it in times_s if it == self.setting), self.setting)
+
+    def _is_strict(self, times_s: Mapping[Setting, float], reading: Reading) -> bool:
+        """Return True at the beginning, and from the review on after which the end would begin."""
+        numbers, progress = self._numbers, reading.progress
+        if self._num_reviews < numbers.warm_up:
+            return True
+        if progress and not self._finishes:
+            strict_s = min(times_s[it] for it in (SYNCHRONOUS, ROUNDED) if it in times_s)
+            ratio, most = strict_s / min(times_s.values()), numbers.finish_time
+            share = min(numbers.finish, most / (most + (1 - most) * ratio))
+            until_next = self._review.interval(reading.clock, trial=False) * progress / reading.clock
+            ahead = 1.5 if self.setting.on_store else 0.5  # clocks differ on the store, and it takes a while to leave
+            self._finishes = progress + ahead * until_next >= 1 - share
+        return self._finishes
+
+    def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
+        before, self.setting = self.setting, setting
+        self._was_loose = self._was_loose or setting != SYNCHRONOUS
+        if before == setting:
+            if restore:
+                self._movement.forget()
+            return
+        changes_store = setting.on_store or before.on_store
+        if restore or changes_store or setting.slack < before.slack:
+            self._movement.forget()
+            if not alarmed:
+                self._guard.tightened()
+        new_kind = kind_of(setting) not in (None, kind_of(before)) and setting.slack >= before.slack
+        if setting.slack > before.slack or new_kind:
+            self._trial = Trial(tuple(self._points)) if len(self._points) > 1 else None
+        else:
+            self._end_trial(forget=True)
+
+    def _keeps(self, reading: Reading, setting: Setting, *, ordinary: bool) -> bool:
+        """Return True if the state is worth keeping: nothing is wrong, on trial, or on the way to or from the store."""
+        on_the_way = self.setting != setting and (self.setting.on_store or setting.on_store)
+        keeps = ordinary and self._trial is None and self._guard.good
+        if keeps and not on_the_way:
+            self._kept_losses.append(reading.loss)
+        return keeps
+
+    def _may_restore(self, loss: float) -> bool:
+        if not self._kept_losses or self._num_restores >= MOST_RESTORES:
+            return False
+        kept = self._kept_losses[0]
+        return not loss < kept - GOT_ON * abs(kept)

@@ -1,0 +1,180 @@
+"""The worth of a step under a setting, in steps of BSP: the expected logarithm, and its standard deviation.
+
+By kind, and what is known beforehand:
+
+    rounded       almost nothing is lost: rounding is right in the mean (docs/log.md, section 14)
+    low rank      a part of each gradient comes late; not where the optimizer normalises (section 41)
+    local, racks  a price that grows with each doubling of 1 + drift, the steps that replicas are apart by: with r of
+                  them it is r (r + 1) / 2 prices; more where data differ
+    store         a price; others' steps come one step late, which acts as momentum: with momentum of its own the
+                  optimizer has too much of it, the more the more workers there are (Mitliagkas et al. 2016)
+
+An optimizer that normalises makes noisy steps as long as clean ones. With nu, the noise of one worker's gradient over
+its signal, N workers on their own make sqrt((1 + nu/N) / (1 + nu)) of the progress of their mean gradient (after
+Malladi et al. 2022). Where local steps keep the moments of the mean gradient, they count in full after the run's
+beginning.
+
+The price of a kind is a belief, a normal distribution. A trial updates it: by its measurement, if it could measure; by
+less doubt, if it passed; by what must at least be lost, if it failed.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from plesio.policies.adaptive.readings.reading import Reading
+from plesio.policies.adaptive.system.setting import Sent, Setting
+
+from .numbers import Numbers
+
+__all__ = ["Worth", "kind_of"]
+
+ROUNDED, LOW_RANK = 0.005, 0.08
+UNLIKE = 1.6
+"""Variance between many workers over that within them, above which their data differ."""
+PASSED = 0.7
+"""Share of the doubt that is left after a trial that found no harm."""
+LEAST_SHARE = 0.5
+"""Share of a step at which an early local step counts at least, where it keeps the moments of the mean gradient."""
+NOISY = 0.5
+"""Share of a step below which gradients count as nearly all noise."""
+STORE_BEGINS, STORE_NOISY = 0.4, 0.6
+"""Worth of a step on the store of an optimizer that normalises: in the beginning, and if gradients are noisy."""
+MOMENTUM = 0.5
+"""Momentum from which steps that come late do harm."""
+RISING = 15.0
+"""Noise over signal that is expected while the learning rate rises."""
+
+
+@dataclass(slots=True)
+class _Price:
+    """Belief about the price of one kind: a normal distribution of the logarithm that is lost."""
+
+    mean: float
+    deviation: float
+
+    def see(self, value: float, error: float) -> None:
+        """Update the belief by a measurement."""
+        before, new = self.deviation**-2, error**-2
+        self.mean = (before * self.mean + new * value) / (before + new)
+        self.deviation = (before + new) ** -0.5
+
+
+class Worth:
+    """Beliefs about what a step is worth; the module's head has the rule."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._prices = {
+            "local": _Price(numbers.price, numbers.doubt),
+            "racks": _Price(numbers.price, numbers.doubt),
+            "store": _Price(numbers.store_price, numbers.store_doubt),
+            "rounded": _Price(ROUNDED, ROUNDED),
+            "low rank": _Price(LOW_RANK, LOW_RANK / 2),
+        }
+        self._noises: deque[float] = deque(maxlen=4)
+        """Logarithms of nu of the newest readings with figures, within bounds."""
+        self._highest_rate = 0.0
+        self._rises = self._unlike = self._has_momentum = False
+        self._reading: Reading | None = None
+
+    def observe(self, reading: Reading, *, momentum: float) -> None:
+        """Take in the noise of the gradients, and what the optimizer does."""
+        self._has_momentum = momentum >= MOMENTUM
+        self._reading, rate = reading, reading.learning_rate
+        self._rises = 0 < self._highest_rate < rate * (1 - 1e-6)
+        self._highest_rate = max(self._highest_rate, rate)
+        figures = reading.gradient
+        if figures is None or not math.isfinite(figures.between):
+            return
+        spread = figures.between / figures.within if figures.within > 0 else 0.0
+        self._unlike |= spread > UNLIKE * (1 + 2 / reading.num_workers)
+        signal = figures.mean_norm_sq
+        if math.isfinite(signal):
+            ratio = figures.between / signal if signal > 0 else math.inf
+            self._noises.append(math.log(min(1e3, max(1e-3, ratio))))
+
+    def of(self, setting: Setting, *, drift: float) -> tuple[float, float]:
+        """Return the expected logarithm of a step's worth, and its standard deviation."""
+        kind = kind_of(setting)
+        if kind is None:
+            return 0.0, 0.0
+        rounded, price = self._prices["rounded"], self._prices[kind]
+        mean, deviation = (-rounded.mean, rounded.deviation) if setting.sent is Sent.ROUNDED else (0.0, 0.0)
+        if kind == "rounded":
+            return mean, deviation
+        assert self._reading is not None, "nothing was observed"
+        normalises = self._reading.normalises
+        if kind == "low rank" and normalises:
+            return -math.inf, 0.0
+        if normalises:
+            mean += self._of_noise(setting)
+        rungs = _rungs(kind, drift)
+        more = 0.0
+        if self._unlike and kind in ("local", "racks"):
+            more = self._numbers.unlike_price * max(0.0, math.log2(1 + drift) - 1)
+        if kind == "store" and self._has_momentum and not normalises:
+            more = self._numbers.momentum_price * math.log2(self._reading.num_workers)
+        return mean - price.mean * rungs - more, math.hypot(deviation, price.deviation * rungs)
+
+    def passed(self, setting: Setting, *, drift: float, found: tuple[float, float] | None) -> None:
+        """Take in that a trial has shown no harm, and what it measured: the logarithm of a step's worth, its error."""
+        kind = kind_of(setting)
+        if kind is None:
+            return
+        self._prices[kind].deviation *= PASSED
+        assert self._reading is not None, "nothing was observed"
+        noise = self._of_noise(setting) if self._reading.normalises and kind not in ("rounded", "low rank") else 0.0
+        if found is not None and math.isfinite(noise):
+            rungs = _rungs(kind, drift)
+            self._prices[kind].see((noise - found[0]) / rungs, found[1] / rungs)
+
+    def fail(self, setting: Setting, *, drift: float, lost: float) -> None:
+        """Believe from now on that this setting loses ``lost`` at least, and what is looser of its kind more."""
+        kind = kind_of(setting)
+        if kind is None:
+            return
+        for one in {kind, "local" if kind == "racks" else kind}:  # single workers bear even less than racks do
+            self._prices[one].mean = max(self._prices[one].mean, lost / _rungs(kind, drift))
+
+    def _of_noise(self, setting: Setting) -> float:
+        """Return the logarithm of what noise leaves of a step of an optimizer that normalises."""
+        reading = self._reading
+        assert reading is not None, "nothing was observed"
+        if len(self._noises) < 2:
+            return -math.inf
+        begins = reading.progress is None or reading.progress < self._numbers.begins
+        noise = math.exp(sum(self._noises) / len(self._noises))
+        if begins and self._rises:
+            noise = max(noise, RISING)
+        workers, racks = reading.num_workers, reading.num_racks
+        share = racks / workers if setting.by_racks and 1 < racks < workers else 1.0
+        own = math.sqrt((1 + noise / workers) / (1 + noise * share))
+        if setting.on_store:
+            return math.log((STORE_BEGINS if begins else 1.0) * (STORE_NOISY if own < NOISY else 1.0))
+        if not self._has_moments(reading):
+            return math.log(own)
+        if begins:
+            return math.log(max(LEAST_SHARE, 1 / math.sqrt(1 + noise * share)))
+        return min(0.0, math.log(own / NOISY) / 4)
+
+    def _has_moments(self, reading: Reading) -> bool:
+        """Return True if local steps keep the moments of the mean gradient, in a run that is long enough for it."""
+        if not reading.shares_moments or not reading.progress:
+            return reading.shares_moments
+        return reading.clock / reading.progress >= 10 * reading.num_workers
+
+
+def kind_of(setting: Setting) -> str | None:
+    """Return by what a setting is looser than BSP; None for BSP itself."""
+    if setting.on_store:
+        return "store"
+    if setting.steps_together:
+        return {Sent.FULL: None, Sent.ROUNDED: "rounded", Sent.LOW_RANK: "low rank"}[setting.sent]
+    return "racks" if setting.by_racks else "local"
+
+
+def _rungs(kind: str, drift: float) -> float:
+    """Return how many prices a setting of this kind costs."""
+    doublings = math.log2(1 + drift)
+    return doublings * (doublings + 1) / 2 if kind in ("local", "racks") else 1.0
