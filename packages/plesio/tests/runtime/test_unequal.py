@@ -37,18 +37,19 @@ def test_the_others_go_on_without_a_worker_that_has_ended_its_loop(policy: str, 
 
 
 @pytest.mark.parametrize(
-    ("policy", "step"),
+    ("policy", "place"),
     [
-        ("bsp", "11"),
-        ("bsp,compress=topk:0.5", "11"),
-        *(pytest.param(policy, "", marks=SLOW) for policy in ("local_sgd:4", "adaptive")),
+        ("bsp", "step 11"),
+        ("bsp,compress=topk:0.5", "step 11"),
+        *(pytest.param(policy, "step", marks=SLOW) for policy in ("local_sgd:4", "adaptive")),
+        pytest.param("fsdp", "the forward pass of step 11", marks=SLOW),
     ],
 )
-def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, step: str):
+def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, place: str):
     with LocalJob(2) as job:
         endings = job.run(PROGRAMS, "train", timeout_s=150, policy=policy, short=1, what="evaluate")
     assert [one.error for one in endings.values()] == ["WorkerLostError"] * 2, endings
-    line = f"worker 1 evaluates after step 10 while worker 0 is in step {step}"
+    line = f"worker 1 evaluates after step 10 while worker 0 is in {place}"
     told = [one.message for one in endings.values()]
     assert all(line in message and "session.shard(loader)" in message for message in told), told
 

@@ -34,7 +34,7 @@ class FsdpExchange(SynchronousExchange):
     """
 
     def __init__(self, own: Participant, *, group: TorchGroup, blocks: tuple[str, ...]) -> None:
-        self._collectives = collectives = FsdpCollectives(own.timeline.now_s)
+        self._collectives = collectives = FsdpCollectives(own.timeline)
         super().__init__(own)
         self._sharding: Sharding | None = Sharding(own.replica, group=group, blocks=blocks, collectives=collectives)
 

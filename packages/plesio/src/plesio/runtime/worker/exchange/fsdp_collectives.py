@@ -11,14 +11,16 @@ rank keeps a checksum of those that it has taken part in, and all compare theirs
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from msgspec import UNSET
 from torch.distributed.fsdp import FSDPModule
 
 from plesio.core.errors import ExchangeError
+from plesio.runtime.worker.meter import WorkerTimeline
 
 __all__ = ["FsdpCollectives"]
 
@@ -30,8 +32,8 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 class FsdpCollectives:
     """The collectives of one worker's step, and the time it was inside them."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+    def __init__(self, timeline: WorkerTimeline) -> None:
+        self._now_s, self._meter = timeline.now_s, timeline.meter
         self.blocked_s = 0.0
         """Since `begin`; on a GPU they run beside the computing, and nothing is counted."""
         self.checksum = 0
@@ -56,12 +58,14 @@ class FsdpCollectives:
         """Check and time one collective within this context; ExchangeError if others are about to do another one."""
         begun_s = self._now_s()
         self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
-        if self._asks:
-            own = torch.tensor([self.checksum], device=device)
-            gathered = torch.empty(among.size(), dtype=own.dtype, device=device)
-            _all_gather(gathered, own, group=among)
-            self.compare(gathered.tolist())
-        yield
+        place = self._meter.totals.within
+        with self._meter.within("forward" if place is UNSET else place):
+            if self._asks:
+                own = torch.tensor([self.checksum], device=device)
+                gathered = torch.empty(among.size(), dtype=own.dtype, device=device)
+                _all_gather(gathered, own, group=among)
+                self.compare(gathered.tolist())
+            yield
         if device.type == "cpu":
             self.blocked_s += self._now_s() - begun_s
 
