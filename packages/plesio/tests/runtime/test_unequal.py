@@ -56,11 +56,14 @@ def test_one_that_evaluates_while_another_steps_ends_all_in_a_line(policy: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("short", [0, 1])
-def test_one_that_leaves_out_a_batch_before_an_evaluation_ends_all_in_a_line(short: int):
+def test_nobody_waits_for_ever_where_one_leaves_out_a_batch_before_an_evaluation(short: int):
     with LocalJob(2) as job:
         endings = job.run(PROGRAMS, "leave_out", timeout_s=150, policy="local_sgd:2", short=short)
-    assert [one.error for one in endings.values()] == ["WorkerLostError"] * 2, endings
-    told = [one.message for one in endings.values()]
+    # the other may have come through its evaluation by a collective of this one's
+    errors = [one.error for one in endings.values()]
+    assert "WorkerLostError" in errors, endings
+    assert set(errors) <= {"WorkerLostError", None}, endings
+    told = [one.message for one in endings.values() if one.error is not None]
     assert all(f"worker {short} evaluates after step 7 while worker {1 - short}" in message for message in told), told
 
 
