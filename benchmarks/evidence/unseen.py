@@ -21,6 +21,7 @@ from settings import STATICS
 from verdicts import rows_of, show, show_alone
 
 from plesio.cli.compare import split_policies
+from plesio.core.errors import PolicySpecError
 from plesio.policies import parse_policy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -69,7 +70,10 @@ def main() -> None:
         show_list(scenarios)
         return
     texts = arguments.policies.replace("statics", ",".join(STATICS))
-    policies = list(dict.fromkeys(parse_policy(text).spec for text in split_policies(texts)))
+    try:
+        policies = list(dict.fromkeys(parse_policy(text).spec for text in split_policies(texts)))
+    except PolicySpecError as error:
+        parser.error(f"--policies: {error}")
     for label in (arguments.labels or arguments.label).split(","):
         campaign = Campaign(
             folder=OUT,
