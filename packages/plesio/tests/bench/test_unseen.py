@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from plesio.policies import spec
+
 WIDE_FIELDS = ("accumulation", "clip_norm", "leap_at_share", "frozen", "worker_change")
 FIRST_DRAWN = "0747647c32535efc"
 """Digest of every fiftieth of the first scenarios, as they were drawn when they were reported."""
@@ -20,8 +22,9 @@ EVIDENCE = Path(__file__).parents[4] / "benchmarks" / "evidence"
 
 @pytest.fixture(autouse=True)
 def _scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The scripts import each other as siblings; what they are called is forgotten afterwards."""
+    """The scripts import each other as siblings; they are forgotten afterwards, and what they register as well."""
     monkeypatch.syspath_prepend(str(EVIDENCE))
+    monkeypatch.setattr(spec, "_FORMS", dict(spec._FORMS))
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
