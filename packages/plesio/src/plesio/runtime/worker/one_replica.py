@@ -5,8 +5,8 @@ import torch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.own_hook import OwnHook
-from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.step_times import StepClock
+from plesio.runtime.worker.world import SessionParts
 
 __all__ = ["OneReplica"]
 
@@ -16,30 +16,20 @@ class OneReplica:
 
     Args:
         replica: The worker's, which is one of several.
-        policy: The policy in force.
-        bound: Steps that replicas may be apart under it, here.
-        recovery: Knows how far the replica is ahead of the others, if workers can form new groups.
+        parts: Its policy, and what knows how far the replica is ahead of the others, if workers can form new groups.
         steps: The worker's clock: before its first step all replicas are equal.
         meter: Takes the warning.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        policy: str,
-        bound: float,
-        recovery: Recovery | None,
-        steps: StepClock,
-        meter: Meter,
-    ) -> None:
-        self._replica, self._policy, self._bound, self._recovery = replica, policy, bound, recovery
+    def __init__(self, replica: Replica, parts: SessionParts, *, steps: StepClock, meter: Meter) -> None:
+        self._replica, self._policy, self._recovery = replica, parts.policy.spec, parts.recovery
+        self._bound = parts.policy.bound if parts.bound is None else parts.bound
         self._steps, self._began, self._meter = steps, steps.finished, meter
         model = replica.model
         self._hooks = [
             model.register_state_dict_pre_hook(OwnHook(self.taken, on_copy=self.taken))  # type: ignore[no-untyped-call]
         ]
-        if bound > 0:
+        if self._bound > 0:
             self._hooks.append(model.register_forward_pre_hook(_BeforeForward(self._evaluated)))
 
     def taken(self, *_: object) -> None:
@@ -50,13 +40,22 @@ class OneReplica:
         if self._meter.totals.within != "metric":
             self._warn("evaluated")
 
-    def _warn(self, use: str) -> None:
-        if self._replica.changes.writing or self._steps.finished == self._began:
-            return
-        own = 0 if self._recovery is None else self._recovery.own_steps()
+    @property
+    def is_own(self) -> bool:
+        """True if this replica's parameters may differ from the others' now."""
+        if self._steps.finished == self._began:
+            return False
         meets = self._bound == 0 if self._recovery is None else self._recovery.meets
-        if meets and not own:
+        return not meets or self._own_steps > 0
+
+    @property
+    def _own_steps(self) -> int:
+        return 0 if self._recovery is None else self._recovery.own_steps()
+
+    def _warn(self, use: str) -> None:
+        if self._replica.changes.writing or not self.is_own:
             return
+        own = self._own_steps
         self._meter.warn(
             f"the model was {use} {'between two averagings' if own else 'in mid-run'} under {self._policy}: that "
             "is one worker's, and the others' differ; do so in the function of session.evaluate, which has the shared "

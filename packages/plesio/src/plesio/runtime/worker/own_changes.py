@@ -88,9 +88,11 @@ class OwnChanges:
     def found(self, name: str) -> None:
         self._found, self.seen = name, True
 
-    def take(self) -> str | None:
-        found, self._found = self._found, None
-        return found
+    def adopt(self) -> None:
+        """Count what the script has written so far as the session's: all workers begin from it."""
+        self._found, self._num_left = None, 0
+        self.seen = self._moved = self._unsure = False
+        self.begin()
 
     def check(self) -> None:
         """Tell what the script has changed since the last step, where that is lost.

@@ -249,7 +249,8 @@ class Schedules:
                 f"session.schedule takes a scheduler of torch.optim.lr_scheduler, and this is a "
                 f"{type(scheduler).__name__}"
             )
-        if all(getattr(scheduler, "optimizer", one) is not one for one in self._optimizers):
+        of = getattr(scheduler, "optimizer", None)
+        if of is not None and getattr(of, "wrapped", of) not in self._optimizers:  # or a session's (`SessionOptimizer`)
             raise ConfigError(
                 "session.schedule: this scheduler is of another optimizer than the session's; make it of the one that "
                 "plesio.join was given"

@@ -1,13 +1,4 @@
-"""The session: what a training loop sees of Plesio.
-
-    session = plesio.join(model, optimizer, policy="ssp:4")
-    for epoch in range(10):
-        for x, y in session.shard(loader):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            session.step(loss)
-        session.evaluate(lambda: accuracy(model, held_out))
-    session.close()
+"""The session: what a training loop sees of Plesio (`plesio.join` has an example).
 
 A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
 deals out samples, `StepTimes` takes down where the time went.
@@ -40,6 +31,8 @@ from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Keeper, Stateful, register
 from plesio.runtime.worker.replica_checks import explain_backward
 from plesio.runtime.worker.schedules import Schedules, has_scheduler
+from plesio.runtime.worker.session_optimizer import session_optimizer
+from plesio.runtime.worker.shared_model import SharedModel
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import SessionParts, World
@@ -57,6 +50,10 @@ class Session:
         model: The user's model, as it was passed.
         policy: The consistency policy in force.
         rank: This worker's number, 0 to ``num_workers - 1`` (higher for workers that join later).
+        optimizer: The optimizer that `plesio.join` was given, but its ``step()`` is the session's (`SessionOptimizer`):
+            for frameworks that own the loop. Of several it is a list, and each has a step of its own.
+        shared: ``with session.shared:`` every worker's model has the shared parameters, where all workers enter it at
+            one place: for frameworks that evaluate or save on all workers at once; `evaluate` does so on one.
     """
 
     def __init__(
@@ -102,17 +99,15 @@ class Session:
         for keeper in self._keepers:
             keeper.adds(self._so_far)
         replica.stepper.watch(replica.parameters.values())
-        self._one_replica = (
-            OneReplica(
-                replica,
-                policy=parts.policy.spec,
-                bound=parts.policy.bound if parts.bound is None else parts.bound,
-                recovery=parts.recovery,
-                steps=steps,
-                meter=timeline.meter,
-            )
-            if world.num_workers > 1
-            else None
+        several, meter = world.num_workers > 1, timeline.meter
+        self._one_replica = OneReplica(replica, parts, steps=steps, meter=meter) if several else None
+        self.optimizer = session_optimizer(replica, step=self.step, steps=steps, resumed=bool(self._past.samples))
+        self.shared = SharedModel(
+            replica,
+            one_replica=self._one_replica,
+            find=lambda: self._together(self._exchange.shared),
+            times=self._times,
+            meter=meter,
         )
         replica.changes.begin()  # writes up to here were the session's
 

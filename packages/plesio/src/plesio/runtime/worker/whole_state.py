@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from torch.optim import Optimizer
+
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["load_state", "state_of_run"]
+__all__ = ["load_optimizer", "load_state", "state_of_run"]
 
 SCHEMA_VERSION = 1
+_UNSUITABLE = (KeyError, RuntimeError, ValueError, TypeError)
+"""Raised by torch's objects, given a state that is not theirs."""
 
 
 def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int) -> dict[str, Any]:
@@ -41,10 +45,7 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
         ConfigError: The session has begun already.
         DataError: The state is none, or of another model or optimizer.
     """
-    if resumed:
-        raise ConfigError("load_state_dict in a run that was resumed from a checkpoint: it has the state of that")
-    if steps:
-        raise ConfigError(f"load_state_dict after step {steps}: call it before the first step of the session")
+    _check_beginning(steps, resumed=resumed)
     run = state.get("plesio")
     if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
         raise DataError("this is no state that session.state_dict() of this version of Plesio gave")
@@ -62,11 +63,41 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
                 optimizer.load_state_dict(deepcopy(one))
         if replica.scaling is not None and "scaler" in state:
             replica.scaling.scaler.load_state_dict(state["scaler"])
-    except (KeyError, RuntimeError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"the state is of another model or optimizer: {reason}") from error
+    except _UNSUITABLE as error:
+        raise DataError(f"the state is of another model or optimizer: {' '.join(str(error).split())}") from error
+    _loaded(replica)
+
+
+@checked
+def load_optimizer(
+    replica: Replica, optimizer: Optimizer, state: Mapping[str, Any], *, steps: int, resumed: bool
+) -> None:
+    """Begin from the state of one optimizer, and from the parameters that the model has now.
+
+    Raises:
+        ConfigError: The session has begun already.
+        DataError: The state is of another optimizer.
+    """
+    _check_beginning(steps, resumed=resumed)
+    try:
+        with replica.settable():
+            optimizer.load_state_dict(deepcopy(dict(state)))
+    except _UNSUITABLE as error:
+        raise DataError(f"the state is of another optimizer: {' '.join(str(error).split())}") from error
+    _loaded(replica)
+
+
+def _check_beginning(steps: int, *, resumed: bool) -> None:
+    if resumed:
+        raise ConfigError("load_state_dict in a run that was resumed from a checkpoint: it has the state of that")
+    if steps:
+        raise ConfigError(f"load_state_dict after step {steps}: call it before the first step of the session")
+
+
+def _loaded(replica: Replica) -> None:
     replica.stepper.sparse_momentum()
     replica.replaced()
+    replica.changes.adopt()
 
 
 def _classes(replica: Replica) -> str:

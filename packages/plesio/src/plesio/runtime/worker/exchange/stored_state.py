@@ -93,7 +93,6 @@ class StoredState:
         self.offer(again=True)
         if self._update == "delta":
             self._begin_delta()
-        self._replica.changes.take()
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
