@@ -108,6 +108,20 @@ def test_failures_show_every_way_to_go_on(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "estimate-failing-devices.png").exists()
 
 
+@pytest.mark.parametrize("more", ["--devices 16", "--accelerators h100"])
+def test_a_search_may_compare_its_machine_with_none(capsys: pytest.CaptureFixture[str], more: str):
+    line = f"estimate --model llama-2-7b --cluster 16xh100 --tokens 1B --search --zero 1 --cp 1 {more}"
+    assert invoke(line.split()) == 0
+    machines = capsys.readouterr().out.partition("Time and cost by machine:")[2].partition("The run:")[0]
+    assert machines.count("xh100") == 1
+
+
+def test_a_search_without_a_batch_takes_one_that_suits_the_machine(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model llama-70b --cluster 1000xh100 --tokens 1B --search --zero 1 --cp 1"
+    assert invoke(line.split()) == 0
+    assert "1,000 sequences" in capsys.readouterr().out
+
+
 def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
     assert invoke(f"{SMALL} --search --accelerators a100,gb200,tpu-v5p,mi300x --tp 1 --pp 1 --cp 1".split()) == 0
     out = capsys.readouterr().out
@@ -291,14 +305,13 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{EIGHT} --search", "llama-2-70b fits into the memory of 8xh100"),
         ("estimate --model resnet50 --cluster 8xv100 --tokens 1M", 'did you mean "fp16"?'),
         ("estimate --model llama-70b --cluster 0xh100 --tokens 1T", "--cluster: a cluster needs at least one device"),
-        (f"{SIXTY_FOUR} --search --micro-batch 7", "no multiple of --dp 1 x --micro-batch 7; write 511 or 518"),
         (
-            f"{SIXTY_FOUR} --search --devices 64",
-            "--devices has no machine beside 64xh100 itself; write another, or leave it out",
+            f"{SIXTY_FOUR} --batch 512 --search --micro-batch 7",
+            "no multiple of --dp 1 x --micro-batch 7; write 511 or 518",
         ),
         (
-            f"{SIXTY_FOUR} --search --accelerators h100",
-            "--accelerators has no machine beside 64xh100 itself; write another, or leave it out",
+            "estimate --model llama-70b --cluster 1016xh100 --tokens 1B --batch 2 --search",
+            "--batch is 2, less than 1016 devices can share; write more",
         ),
         (f"{SIXTY_FOUR} --step-error 100", "--step-error is 100; write 0 to 1"),
         ("estimate --model llama-70b --cluster 8xh100 --tokens 3x", '--tokens: "3x" is not a count'),

@@ -165,9 +165,7 @@ def test_what_does_not_fit_says_the_fastest_that_would(name: str, layout: Layout
         model,
         parse_machine(machine),
         global_batch=16384,
-        precision=layout.precision,
-        software=layout.software,
-        fixed=fixed,
+        fixed={**fixed, "precision": layout.precision, "software": layout.software},
     ).best
     assert step.total_s <= 1.1 * best.step.total_s
 

@@ -15,6 +15,7 @@ from plesio_planning.estimate.training import estimate_training
 MACHINE = parse_machine("16xa100")
 MODEL = find_model("llama-2-7b")
 BATCH = 32
+FEW = {"zero": 1, "cp": 1, "recomputation": "none"}
 
 
 def brute_force() -> dict[Layout, float]:
@@ -87,6 +88,27 @@ def test_no_layout_that_is_estimated_alone_beats_the_search():
             search_layouts(model, parse_machine("64xh100"), global_batch=BATCH, may_be_lean=may_be_lean, fixed=kept)
 
 
+@pytest.mark.parametrize("machine", ["24xa100", "16xa100", "40xa100"])
+def test_a_batch_near_the_one_wanted_is_as_fast_as_the_best_of_all(machine: str):
+    parsed = parse_machine(machine)
+    best_s = {}
+    for batch in range(24, 46):
+        try:
+            best_s[batch] = search_layouts(MODEL, parsed, global_batch=batch, fixed=FEW).best.step.sample_s
+        except ConfigError:
+            continue  # no layout divides it
+    near = search_layouts(MODEL, parsed, global_batch=BATCH, near=True, fixed=FEW)
+    assert near.best.step.sample_s <= 1.03 * min(best_s.values())
+    assert all(BATCH / 1.42 < one.step.num_samples < 1.42 * BATCH for one in near.candidates)
+    if BATCH in best_s and parsed.num_devices == 16:  # every degree is a power of two, as is the batch
+        assert near.best.step.num_samples == BATCH
+
+
+def test_replicas_of_more_sequences_than_are_wanted_take_a_larger_batch():
+    found = search_layouts(MODEL, parse_machine("488xa100"), global_batch=8, near=True, fixed={**FEW, "tp": 8, "pp": 1})
+    assert found.best.step.num_samples == found.best.layout.dp == 61
+
+
 def test_layouts_that_take_as_long_are_shown_once():
     """One replica has nothing that ZeRO could share, so its stages are as fast."""
     found = search_layouts(find_model("llama-2-7b"), parse_machine("8xa100"), global_batch=8, fixed={"dp": 1, "cp": 1})
@@ -131,7 +153,9 @@ def test_selective_recomputation_is_searched_where_attention_is_not_fused():
 def test_experts_are_shared_and_images_need_only_replicas():
     mixture = search_layouts(find_model("mixtral-8x7b"), parse_machine("32xh100"), global_batch=64, fixed={"zero": 1})
     assert mixture.best.layout.ep > 1
-    images = search_layouts(find_model("resnet50"), parse_machine("8xv100"), global_batch=256, precision="fp16")
+    images = search_layouts(
+        find_model("resnet50"), parse_machine("8xv100"), global_batch=256, fixed={"precision": "fp16"}
+    )
     assert images.best.layout.num_devices == images.best.layout.dp == 8
 
 
@@ -165,7 +189,7 @@ def test_a_model_that_fits_nowhere_names_a_machine_that_would_do():
 
 def test_a_precision_that_the_device_lacks_is_refused():
     with pytest.raises(ConfigError, match='did you mean "fp16"'):
-        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, precision="bf16")
+        search_layouts(MODEL, parse_machine("8xv100"), global_batch=BATCH, fixed={"precision": "bf16"})
 
 
 def test_nothing_on_the_front_is_beaten():

@@ -44,7 +44,7 @@ def modes(study: Study) -> Iterator[dict[str, Any]]:
     for one in study.inputs():
         if one.choices:
             yield from ({one.name: (each,) if one.many else each} for each in one.choices if each != one.default)
-        elif one.optional and one.kind != "text":
+        elif one.optional and one.kind in ("duration", "bandwidth"):
             yield {one.name: 7200.0 if one.kind == "duration" else 1e11}
 
 
@@ -59,6 +59,8 @@ def others(one: Input, value: Any) -> list[Any]:
 
 def others_of_one(one: Input, value: Any) -> list[Any]:
     if one.kind == "whole number":
+        if value is None:
+            return [1, 2, 512]
         return [2 * value + 1, 2 * value, 4 * value, value - 1, value // 4]
     if value is None:
         return [1e9 if one.kind == "bandwidth" else 3600.0]

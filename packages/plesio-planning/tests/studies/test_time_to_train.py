@@ -65,7 +65,7 @@ def test_a_layout_takes_what_the_estimator_says(num_devices: int):
 
 
 def test_a_layout_that_does_not_fit_is_refused_with_one_that_does():
-    with pytest.raises(ConfigError, match=r"with tp 4 and pp 1 needs 121 GiB on each a100 of 80 GiB; write tp = 8"):
+    with pytest.raises(ConfigError, match=r"with tp = 4 fits into the memory of 256xa100 .*; write tp = 4 and pp = 2"):
         time_to_train(pace="layout", tp=4, pp=1)
     leaner = time_to_train(pace="layout", model="llama-3-8b", tp=1, pp=1, num_runs=2)
     assert "With 18 bytes a parameter it would need 84.1 GiB of a device's 80 GiB" in leaner.finding
@@ -73,7 +73,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_one_that_does():
 
 def test_a_layout_is_computed_anew_for_each_number_of_devices():
     """At the utilisation of 2,048 devices, 16,384 would take an eighth of the time; in a layout they take a third."""
-    asked = {"tokens": 2e12, "pace": "layout"}
+    asked = {"tokens": 2e12, "pace": "layout", "tp": 8, "pp": 4}
     answer = time_to_train(cluster="2048xa100", **asked)  # type: ignore[arg-type]
     alone = time_to_train(cluster="16384xa100", **asked)  # type: ignore[arg-type]
     there = answer.by_devices[16_384]
@@ -81,6 +81,12 @@ def test_a_layout_is_computed_anew_for_each_number_of_devices():
     assert there.goodput.work_s > 2.5 * answer.ideal_s / 8
     shares = [point.mfu for point in answer.by_devices.values()]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_a_layout_is_found_for_any_number_of_hosts():
+    """Powers of two divide 1000 devices into 125 replicas at least, and 4 stages are not possible."""
+    odd, even = (time_to_train(cluster=f"{number}xa100", pace="layout", num_runs=2) for number in (1000, 1024))
+    assert odd.ideal_s == pytest.approx(1.024 * even.ideal_s, rel=0.03)
 
 
 def test_an_interval_of_ones_own_is_no_better_than_the_best():

@@ -213,7 +213,8 @@ class _Run:
         frontier = find_frontier(
             self.model,
             machines,
-            global_batch=self._batch(machines[0], multiple_of=1),
+            global_batch=self._batch(machines[0]),
+            near=self.global_batch is None,
             fixed=self.given,
             may_be_lean=self.may_be_lean,
             on_progress=on_progress,
@@ -226,8 +227,7 @@ class _Run:
     def laid_out(self, machine: Machine, *, any_memory: bool) -> Estimate:
         """Estimate the layout that is given, with replicas on the devices that remain."""
         layout = self._layout(machine)
-        multiple_of = layout.dp * layout.micro_batch * (layout.pp if layout.vpp > 1 else 1)
-        global_batch = self._batch(machine, multiple_of=multiple_of)
+        global_batch = self._batch(machine, multiple_of=layout.batch_unit)
         if self.may_be_lean:
             layout = that_fits(self.model, layout, machine, global_batch=global_batch)
         training = estimate_training(
@@ -247,7 +247,7 @@ class _Run:
         remaining = {"dp": max(machine.num_devices // max(replica, 1), 1), "zero": 1}
         return Layout(**{**remaining, "sequence_parallel": tp > 1, **self.given})
 
-    def _batch(self, machine: Machine, *, multiple_of: int) -> int:
+    def _batch(self, machine: Machine, *, multiple_of: int = 1) -> int:
         if self.global_batch is not None:
             return self.global_batch
         if isinstance(self.model, Convolutional):

@@ -84,11 +84,6 @@ class Exploration:
             others = [_of_kind(one, kind) for kind in kinds if kind != machine.accelerator for one in same]
         except ConfigError as error:
             raise ArgumentError.about("accelerators", error) from None
-        if not same[1:] and not others:
-            given = "num_devices" if sizes else "accelerators"
-            raise ArgumentError(
-                f"`{given}` has no machine beside {machine.name} itself; write another, or leave it out"
-            )
         return [*same, *others]
 
 

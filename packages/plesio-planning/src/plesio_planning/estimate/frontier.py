@@ -51,18 +51,15 @@ def find_frontier(
     model: Model,
     machines: Sequence[Machine],
     *,
-    global_batch: int,
     tokens: float,
-    may_be_lean: bool = False,
-    fixed: Mapping[str, Any] | None = None,
     conditions: Conditions | None = None,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
+    **how: Any,
 ) -> Frontier:
     """Find the fastest layout of each machine, and the time and cost of the run with it.
 
-    The first machine is the one that must do. ``fixed`` are attributes of `plesio_planning.estimate.layout.Layout` that
-    are not searched; ``may_be_lean`` says whether a layout that does not fit may keep less of a parameter instead.
-    ``on_progress`` is told a machine's name, the layouts tried on it, and all of them.
+    The first machine is the one that must do. ``how`` are arguments of `search_layouts`. ``on_progress``
+    is told a machine's name, the layouts tried on it, and all of them.
 
     Raises:
         ConfigError: The model cannot be trained on the first.
@@ -70,19 +67,12 @@ def find_frontier(
     trainings, searches, refused = [], {}, {}
     for machine in machines:
         try:
-            found = search_layouts(
-                model,
-                machine,
-                global_batch=global_batch,
-                may_be_lean=may_be_lean,
-                fixed=fixed,
-                on_progress=partial(on_progress, machine.name),
-            )
+            found = search_layouts(model, machine, **how, on_progress=partial(on_progress, machine.name))
             training = estimate_training(
                 model,
                 found.best.layout,
                 machine,
-                global_batch=global_batch,
+                global_batch=found.best.step.num_samples,
                 tokens=tokens,
                 conditions=conditions,
             )

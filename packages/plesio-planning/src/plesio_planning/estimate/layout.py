@@ -112,6 +112,11 @@ class Layout:
         return self.tp * self.cp * self.dp * self.pp
 
     @property
+    def batch_unit(self) -> int:
+        """Sequences of which a batch is a multiple: what micro-batches of all replicas have at a time."""
+        return self.dp * self.micro_batch * (self.pp if self.vpp > 1 else 1)
+
+    @property
     def full_precision(self) -> bool:
         """True if weights and gradients are in FP32."""
         return self.precision in ("fp32", "tf32")

@@ -6,8 +6,10 @@ experts over replicas, replicas from what devices remain, micro-batches of power
 of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
 parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
 of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
-of them alike, so the fastest step is the fastest run. Unless the program's settings are given, the lean program takes
-the place of the usual one where that does not fit, as for a single layout (`plesio_planning.estimate.capacity`).
+of them alike, so the layout with the least time for a sequence has the fastest run. The batch is part of the search
+where nobody gave one: each layout takes the multiple that it needs which is nearest to the batch that is wanted. Unless
+the program's settings are given, the lean program takes the place of the usual one where that does not fit, as for a
+single layout (`plesio_planning.estimate.capacity`).
 """
 
 import math
@@ -42,6 +44,8 @@ _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
 _DOUBLINGS = 12
 _PROGRESS_EVERY = 256
+_NEAR = math.sqrt(2)
+"""Largest factor between the batch that is wanted and the nearest: what is no larger has a multiple as near."""
 _SAME = 1e-9
 """Relative difference of two steps that take as long."""
 _LONG_SEQUENCE = 8192
@@ -83,7 +87,7 @@ class Search:
         """Return the fastest, without those that take as long as one before; with each, the number of the latter."""
         found: list[tuple[FoundLayout, int]] = []
         for candidate in self.candidates:
-            if found and math.isclose(candidate.step.total_s, found[-1][0].step.total_s, rel_tol=_SAME):
+            if found and math.isclose(candidate.step.sample_s, found[-1][0].step.sample_s, rel_tol=_SAME):
                 found[-1] = (found[-1][0], found[-1][1] + 1)
             elif len(found) == most:
                 break
@@ -104,10 +108,12 @@ def layouts_of(
     machine: Machine,
     *,
     global_batch: int,
+    near: bool = False,
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Layout]:
     """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses."""
     fixed = fixed or {}
+    largest_batch = int(_NEAR * global_batch) if near else global_batch
     software = fixed.get("software", SOFTWARE["current"])
 
     def some(name: str, values: Iterator[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
@@ -137,7 +143,7 @@ def layouts_of(
         for vpp, ep, micro_batch, zero, recomputation in product(
             some("vpp", _divisors(layers, layers)),
             some("ep", _divisors(dp * cp, sizes["ep"])),
-            some("micro_batch", _micro_batches(global_batch // dp)),
+            some("micro_batch", _micro_batches(largest_batch // dp)),
             zeros,
             recomputations,
         ):
@@ -163,6 +169,13 @@ def _recomputations(model: Model, software: Software) -> tuple[Recomputation, ..
     return ("none", "selective", "full")
 
 
+def _nearest_batch(layout: Layout, wanted: int) -> int:
+    """Return the nearest multiple by their ratio; the one wanted itself, which the layout refuses, if none is near."""
+    below = wanted // layout.batch_unit * layout.batch_unit
+    nearest = below if below * (below + layout.batch_unit) > wanted**2 else below + layout.batch_unit
+    return nearest if nearest <= _NEAR * wanted else wanted
+
+
 def _fits(memory: Memory) -> bool:
     return memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes
 
@@ -183,8 +196,7 @@ def search_layouts(
     machine: Machine,
     *,
     global_batch: int,
-    precision: str = "bf16",
-    software: Software = SOFTWARE["current"],
+    near: bool = False,
     may_be_lean: bool = False,
     fixed: Mapping[str, Any] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -201,8 +213,8 @@ def search_layouts(
         model: Model to train.
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
-        precision: Precision of all of them, unless it is among ``fixed``.
-        software: Software of all of them, unless it is among ``fixed``.
+        near: Whether each layout may take the nearest batch that it divides instead, at most 1.4 times as large or as
+            small (where all replicas together take more at a time, of twice the batch, and so on).
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
             (`plesio_planning.estimate.layout.lean`).
         fixed: Attributes of `Layout` that are not searched, with their values.
@@ -211,31 +223,37 @@ def search_layouts(
     Raises:
         ConfigError: None works. One line that says what would.
     """
-    # refuses a precision that the accelerator lacks
-    fixed = {"precision": precision, "software": software, **(fixed or {})}
-    machine.accelerator.peak(fixed["precision"])
+    fixed = fixed or {}
+    machine.accelerator.peak(fixed.get("precision", "bf16"))  # refuses one that the accelerator lacks
     if global_batch < 1:
         raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
-    space = tuple(layouts_of(model, machine, global_batch=global_batch, fixed=fixed))
-    degrees = {name: value for name, value in fixed.items() if name not in ("precision", "software")}
-    outcomes = _Outcomes(fixed=frozenset(degrees), may_be_lean=may_be_lean)
+    space = tuple(layouts_of(model, machine, global_batch=global_batch, near=near, fixed=fixed))
+    while near and not space and global_batch < machine.num_devices:
+        global_batch *= 2
+        space = tuple(layouts_of(model, machine, global_batch=global_batch, near=near, fixed=fixed))
+    outcomes = _Outcomes(fixed=frozenset(fixed) - {"precision", "software"}, near=near, may_be_lean=may_be_lean)
     for done, layout in enumerate(space):
         if done % _PROGRESS_EVERY == 0:
             on_progress(done, len(space))
         outcomes.add(model, layout, machine, global_batch=global_batch)
     on_progress(len(space), len(space))
     if not outcomes.candidates:
+        kept = ", ".join(
+            f"`{name} = {fixed[name]}`" for name in ("tp", "pp", "cp", "dp", "ep") if fixed.get(name, 1) > 1
+        )
         # memory was the only obstacle: say how many devices would do
         if outcomes.num_too_large:
             larger = _larger_machine(model, machine, global_batch=global_batch, may_be_lean=may_be_lean, fixed=fixed)
             raise ArgumentError(
-                f"no layout of {model.name} fits into the memory of {machine.name}{of_sequences(model)}; "
+                f"no layout of {model.name}{kept and ' with '}{kept} fits into the memory of {machine.name}"
+                f"{of_sequences(model)}; "
                 f"{larger}{or_shorter_sequences(model)}"
             )
-        # otherwise the fixed degrees are to blame
-        kept = ", ".join(f"`{name} = {value}`" for name, value in degrees.items())
+        # otherwise the fixed degrees are to blame, or a batch of less than a sequence for every replica
         raise outcomes.refusal or ArgumentError(
             f"{kept} cannot be had from {machine.num_devices} devices; write divisors of them, or fix less"
+            if kept
+            else f"`global_batch` is {global_batch}, less than {machine.num_devices} devices can share; write more"
         )
     return Search(
         candidates=outcomes.in_order(),
@@ -250,6 +268,7 @@ class _Outcomes:
     """The outcome for the layouts so far; a refusal that is about a fixed setting goes before others."""
 
     fixed: frozenset[str] = frozenset()
+    near: bool = False
     may_be_lean: bool = False
     candidates: list[FoundLayout] = field(default_factory=list)
     num_not_divisible: int = 0
@@ -257,6 +276,8 @@ class _Outcomes:
     refusal: ConfigError | None = None
 
     def add(self, model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> None:
+        if self.near:
+            global_batch = _nearest_batch(layout, global_batch)
         try:
             memory = estimate_memory(model, layout, machine, global_batch=global_batch)
             if self.may_be_lean and not memory.fits:
@@ -274,9 +295,9 @@ class _Outcomes:
         self.candidates.append(FoundLayout(layout=layout, step=step, memory=memory))
 
     def in_order(self) -> tuple[FoundLayout, ...]:
-        """Return the fastest first; steps that differ by rounding count as equal, and the least memory is first."""
+        """Return the fastest first; times that differ by rounding count as equal, and the least memory is first."""
         return tuple(
-            sorted(self.candidates, key=lambda one: (float(f"{one.step.total_s:.9e}"), one.memory.total_bytes))
+            sorted(self.candidates, key=lambda one: (float(f"{one.step.sample_s:.9e}"), one.memory.total_bytes))
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio_planning.estimate.frontier import Frontier
-from plesio_planning.estimate.search import Search
+from plesio_planning.estimate.search import FoundLayout, Search
 from plesio_planning.estimate.training import Training
 from plesio_planning.estimate.training_charts import format_days, format_dollars, format_gib, format_layout
 
@@ -23,7 +23,7 @@ _CAUTION = (
 def search_finding(training: Training, frontier: Frontier) -> str:
     """Name the best layout, its lead over the others, and the reasons why those are out."""
     found = frontier.searches[training.machine.name]
-    slowest = found.candidates[-1].step.total_s / found.best.step.total_s
+    slowest = found.candidates[-1].step.sample_s / found.best.step.sample_s
     cheapest = min(frontier.trainings, key=lambda one: one.cost)
     return (
         f"The fastest layout is {format_layout(training.layout)}; the slowest that fits takes {slowest:.3g} times as "
@@ -43,8 +43,9 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
     rows = [
         (
             format_layout(one.layout),
+            f"{one.step.num_samples:,}",
             format_seconds(one.step.total_s),
-            format_days(_run_s(training, one.step.total_s)),
+            format_days(_run_s(training, one)),
             f"{100 * one.step.mfu:.1f} %",
             format_gib(one.memory.total_bytes),
             str(as_fast) if as_fast else "",
@@ -52,12 +53,12 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
         for one, as_fast in found.distinct(top)
     ]
     title = f"The fastest layouts on {training.machine.name}; of those that are as fast, that of the least memory:"
-    return Table(title=title, headers=("layout", "step", "run", "MFU", "memory", "others as fast"), rows=rows)
+    return Table(title=title, headers=("layout", "batch", "step", "run", "MFU", "memory", "others as fast"), rows=rows)
 
 
-def _run_s(training: Training, step_s: float) -> float:
-    """Return the seconds of a run on the same machine with another step: failures and states stretch all alike."""
-    return training.total_s * step_s / training.step.total_s
+def _run_s(training: Training, other: FoundLayout) -> float:
+    """Return the seconds of a run on the same machine in another layout: failures and states stretch all alike."""
+    return training.total_s * other.step.sample_s / training.step.sample_s
 
 
 def _machines(frontier: Frontier) -> Table:
@@ -66,6 +67,7 @@ def _machines(frontier: Frontier) -> Table:
         (
             training.machine.name,
             format_layout(training.layout),
+            f"{training.step.num_samples:,}",
             format_days(training.total_s),
             format_dollars(training.cost),
             f"{100 * training.step.mfu:.1f} %",
@@ -74,8 +76,8 @@ def _machines(frontier: Frontier) -> Table:
         )
         for training in frontier.trainings
     ]
-    rows += [(name, "nothing fits", "", "", "", "", "no") for name in frontier.refused]
-    headers = ("machine", "fastest layout", "run", "cost", "MFU", "goodput", "on the front")
+    rows += [(name, "nothing fits", "", "", "", "", "", "no") for name in frontier.refused]
+    headers = ("machine", "fastest layout", "batch", "run", "cost", "MFU", "goodput", "on the front")
     return Table(title="Time and cost by machine:", headers=headers, rows=rows)
 
 
@@ -90,10 +92,7 @@ def search_charts(training: Training, frontier: Frontier) -> Sequence[Chart]:
 def _heat_map(training: Training, found: Search) -> HeatMap:
     cells = found.best_by_degrees()
     tps, pps = (sorted({degrees[place] for degrees in cells}) for place in (0, 1))
-    days = [
-        [_run_s(training, cells[tp, pp].step.total_s) / _DAY_S if (tp, pp) in cells else math.nan for pp in pps]
-        for tp in tps
-    ]
+    days = [[_run_s(training, cells[tp, pp]) / _DAY_S if (tp, pp) in cells else math.nan for pp in pps] for tp in tps]
     best = found.best.layout
     return HeatMap(
         slug="degrees",

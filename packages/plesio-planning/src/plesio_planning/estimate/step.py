@@ -94,6 +94,11 @@ class Step:
         return self.hardware_flops / self.total_s / self.peak_flops_per_s
 
     @property
+    def sample_s(self) -> float:
+        """Seconds of the step for each of its sequences (or images)."""
+        return self.total_s / self.num_samples
+
+    @property
     def samples_per_s(self) -> float:
         """Sequences (or images) a second."""
         return self.num_samples / self.total_s

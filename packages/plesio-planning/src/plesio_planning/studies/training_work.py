@@ -1,34 +1,34 @@
 """The work of a training run and the pace at which a machine does it, on any number of devices.
 
 Two ways to know the pace: somebody gives the model FLOPs utilisation, which is then the same on any number of devices,
-or a model and its layout are estimated (`plesio_planning.estimate.training`), once for each number of devices: replicas
-are added, the global batch stays, so each has fewer micro-batches, and the bubble and the gradient exchange take more.
+or a model is laid out and estimated (`plesio_planning.estimate.search`), once for each number of devices: replicas are
+added, the global batch stays, so each has fewer micro-batches, and the bubble and the gradient exchange take more.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.units import format_bytes, format_count
 from plesio.cost.goodput import Goodput
-from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import Layout
-from plesio_planning.estimate.memory import estimate_memory
 from plesio_planning.estimate.model import Model
+from plesio_planning.estimate.search import FoundLayout, search_layouts
 from plesio_planning.estimate.sensitivity import CHANGE, Sensitivity, tornado
 from plesio_planning.estimate.training import CHECKPOINT_BYTES, Conditions, Training, estimate_training
-from plesio_planning.estimate.training_charts import format_gib, memory_caution, name_of_part
+from plesio_planning.estimate.training_charts import memory_caution, name_of_part
 
 __all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "TrainingWork"]
 
 STATE_BYTES = 16
 """A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""
 _DOUBLINGS = 9
-_MOST_DEGREE_BITS = 11
+_BATCH = 1024
+"""Sequences of a step, if nobody says: about the 4M tokens of Llama 2."""
+_PLAIN = {"vpp": 1, "cp": 1, "zero": 1, "micro_batch": 1, "recomputation": "none"}
+"""All of a layout but its degrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,18 @@ class GivenPace(TrainingWork):
 
 @dataclass(frozen=True, slots=True)
 class LaidOut(TrainingWork):
-    """A model in a layout, whose replicas are as many as the devices allow."""
+    """A model in the fastest layout of these degrees, whose replicas are as many as the devices allow.
+
+    Attributes:
+        tp: Tensor parallelism; None for the fastest.
+        pp: Pipeline stages; None for the fastest.
+        global_batch: Sequences of a step; None for those near the default that the layout divides.
+    """
 
     model: Model
-    tp: int
-    pp: int
-    global_batch: int
+    tp: int | None
+    pp: int | None
+    global_batch: int | None
     tokens: float
     machine: Machine
     conditions: Conditions
@@ -211,44 +217,30 @@ class LaidOut(TrainingWork):
 
     def _training(self, num_devices: int, conditions: Conditions) -> Training:
         machine = replace(self.machine, num_devices=num_devices)
-        layout = that_fits(self.model, self._layout(num_devices), machine, global_batch=self.global_batch)
-        memory = estimate_memory(self.model, layout, machine, global_batch=self.global_batch)
-        if not memory.fits:
-            raise ArgumentError(
-                f"{self.model.name} with `tp` {self.tp} and `pp` {self.pp} needs {format_gib(memory.total_bytes)} on "
-                f"each {machine.accelerator.name} of {format_gib(memory.capacity_bytes)}; {self._what_fits(machine)}"
-            )
+        degrees = {name: value for name, value in (("tp", self.tp), ("pp", self.pp)) if value is not None}
+        try:
+            best = self._fastest(machine, degrees)
+        except ConfigError as error:
+            if not degrees:
+                raise
+            instead = self._fastest(machine, {}).layout
+            reason = str(error).partition(";")[0]
+            raise ArgumentError(f"{reason}; write `tp = {instead.tp}` and `pp = {instead.pp}`") from None
         return estimate_training(
             self.model,
-            layout,
+            best.layout,
             machine,
-            global_batch=self.global_batch,
+            global_batch=best.step.num_samples,
             tokens=self.tokens,
             conditions=conditions,
         )
 
-    def _layout(self, num_devices: int) -> Layout:
-        return Layout(
-            tp=self.tp,
-            pp=self.pp,
-            dp=max(num_devices // (self.tp * self.pp), 1),
-            zero=1,
-            sequence_parallel=self.tp > 1,
-        )
-
-    def _what_fits(self, machine: Machine) -> str:
-        """Find the degrees of the fewest devices that fit, powers of 2."""
-        degrees = [2**power for power in range(_MOST_DEGREE_BITS)]
-        for tp, pp in sorted(product(degrees, degrees), key=lambda degree: (degree[0] * degree[1], degree[1])):
-            if tp > machine.devices_per_host:
-                continue
-            work = replace(self, tp=tp, pp=pp)
-            try:
-                layout = that_fits(
-                    self.model, work._layout(machine.num_devices), machine, global_batch=self.global_batch
-                )
-                if estimate_memory(self.model, layout, machine, global_batch=self.global_batch).fits:
-                    return f"write `tp = {tp}` and `pp = {pp}`"
-            except ConfigError:
-                continue  # it cannot be laid out so
-        return "write a `cluster` of more devices, or of devices with more memory"
+    def _fastest(self, machine: Machine, degrees: Mapping[str, int]) -> FoundLayout:
+        return search_layouts(
+            self.model,
+            machine,
+            global_batch=self.global_batch or _BATCH,
+            near=self.global_batch is None,
+            may_be_lean=True,
+            fixed={**_PLAIN, **degrees},
+        ).best

@@ -213,9 +213,9 @@ def time_to_train(
     pace: Pace = "mfu",
     mfu: Annotated[float, Within(1e-3, 1), OnlyWith("pace", "mfu")] = 0.4,
     model: Annotated[str, OnlyWith("pace", "layout")] = "llama-2-70b",
-    tp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 8,
-    pp: Annotated[int, Within(1, 2**16), OnlyWith("pace", "layout")] = 4,
-    global_batch: Annotated[int, Within(1, 10**9), Written(option="batch"), OnlyWith("pace", "layout")] = 1024,
+    tp: Annotated[int | None, Within(1, 2**16), OnlyWith("pace", "layout")] = None,
+    pp: Annotated[int | None, Within(1, 2**16), OnlyWith("pace", "layout")] = None,
+    global_batch: Annotated[int | None, Within(1, 10**9), Written(option="batch"), OnlyWith("pace", "layout")] = None,
     device_mtbf_s: Annotated[float, DURATION] = DEVICE_MTBF_S,
     restart_s: Annotated[float, DURATION_OR_0] = 600.0,
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None,
@@ -240,9 +240,9 @@ def time_to_train(
             replicas are what devices remain.
         mfu: Model FLOPs utilisation, 0 to 1.
         model: Model.
-        tp: Tensor parallelism.
-        pp: Pipeline stages.
-        global_batch: Sequences of a step.
+        tp: Tensor parallelism; the fastest without.
+        pp: Pipeline stages; the fastest without.
+        global_batch: Sequences of a step; without, near 1,024, as many as the layout divides.
         device_mtbf_s: Mean time between failures of one device; the default is Llama 3's.
         restart_s: Time from a failure until states are read.
         storage_bytes_per_s: Bandwidth for states; none is BLOOM's of each device.
