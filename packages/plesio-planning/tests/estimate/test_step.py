@@ -1,8 +1,9 @@
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plesio.cost.all_reduce import nccl_all_reduce_s
@@ -81,6 +82,34 @@ def test_tensor_parallelism_between_hosts_is_slow():
     inside = step("gpt3-175b", Layout(tp=8, pp=8), global_batch=16)
     across = step("gpt3-175b", Layout(tp=16, pp=4), global_batch=16)
     assert across.tensor_s > 2 * inside.tensor_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 12), stride=st.integers(1, 12), blocks=st.integers(1, 8), host=st.sampled_from([1, 4, 6, 8]))
+def test_a_group_is_spread_as_its_ranks_are(size: int, stride: int, blocks: int, host: int):
+    """Hosts and members of every group, counted rank by rank."""
+    num_devices = size * stride * blocks * host
+    groups = [
+        Counter((start + member + place * stride) // host for place in range(size))
+        for start in range(0, num_devices, size * stride)
+        for member in range(stride)
+    ]
+    machine = replace(parse_machine("8xh100"), num_devices=num_devices, devices_per_host=host)
+    group = DeviceGroup.of(machine, size=size, stride=stride, constants=CONSTANTS)
+    assert group.num_hosts == max(map(len, groups))
+    assert group.per_host == min(min(each.values()) for each in groups)
+
+
+@pytest.mark.parametrize(("tp", "aligned"), [(6, 8), (3, 4)])
+def test_a_tensor_parallel_group_across_two_hosts_is_slower_than_a_larger_one_in_one(tp: int, aligned: int):
+    model, machine = find_model("gpt3-175b"), parse_machine("96xh100")
+    across_s, inside_s = (
+        estimate_step(
+            model, Layout(tp=each, pp=4, dp=24 // each, sequence_parallel=True), machine, global_batch=48
+        ).tensor_s
+        for each in (tp, aligned)
+    )
+    assert across_s > 2 * inside_s
 
 
 def test_groups_share_a_hosts_adapters():

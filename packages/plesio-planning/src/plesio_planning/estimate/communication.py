@@ -2,9 +2,11 @@
 
 The devices of a group are ``stride`` ranks apart. Devices of one host reach each other over its NVLink; between hosts
 all groups that have a member in a host share its adapters, so a group of k members a host gets k shares of them
-(`plesio_planning.estimate.layout` has the order of ranks).
+(`plesio_planning.estimate.layout` has the order of ranks). Where groups do not divide hosts, as six devices of eight,
+some lie across two of them; all wait for the one that is spread the most.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +15,7 @@ from plesio.cost.link import Link
 from plesio_planning.estimate.constants import Constants
 from plesio_planning.estimate.hardware import Machine
 
-__all__ = ["DeviceGroup", "exposed_in_parts_s", "exposed_in_turn_s", "send_s"]
+__all__ = ["DeviceGroup", "exposed_in_parts_s", "exposed_in_turn_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,17 @@ class DeviceGroup:
     """Devices that exchange with each other.
 
     Attributes:
+        num_hosts: Hosts of the group that is spread over the most.
+        per_host: Fewest members in a host.
+        adapter_bytes_per_s: A device's share of its host's adapters.
         link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
     """
 
     size: int
     num_hosts: int
     per_host: int
-    local_latency_s: float
+    local: Link
+    adapter_bytes_per_s: float
     link: Link
 
     @classmethod
@@ -35,14 +41,13 @@ class DeviceGroup:
         cls, machine: Machine, *, size: int, stride: int, constants: Constants, one_adapter: bool = False
     ) -> "DeviceGroup":
         """Make groups of this size with members ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
-        per_host = min(max(machine.devices_per_host // stride, 1), size)
-        num_hosts = -(-size // per_host)
+        num_hosts, per_host = _most_spread(size, stride, machine.devices_per_host, machine.num_devices)
+        adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
         bytes_per_s = machine.local.bytes_per_s
         if num_hosts > 1:
-            share = (1 if one_adapter else per_host) / machine.devices_per_host
-            bytes_per_s = min(bytes_per_s, machine.nic.bytes_per_s * constants.network_efficiency * share)
+            bytes_per_s = min(bytes_per_s, adapter * (1 if one_adapter else per_host))
         link = Link(latency_s=machine.nic.latency_s, bytes_per_s=bytes_per_s)
-        return cls(size, num_hosts, per_host, machine.local.latency_s, link)
+        return cls(size, num_hosts, per_host, machine.local, adapter, link)
 
     def all_reduce_s(self, num_bytes: float) -> float:
         """Return the seconds of an all-reduce, by a ring or a tree as NCCL chooses."""
@@ -60,11 +65,17 @@ class DeviceGroup:
             num_hosts=self.num_hosts,
             ranks_per_host=self.per_host,
             algorithm=algorithm,
-            local_latency_s=self.local_latency_s,
+            local_latency_s=self.local.latency_s,
             link=self.link,
         )
 
-    def all_to_all_s(self, num_bytes: float, machine: Machine, constants: Constants) -> float:
+    def send_s(self, num_bytes: float) -> float:
+        """Return the seconds until everyone has sent so many bytes to the next, by an adapter of its own."""
+        if self.num_hosts == 1:
+            return self.local.latency_s + num_bytes / self.local.bytes_per_s
+        return self.link.latency_s + num_bytes / self.adapter_bytes_per_s
+
+    def all_to_all_s(self, num_bytes: float) -> float:
         """Return the seconds until everyone has a part of everyone's so many bytes.
 
         The parts for other hosts leave by a device's share of the adapters, those for its own host by NVLink, at the
@@ -73,19 +84,33 @@ class DeviceGroup:
         if self.size == 1:
             return 0.0
         part = num_bytes / self.size
-        local_s = (self.per_host - 1) * (part / machine.local.bytes_per_s + self.local_latency_s)
+        local_s = (self.per_host - 1) * (part / self.local.bytes_per_s + self.local.latency_s)
         if self.num_hosts == 1:
             return local_s
-        adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
-        return max(local_s, (self.size - self.per_host) * part / adapter + self.num_hosts * self.link.latency_s)
+        others_s = (self.size - self.per_host) * part / self.adapter_bytes_per_s
+        return max(local_s, others_s + self.num_hosts * self.link.latency_s)
 
 
-def send_s(num_bytes: float, machine: Machine, *, stride: int, constants: Constants) -> float:
-    """Return the seconds to send so many bytes to the device ``stride`` ranks further, as all devices of a host do."""
-    if stride < machine.devices_per_host:
-        return machine.local.latency_s + num_bytes / machine.local.bytes_per_s
-    adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
-    return machine.nic.latency_s + num_bytes / adapter
+@functools.cache
+def _most_spread(size: int, stride: int, host: int, num_devices: int) -> tuple[int, int]:
+    """Return the most hosts of a group, and the fewest members in one of its hosts, of all groups of a machine.
+
+    >>> _most_spread(8, 1, 8, 64), _most_spread(6, 1, 8, 96), _most_spread(4, 8, 8, 64)
+    ((1, 8), (2, 2), (4, 1))
+    """
+    if stride >= host:
+        return size, 1
+    most_hosts, fewest = 1, size
+    starts = {start % host for start in range(0, num_devices, size * stride)}
+    for first in {(start + member) % host for start in starts for member in range(stride)}:
+        last = first + (size - 1) * stride
+        hosts = last // host + 1
+        most_hosts = max(most_hosts, hosts)
+        if hosts > 1:
+            fewest = min(fewest, -(-(host - first) // stride), last % host // stride + 1)
+        if hosts > 2:
+            fewest = min(fewest, host // stride)
+    return most_hosts, fewest
 
 
 def exposed_in_parts_s(exchange_s: float, *, beside_s: float, parts: int) -> float:

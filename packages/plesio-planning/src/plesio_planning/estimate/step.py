@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from plesio_planning.activations import boundary_bytes
-from plesio_planning.estimate.communication import DeviceGroup, exposed_in_parts_s, exposed_in_turn_s, send_s
+from plesio_planning.estimate.communication import DeviceGroup, exposed_in_parts_s, exposed_in_turn_s
 from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
@@ -233,8 +233,7 @@ class _TransformerStep:
         if layout.cp == 1:
             return 0.0
         num_bytes = 2 * self.tokens * self.model.kv_size / layout.tp * self.kernels.element_bytes
-        round_s = send_s(num_bytes, self.machine, stride=layout.tp, constants=self.constants)
-        exchange_s = (layout.cp - 1) * round_s
+        exchange_s = (layout.cp - 1) * self.group(layout.cp, layout.tp).send_s(num_bytes)
         forward_s = max(exchange_s - self.layer.attention_s[0] * (layout.cp - 1) / layout.cp, 0.0)
         return forward_s + max(2 * exchange_s - self.layer.attention_s[1] * (layout.cp - 1) / layout.cp, 0.0)
 
@@ -245,7 +244,7 @@ class _TransformerStep:
             return 0.0
         group = self.group(layout.ep, layout.tp)
         num_bytes = self.tokens * model.experts_per_token * model.hidden_size * self.kernels.element_bytes
-        return 4 * group.all_to_all_s(num_bytes / layout.tp, self.machine, self.constants)
+        return 4 * group.all_to_all_s(num_bytes / layout.tp)
 
     def _sends_s(self, num_micro_batches: int) -> float:
         """Return the seconds of sends that keep a stage waiting: each micro-batch's, or those to fill the pipeline."""
@@ -261,7 +260,7 @@ class _TransformerStep:
         )
         stride = layout.tp * layout.cp * layout.dp
         num_bytes *= self.kernels.element_bytes / 2
-        once_s = send_s(num_bytes, self.machine, stride=stride, constants=self.constants)
+        once_s = self.group(layout.pp, stride).send_s(num_bytes)
         if not layout.sequence_parallel:
             once_s += self.group(layout.tp, 1).all_gather_s(num_bytes * layout.tp)
         filling = 2 * (layout.pp - 1)
