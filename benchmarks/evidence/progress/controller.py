@@ -94,6 +94,7 @@ class ProgressController:
         keep = self._keeps(reading, setting, ordinary=alarm is None and failure is None)
         if restore and len(self._kept_losses) > 1:
             self._kept_losses.pop()  # the older state is all that the workers have then
+        relearns = alarm is None and (self._guard.has_leapt or self._tightens(setting))
         self._go_to(setting, restore=restore, alarmed=alarm is not None)
         self.shares = () if setting.on_store else shares
         return Decision(
@@ -101,7 +102,7 @@ class ProgressController:
             shares=self.shares,
             keep=keep,
             restore=restore,
-            relearn=alarm is None and self._guard.has_leapt,
+            relearn=relearns,
             alarm=alarm is not None,
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
@@ -210,22 +211,31 @@ class ProgressController:
         return self._finishes
 
     def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
+        tightens = self._tightens(setting)
         before, self.setting = self.setting, setting
         self._was_loose = self._was_loose or setting != SYNCHRONOUS
         if before == setting:
             if restore:
                 self._movement.forget()
             return
-        changes_store = setting.on_store or before.on_store
-        if restore or changes_store or setting.slack < before.slack:
+        if restore or tightens:
             self._movement.forget()
-            if not alarmed:
+            if tightens and not alarmed:
                 self._guard.tightened()
         new_kind = kind_of(setting) not in (None, kind_of(before)) and setting.slack >= before.slack
         if setting.slack > before.slack or new_kind:
             self._trial = Trial(tuple(self._points)) if len(self._points) > 1 else None
         else:
             self._end_trial(forget=True)
+
+    def _tightens(self, setting: Setting) -> bool:
+        """Return True if gradients are no longer taken at each worker's own parameters, or no longer at those alone.
+
+        Speeds, losses and norms before such a change are no measure of those after it.
+        """
+        if setting == self.setting:
+            return False
+        return setting.slack < self.setting.slack or setting.on_store or self.setting.on_store
 
     def _keeps(self, reading: Reading, setting: Setting, *, ordinary: bool) -> bool:
         """Return True if the state is worth keeping: nothing is wrong, on trial, or on the way to or from the store."""
