@@ -36,7 +36,7 @@ class Numbers:
     store_doubt: float = 0.05
     caution: float = 1.0
     lost_steps: float = 1.0
-    momentum_price: float = 0.03
+    momentum_price: float = 0.05
     unlike_price: float = 0.2
     gain: float = 0.1
     warm_up: int = 3
@@ -46,5 +46,5 @@ class Numbers:
     trial: int = 4
     window: int = 6
     chance_back: float = 0.01
-    first_slack: int = 3
+    first_slack: int = 1
     largest_slack: int = 31
