@@ -251,6 +251,34 @@ def test_a_setting_that_only_repeats_the_programs_own_is_accepted():
     )
 
 
+@pytest.mark.parametrize("line", ["--head-size 128", "--window 1024 --window-layers 32", "--kv-heads 8"])
+def test_a_size_that_only_repeats_the_models_own_is_accepted(line: str):
+    command = ["estimate", "--model", "llama-3-8b", "--cluster", "64xh100", "--tokens", "1B", *line.split()]
+    assert invoke(command) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "when"),
+    [
+        ("--cluster 64xa100", "megatron-2022", "a100 in 2022"),
+        ("--cluster 64xh100", "megatron-core", "h100 in 2024"),
+        ("--cluster 64xh100 --zero 3 --year 2023", "fsdp-2023", "h100 in 2023"),
+        ("--cluster 64xa100 --zero 3 --year 2021", "deepspeed-2021", "a100 in 2021"),
+        ("--cluster 64xa100 --search --pp 1 --zero 1 --cp 1", "megatron-2022", "a100 in 2022"),
+    ],
+)
+def test_software_is_chosen_by_layout_and_year(capsys: pytest.CaptureFixture[str], line: str, name: str, when: str):
+    """The run is that of the program which the sentence names."""
+    base = ["estimate", "--model", "llama-2-7b", "--tokens", "1B", "--batch", "64", *line.split()]
+    assert invoke([*base, "--software", "auto"]) == 0
+    chosen = capsys.readouterr().out
+    assert f"`--software auto` is `{name}`: " in chosen
+    assert f"on {when}." in chosen
+    named = base[: base.index("--year")] if "--year" in base else base
+    assert invoke([*named, "--software", name]) == 0
+    assert capsys.readouterr().out.partition("(")[0] == chosen.partition("(")[0]
+
+
 @pytest.mark.parametrize("num_devices", [24, 40, 56, 72, 120])
 def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.CaptureFixture[str]):
     line = (
@@ -294,6 +322,7 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --tp 8 --pp 4 --tokens 0", "tokens is 0; write more than 0"),
         (f"{LLAMA} --search --top 0", "--top is 0; write 1 or more"),
         (f"{LLAMA} --software megatrn-core", 'did you mean "megatron-core"?'),
+        (f"{LLAMA} --year 2022", "--year is of a program that it chooses; write --software auto, or leave it out"),
         (f"{LLAMA} --pue 0.9", "--pue is 0.9; write 1 or more"),
         ("estimate --model lama-70b --cluster 8xh100 --tokens 1T", 'unknown model "lama-70b"'),
         ("estimate --model llama-70b --cluster 8xh10 --tokens 1T", 'unknown accelerator "h10"'),

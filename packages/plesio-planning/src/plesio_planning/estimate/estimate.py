@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of
+from plesio.core.within import Within
 from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.exploration import ClusterLinks, Exploration
 from plesio_planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
@@ -21,6 +22,7 @@ from plesio_planning.estimate.sensitivity import Sensitivity, tornado
 from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import format_layout, training_charts, training_finding, training_tables
+from plesio_planning.estimate.usual_software import usual_software
 
 __all__ = ["Estimate", "estimate"]
 
@@ -31,6 +33,11 @@ _TOP = 10
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
+_DERIVED: Mapping[str, Callable[[Transformer], int]] = {
+    "head_size": lambda model: model.hidden_size // model.num_heads,
+    "num_window_layers": lambda model: model.num_layers,
+}
+"""The values of sizes that follow from others where they are left out."""
 _INPUTS = {"gradient_bytes": "gradients"}
 """Names of the inputs that set a program, where they differ."""
 
@@ -93,6 +100,7 @@ class Estimate:
     Attributes:
         frontier: Searched layouts; None if the layout was given.
         top: Layouts of the search that are shown.
+        why_software: A sentence about the program that was chosen; empty if it was given.
         failures: The run on devices that fail; None if nobody asked.
     """
 
@@ -100,15 +108,18 @@ class Estimate:
     sensitivities: tuple[Sensitivity, ...]
     frontier: Frontier | None = None
     top: int = _TOP
+    why_software: str = ""
     failures: RunOnFailingDevices | None = None
 
     @property
     def findings(self) -> Sequence[str]:
         """The run's with its notes, the search's, and that of failures."""
-        found = [training_finding(self.training, self.sensitivities), *self.training.notes]
+        found = [training_finding(self.training, self.sensitivities), self.why_software, *self.training.notes]
         if self.frontier is not None:
             found.append(search_finding(self.training, self.frontier))
-        return found if self.failures is None else [*found, self.failures.finding]
+        if self.failures is not None:
+            found.append(self.failures.finding)
+        return [sentence for sentence in found if sentence]
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -134,7 +145,8 @@ def estimate(
     cluster: Annotated[str, Written(metavar="NxNAME")],
     tokens: float,
     global_batch: Annotated[int | None, Written(option="batch")] = None,
-    software: Annotated[SoftwareName, Written(metavar="NAME")] = "current",
+    software: Annotated[Literal[SoftwareName, "auto"], Written(metavar="NAME")] = "current",
+    year: Annotated[int | None, Within(2017, 2100), Written(instead="two years after the accelerator came out")] = None,
     gradients: Literal["fp32", "bf16"] | None = None,
     **options: Annotated[Any, FieldsOf(_FIELDS)],
 ) -> Estimate:
@@ -153,7 +165,9 @@ def estimate(
         cluster: 2048xh100, or 16x4a100: hosts of 4.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
-        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021.
+        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021; auto: the one that
+            ran such a layout in that year.
+        year: Year of the run, for auto.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
         options: Fields of `ClusterLinks`, `Exploration`, `Layout`, `Transformer`, `Software` and `Conditions`.
 
@@ -165,6 +179,11 @@ def estimate(
     machines = exploration.machines(machine)
     conditions = Conditions(**_of_class(Conditions, options))
     _check_price(conditions.price_per_h, machines)
+    named, why = software, ""
+    if named == "auto":
+        named, why = usual_software(machine, zero=options.get("zero") or 0, year=year)
+    elif year is not None:
+        raise ArgumentError("`year` is of a program that it chooses; write `software = auto`, or leave it out")
     # fields of several records share one namespace of options
     program = _of_class(Software, options)
     if gradients is not None:
@@ -175,7 +194,7 @@ def estimate(
         tokens=tokens,
         global_batch=global_batch,
         conditions=conditions,
-        given={**_of_class(Layout, options), "software": replace(SOFTWARE[software], **program)},
+        given={**_of_class(Layout, options), "software": replace(SOFTWARE[named], **program)},
         # only a program whose settings were left open may be replaced by the lean one
         may_be_lean=program.get("gradient_bytes", 2) == 2 and bool(program.get("master_weight_remainders", True)),
     )
@@ -184,8 +203,9 @@ def estimate(
     else:
         found = run.laid_out(machine, any_memory=exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
-        _check_effects(found.training, usual=SOFTWARE[software], settings=program, model=model, sizes=sizes)
-    return replace(found, failures=run_on_failing_devices(found.training)) if exploration.failures else found
+        _check_effects(found.training, usual=SOFTWARE[named], settings=program, model=model, sizes=sizes)
+    failures = run_on_failing_devices(found.training) if exploration.failures else None
+    return replace(found, why_software=why, failures=failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +339,9 @@ def _other_models(
             without = find_model(model, **{other: value for other, value in sizes.items() if other != name})
         except ConfigError:
             continue  # it needs that size
-        if getattr(without, name) != sizes[name]:
+        # a size that only repeats the model's own is no mistake
+        own = _DERIVED[name](without) if name in _DERIVED and isinstance(without, Transformer) else None
+        if sizes[name] not in (own, getattr(without, name)):
             yield name, (without, training.layout)
 
 

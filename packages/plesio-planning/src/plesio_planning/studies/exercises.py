@@ -59,6 +59,8 @@ class Exercise:
 
         >>> EXERCISES["pipeline"].read("20 %"), EXERCISES["overlap"].read("5 ms"), EXERCISES["overlap"].read("")
         (20.0, 0.005, None)
+        >>> EXERCISES["consistency"].read("20 %"), EXERCISES["consistency"].read("1.5x")
+        (0.2, 1.5)
 
         Raises:
             ConfigError: It is no number of this unit.
@@ -69,7 +71,8 @@ class Exercise:
         if self.unit == "time":
             return parse_seconds(text)
         try:
-            value = float(text.removesuffix("%").removesuffix("x"))
+            share = text.endswith("%") and self.unit == "number"
+            value = float(text.removesuffix("%").removesuffix("x")) / (100 if share else 1)
         except ValueError:
             value = math.nan
         if not 0 <= value < math.inf:
