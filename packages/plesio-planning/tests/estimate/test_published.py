@@ -1,6 +1,7 @@
 """Limits of the estimate's errors: every published step, with its family or its program left out of the fit."""
 
 import json
+import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from plesio_planning.estimate.cross_validation import (
     cross_validate,
     groups_of,
 )
-from plesio_planning.estimate.published import PUBLISHED_STEPS
+from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
 from plesio_planning.estimate.validation import FITTED_STEPS, NEVER_FITTED_STEPS, Validation
 
 
@@ -52,10 +53,11 @@ def coverage(rows: tuple[HeldOut, ...]) -> float:
 
 
 def test_all_shared_rows_are_there():
-    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in "ACDEFGHI"}
-    assert counts == {"A": 10, "C": 8, "D": 3, "E": 3, "F": 3, "G": 16, "H": 3, "I": 72}
+    counts = {source: sum(step.source == source for step in PUBLISHED_STEPS) for source in SOURCES}
+    halves = {"J1": 5, "J2": 5, "K1": 4, "K2": 3}
+    assert counts == {"A": 10, "C": 8, "D": 3, "E": 3, "F": 3, "G": 16, "H": 3, "I": 72, **halves}
     assert len(FITTED_STEPS) == 112
-    assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F"}
+    assert {step.source for step in NEVER_FITTED_STEPS} == {"E", "F", "J2", "K2"}
 
 
 def test_a_group_is_predicted_with_constants_of_the_others(small: Validation):
@@ -103,11 +105,32 @@ def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation
 
 
 def test_steps_that_are_never_in_a_fit(small: Validation):
-    """Llama 3 405B on 8192 and 16384 H100 is 8 to 11 % too fast, and MT-NLG in DeepSpeed's pipeline 18 to 22 %."""
+    """The worst is a model of 32B whose gradients are not hidden as they were there: +61 %."""
     rows = [row for row in small.predictions if row.quantity == "step time, never in a fit (s)"]
-    assert len(rows) == 6
-    assert all(-0.12 < row.error < 0 for row in rows if row.setting["source"] == "E")
-    assert all(-0.23 < row.error < 0 for row in rows if row.setting["source"] == "F")
+    assert len(rows) == 14
+    mean = {
+        source: statistics.fmean(abs(row.error) for row in rows if row.setting["source"] == source)
+        for source in ("E", "F", "J2")
+    }
+    assert mean["E"] < 0.12
+    assert mean["F"] < 0.04
+    assert mean["J2"] < 0.07
+    strong = [row.error for row in rows if row.setting["model"] == "mcore-177b-strong"]
+    assert max(map(abs, strong)) < 0.03
+
+
+def test_a_program_of_its_own_waits_as_half_of_its_trials_do():
+    """Soft L1 on the five trials of J1 is least where `synchronize_s` is what it is."""
+
+    def loss(synchronize_s: float) -> float:
+        constants = replace(CONSTANTS, synchronize_s=synchronize_s)
+        errors = [
+            math.log(predicted_s(step, constants) / step.step_s) for step in PUBLISHED_STEPS if step.source == "J1"
+        ]
+        return sum(math.sqrt(1 + (error / 0.05) ** 2) for error in errors)
+
+    best_s = min((ms * 1e-3 for ms in range(30)), key=loss)
+    assert best_s == CONSTANTS.synchronize_s
 
 
 def test_memory_of_korthikantis_figure_1(small: Validation):
@@ -154,7 +177,7 @@ def test_the_estimator_is_shown_beside_what_was_published(
     assert "Every family of models left out in turn, 7 steps" in printed
     assert "constant utilisation" in printed
     data = json.loads(path.read_text())
-    assert {row["source"] for row in data["rows"]} == set("ACDEFGHI")
+    assert {row["source"] for row in data["rows"]} == {"A", "C", "D", "E", "F", "G", "H", "I", "J2", "K2"}
     left_out = next(one for one in data["summary"] if one["quantity"] == "step time, family left out (s)")
     assert left_out["num_predictions"] == 7
     assert left_out["mean_error"] == pytest.approx(mean_error(small.families))

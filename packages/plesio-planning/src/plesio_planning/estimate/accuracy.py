@@ -1,12 +1,13 @@
 """How sure an estimated step is, and what a reader should know before comparing it with a real one."""
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout
-from plesio_planning.estimate.model import Convolutional, Model
+from plesio_planning.estimate.layout import SOFTWARE, Layout, Software
+from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
 from plesio_planning.estimate.step import estimate_step
 
@@ -17,13 +18,47 @@ STEP_ERROR = 0.054
 model's family (`plesio_planning.estimate.cross_validation`)."""
 UNTESTED_ERROR = 0.1
 """The same of what no constant was fitted on, for each such thing: that of a constant before it is fitted."""
+_TESTED = [step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "fitted" or step.source == "J1"]
+"""Steps that say what software takes; K1 only chose between programs."""
 _LEAST_DIFFERENCE = 0.02
 """Share of a step from which on another program's time is worth a note."""
 
 
-def step_error(model: Model, layout: Layout, machine: Machine) -> float:
-    """Return the relative standard deviation of an estimated step's time."""
-    return math.hypot(STEP_ERROR, *(UNTESTED_ERROR for _ in _untested(model, layout, machine)))
+def step_error(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> float:
+    """Return the relative standard deviation of an estimated step's time.
+
+    Beside each thing that no constant was fitted on, it is the more uncertain the less it is like a published step of
+    the same software.
+    """
+    far = _distance(model, layout, machine, global_batch=global_batch) * UNTESTED_ERROR
+    return math.hypot(STEP_ERROR, far, *(UNTESTED_ERROR for _ in _untested(model, layout, machine)))
+
+
+def _distance(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> float:
+    """Return how far the nearest published step of the software is: 0 is the same, 1 a doubling of something, or more.
+
+    Of these the one that differs the most counts: width, sequence length, tensor parallelism, devices, and tokens of a
+    device in a step. Where no step ran with the software, that itself is what is untested.
+    """
+    if isinstance(model, Convolutional):
+        return 0.0
+    mine = _sizes(model, layout, machine, global_batch)
+    distances = [
+        max(abs(math.log2(one / other)) for one, other in zip(mine, theirs, strict=True))
+        for theirs in _published_sizes(layout.software)
+    ]
+    return min(*distances, 1.0) if distances else 0.0
+
+
+@functools.cache
+def _published_sizes(software: Software) -> Sequence[tuple[float, ...]]:
+    steps = [step for step in _TESTED if step.layout.software == software]
+    return [_sizes(step.model, step.layout, step.machine, step.global_batch) for step in steps]
+
+
+def _sizes(model: Transformer, layout: Layout, machine: Machine, global_batch: int) -> tuple[float, ...]:
+    tokens = global_batch * model.sequence_length / machine.num_devices
+    return model.hidden_size, model.sequence_length, layout.tp, machine.num_devices, tokens
 
 
 def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Sequence[str]:
@@ -55,7 +90,7 @@ def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
     if isinstance(model, Convolutional):
         yield "convolutions"
         return
-    if not any(SOURCES[step.source].fitted and step.layout.software == layout.software for step in PUBLISHED_STEPS):
+    if not _published_sizes(layout.software):
         yield "this software"
     if model.num_experts > max(step.model.num_experts for step in PUBLISHED_STEPS):
         yield "experts"

@@ -24,6 +24,7 @@ class Constants:
         contention: Seconds that computing takes longer for each second of an exchange beside it.
         kernel_s: Seconds that an operation takes before it does anything.
         launch_s: Seconds that a host takes to start an operation.
+        synchronize_s: Seconds that a device waits for its host at a layer of a micro-batch, in programs that make it.
         convolution_efficiency: Share of the peak that a convolutional network reaches.
     """
 
@@ -38,6 +39,7 @@ class Constants:
     contention: float
     kernel_s: float
     launch_s: float
+    synchronize_s: float
     convolution_efficiency: float
 
 

@@ -165,8 +165,8 @@ def estimate(
         cluster: 2048xh100, or 16x4a100: hosts of 4.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
-        software: current, megatron-core, megatron-2022, megatron-2021, fsdp-2023, deepspeed-2021; auto: the one that
-            ran such a layout in that year.
+        software: current, megatron-core, megatron-2022, megatron-2021, megatron-deepspeed-2022, fsdp-2023,
+            deepspeed-2021; auto: the one that ran such a layout in that year.
         year: Year of the run, for auto.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
         options: Fields of `ClusterLinks`, `Exploration`, `Layout`, `Transformer`, `Software` and `Conditions`.

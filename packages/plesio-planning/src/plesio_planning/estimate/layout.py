@@ -17,7 +17,15 @@ from plesio_planning.texts import read_texts
 
 __all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout", "lean"]
 
-SoftwareName = Literal["current", "megatron-core", "megatron-2022", "megatron-2021", "fsdp-2023", "deepspeed-2021"]
+SoftwareName = Literal[
+    "current",
+    "megatron-core",
+    "megatron-2022",
+    "megatron-2021",
+    "megatron-deepspeed-2022",
+    "fsdp-2023",
+    "deepspeed-2021",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,8 @@ class Software:
             backward pass, and what ZeRO 3 gathers one layer ahead.
         overlaps_pipeline: Stages exchange while they compute.
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
+        all_reduces_gradients: Replicas reduce whole gradients, also where each needs only a part of them.
+        synchronizes: A device waits for its host at every layer of a micro-batch.
         one_adapter: Data-parallel exchanges use one adapter of a host at a time.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
         master_weight_remainders: Only those 2 bytes of a master weight are kept that its BF16 weight lacks.
@@ -49,6 +59,8 @@ class Software:
     overlaps_gradients: bool = True
     overlaps_pipeline: bool = True
     gathers_to_recompute: bool = False
+    all_reduces_gradients: bool = False
+    synchronizes: bool = False
     one_adapter: bool = False
     gradient_bytes: int = 4
     master_weight_remainders: bool = False

@@ -17,6 +17,10 @@ They are in ``published.csv``, one row a run. Sources:
   do not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
 - ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
   parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
+- ``J1``, ``J2``: BigScience 2022, ten trials for BLOOM, 181B in the same program on 384 A100 of Jean Zay, with four
+  adapters of 100 Gbit/s a host. The time that this program waits for its host comes from every other one, J1.
+- ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100, as D: micro-batches of 1 are assumed.
+  That its tensor-parallel exchanges are not split comes from every other row, K1.
 - ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
 - ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
 - ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
@@ -24,10 +28,10 @@ They are in ``published.csv``, one row a run. Sources:
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from plesio_planning.estimate.hardware import Machine, parse_machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout, SoftwareName
@@ -45,7 +49,9 @@ class Source:
         software: As in `plesio_planning.estimate.layout.SOFTWARE`.
         hardware_flops: Its TFLOP/s count what is computed anew.
         causal_flops: They leave out what a causal mask does.
-        fitted: Constants are fitted on its rows.
+        use: Constants are fitted on its rows; or only one constant or the program is chosen by them; or nothing is, as
+            they are kept apart.
+        host_bytes_per_s: Bandwidth of a host's adapters, if it is not the accelerator's.
         model: Arguments of `Transformer` that the rows do not have.
     """
 
@@ -53,21 +59,37 @@ class Source:
     software: SoftwareName
     hardware_flops: bool = False
     causal_flops: bool = False
-    fitted: bool = True
+    use: Literal["fitted", "chosen", "apart"] = "fitted"
+    host_bytes_per_s: float | None = None
     model: Mapping[str, Any]
 
 
 _GPT = {"biases": True, "dropout": True, "tied_embeddings": True}
+_BLOOM: Mapping[str, Any] = {
+    "title": "BLOOM 2022",
+    "software": "megatron-deepspeed-2022",
+    "host_bytes_per_s": 50e9,
+    "model": {"biases": True, "tied_embeddings": True},
+}
+_README: Mapping[str, Any] = {
+    "title": "Megatron-Core's README 2024",
+    "software": "current",
+    "model": {**_GPT, "tied_embeddings": False},
+}
 SOURCES: Mapping[str, Source] = {
     "A": Source(title="Megatron-LM 2021", software="megatron-2021", hardware_flops=True, model=_GPT),
     "C": Source(title="Megatron-LM 2022", software="megatron-2022", model=_GPT),
     # only untied do the parameters come to those of the name
     "D": Source(title="Megatron-Core 2024", software="megatron-core", model={**_GPT, "tied_embeddings": False}),
-    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, fitted=False, model={}),
-    "F": Source(title="MT-NLG 2022", software="megatron-2021", fitted=False, model=_GPT),
+    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, use="apart", model={}),
+    "F": Source(title="MT-NLG 2022", software="megatron-deepspeed-2022", use="apart", model=_GPT),
     "G": Source(title="Megatron-Core 2025", software="megatron-core", model={}),
     "H": Source(title="DeepSpeed 2021", software="deepspeed-2021", hardware_flops=True, model=_GPT),
     "I": Source(title="FSDP 2023", software="fsdp-2023", model={"tied_embeddings": True}),
+    "J1": Source(**_BLOOM, use="chosen"),
+    "J2": Source(**_BLOOM, use="apart"),
+    "K1": Source(**_README, use="chosen"),
+    "K2": Source(**_README, use="apart"),
 }
 """By the letter in the rows."""
 
@@ -148,11 +170,14 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
         if source.causal_flops:
             flops -= 3 * model.num_layers * model.core_attention_flops / 2
         step_s = global_batch * flops / (num_devices * float(row["tflops"]) * 1e12)
+    machine = parse_machine(f"{num_devices}x{row['gpu']}")
+    if source.host_bytes_per_s is not None:
+        machine = replace(machine, nic=replace(machine.nic, bytes_per_s=source.host_bytes_per_s))
     return PublishedStep(
         source=row["source"],
         model=model,
         layout=layout,
-        machine=parse_machine(f"{num_devices}x{row['gpu']}"),
+        machine=machine,
         global_batch=global_batch,
         step_s=step_s,
     )

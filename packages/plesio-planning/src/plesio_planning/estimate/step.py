@@ -202,6 +202,8 @@ class _TransformerStep:
         }
         seconds["recompute_s"] = anew[layout.recomputation]
         seconds["launch_s"] = max(launched_s(layout, self.constants) - sum(seconds.values()), 0.0)
+        if layout.software.synchronizes:
+            seconds["launch_s"] += self.constants.synchronize_s
         return seconds
 
     def _tensor_s(self) -> tuple[float, float]:
@@ -288,10 +290,10 @@ class _TransformerStep:
                 constants=self.constants,
                 one_adapter=layout.software.one_adapter,
             )
-            if layout.zero == 0:
-                exchange_s += layers * group.all_reduce_s(gradient * parameters / layers)
-            else:
-                exchange_s += layers * group.all_gather_s(gradient * parameters / layers)
+            whole = layout.zero == 0 or layout.software.all_reduces_gradients
+            reduce_s = group.all_reduce_s if whole else group.all_gather_s
+            exchange_s += layers * reduce_s(gradient * parameters / layers)
+            if layout.zero:
                 gather_s += layers * group.all_gather_s(weight * parameters / layers)
         # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
         turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1

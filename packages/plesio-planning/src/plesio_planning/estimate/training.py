@@ -185,7 +185,9 @@ class Training:
     def step_error(self) -> float:
         """Relative standard deviation of the step's time."""
         given = self.conditions.step_error
-        return step_error(self.model, self.layout, self.machine) if given is None else given
+        if given is not None:
+            return given
+        return step_error(self.model, self.layout, self.machine, global_batch=self.step.num_samples)
 
     @property
     def notes(self) -> Sequence[str]:

@@ -1,6 +1,7 @@
 """The estimate beside what others measured.
 
-Constants are fitted on all steps but those of sources E and F, on which none ever is. The cross-validation
+Constants are fitted on the steps of sources whose use is that, and on no others; those that are kept apart are
+predicted. The cross-validation
 (`estimate.cross_validation`) says how far off the estimate is on runs that it has not seen: each family of
 models is left out in turn, and each program that ran them.
 
@@ -29,10 +30,12 @@ __all__ = ["FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimat
 
 _GIB = 2**30
 
-FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].fitted)
+FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "fitted")
 """Steps from which the constants come."""
-NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if step not in FITTED_STEPS)
-"""Llama 3 405B on as many as 16384 devices, and MT-NLG."""
+NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(
+    step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "apart"
+)
+"""Llama 3 405B on as many as 16384 devices, MT-NLG, and the other halves of BLOOM's trials and a README's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
