@@ -14,11 +14,11 @@ from plesio.policies.adaptive.config.components import Components
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Sent, Setting
-from plesio.policies.adaptive.training.guard import Alarm, Guard
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 
+from .guard import Alarm, Guard
 from .numbers import Numbers
 from .times import StepTimes
 from .trend import Point, Trial
@@ -45,7 +45,7 @@ class ProgressController:
         self._review = components.review
         self._times = StepTimes(components.system, topology=components.topology)
         self._worth = Worth(numbers)
-        self._guard = Guard(components.guard)
+        self._guard = Guard(chance=numbers.chance_restore)
         self._points: deque[Point] = deque(maxlen=numbers.window)
         self._trial: Trial | None = None
         self._pairs, self._movement = GradientPairs(), Movement()

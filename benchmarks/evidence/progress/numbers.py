@@ -26,6 +26,7 @@ class Numbers:
         trial: Reviews of a trial.
         window: Reviews that the trend is taken from.
         chance_back: Chance that a harmless change is ever taken back.
+        chance_restore: Chance that healthy training is ever taken for divergence.
         first_slack: Largest slack of the first trial, in steps; each trial that passes allows the next doubling.
         largest_slack: Largest slack, in steps.
     """
@@ -46,5 +47,6 @@ class Numbers:
     trial: int = 4
     window: int = 6
     chance_back: float = 0.01
+    chance_restore: float = 0.001
     first_slack: int = 1
     largest_slack: int = 31

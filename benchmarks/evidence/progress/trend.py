@@ -28,9 +28,13 @@ class Point:
     error: float
 
 
-def _boundary(alpha: float, num: int) -> float:
-    """Return the standard errors that the mean of ``num`` values may be above zero, at any of all numbers together."""
-    return math.sqrt((1 + 1 / num) * (2 * math.log(1 / alpha) + math.log(1 + num)))
+def boundary(alpha: float, num: float, *, effect: float = 1.0) -> float:
+    """Return the standard errors that the mean of ``num`` values may be above zero, at any of all numbers together.
+
+    ``effect`` is the mean excess that is looked for, in standard deviations of one value.
+    """
+    weight = num * effect**2
+    return math.sqrt((1 + 1 / weight) * (2 * math.log(1 / alpha) + math.log1p(weight)))
 
 
 @dataclass(slots=True)
@@ -77,7 +81,7 @@ class Trial:
 
     def exceeds(self, alpha: float, *, margin: float) -> bool:
         """Return True if the excess is above ``margin`` by more than chance explains, with a chance of alpha ever."""
-        return self.num > 0 and self.mean_excess > margin + self.error * _boundary(alpha, self.num)
+        return self.num > 0 and self.mean_excess > margin + self.error * boundary(alpha, self.num)
 
     def efficiency(self) -> tuple[float, float] | None:
         """Return the logarithm of the fall over the one expected, and its error; None where too little was to fall."""

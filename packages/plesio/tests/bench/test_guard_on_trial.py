@@ -1,0 +1,209 @@
+"""The guard on trial: what raises an alarm, and that healthy training raises none."""
+
+import copy
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EVIDENCE = Path(__file__).parents[4] / "benchmarks" / "evidence"
+NOISE = [0.01, -0.02, 0.0, 0.02, -0.01]
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(EVIDENCE))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "progress"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def guard() -> Any:
+    """A guard that has seen 30 healthy reviews."""
+    guard = new_guard()
+    assert not any(alarms(guard, healthy(30)))
+    return guard
+
+
+def new_guard(chance: float = 0.001) -> Any:
+    from progress.guard import Guard
+
+    return Guard(chance=chance)
+
+
+def reading(loss: float, *, rate: float = 0.1, speed: float = math.nan, **others: Any) -> Any:
+    from progress.guard import Reading
+
+    figures: dict[str, Any] = {"worst_loss": loss, "least_loss": loss, "typical_loss": loss} | others
+    return Reading(clock=16, num_steps=16, learning_rate=rate, loss=loss, speed=speed, **figures)
+
+
+def healthy(num: int, *, level: float = 1.0, rate: float = 0.1) -> list[Any]:
+    noises = [NOISE[n % 5] for n in range(num)]
+    return [reading(level * (1 + noise), rate=rate, speed=1 + 2 * noise) for noise in noises]
+
+
+def alarms(guard: Any, readings: Sequence[Any]) -> list[Any]:
+    return [guard.observe(one) for one in readings]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"loss": 2.0}, "the loss is 2, "),
+        ({"loss": math.inf}, "the loss is infinite"),
+        ({"loss": 1.0, "speed": 4.0}, "the parameters' speed is 4, "),
+    ],
+)
+def test_each_figure_raises_an_alarm_that_says_why(guard: Any, bad: dict[str, float], reason: str):
+    alarm = guard.observe(reading(**bad))
+    assert alarm.reason.startswith(reason)
+    assert (alarm.averted, alarm.early, guard.good) == (False, False, False)
+
+
+def test_a_rise_that_the_level_follows_raises_an_alarm_within_two_times(guard: Any):
+    losses = [1.03**n * (1 + NOISE[n % 5]) for n in range(24)]
+    raised = [loss for loss in losses if guard.observe(reading(loss))]
+    assert 1.1 < raised[0] < 2.0
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [3.0 * 0.9**n for n in range(80)],
+        [2.3 if n < 30 else 0.4 for n in range(60)],
+        [-1.0 - 0.05 * n for n in range(60)],
+        [1.0 - 0.05 * n for n in range(60)],
+        [0.0] * 60,
+    ],
+    ids=["decay", "step decay", "below zero", "through zero", "zero"],
+)
+def test_healthy_losses_raise_no_alarm(losses: list[float]):
+    guard = new_guard()
+    assert not any(alarms(guard, [reading(loss * (1 + NOISE[n % 5])) for n, loss in enumerate(losses)]))
+    assert guard.good
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
+def test_noise_raises_next_to_no_alarm(heavy: bool):
+    """Heavy tails: normal over the root of a chi-square of five degrees of freedom; at most one run in 20 may alarm."""
+    chance = random.Random(1)
+
+    def noise() -> float:
+        return chance.gauss(0, 1) / (math.sqrt(chance.gammavariate(2.5, 2) / 5) if heavy else 1.0)
+
+    runs = [[reading(math.exp(0.05 * noise())) for _ in range(80)] for _ in range(20)]
+    assert sum(any(alarms(new_guard(), run)) for run in runs) <= 1
+
+
+def test_a_smaller_chance_needs_a_larger_loss():
+    def least(chance: float) -> float:
+        guard = new_guard(chance)
+        alarms(guard, healthy(30))
+        losses = [1.0 + n / 50 for n in range(50)]
+        return next(loss for loss in losses if copy.deepcopy(guard).observe(reading(loss)))
+
+    assert 1.1 < least(0.1) < least(1e-6)
+
+
+def test_gradients_that_are_not_finite_raise_an_alarm_in_two_reviews_in_succession(guard: Any):
+    broken = reading(1.0, num_refused=16)
+    first, second = alarms(guard, [broken, broken])
+    assert first is None
+    assert second.reason == "16 gradients in 16 steps were not finite"
+    assert alarms(new_guard(), [broken, *healthy(1), broken]) == [None] * 3
+
+
+def test_harm_is_averted_if_gradients_were_scaled_down_and_the_median_worker_is_well(guard: Any):
+    assert guard.observe(reading(1.0, num_clipped=3)) is None
+    assert not guard.good
+    alarm = guard.observe(reading(1.5, typical_loss=1.0, num_clipped=16))
+    assert alarm.averted
+    real = guard.observe(reading(2.0, num_clipped=16))  # silence about averted harm is not about this
+    assert real is not None
+    assert not real.averted
+
+
+def test_what_will_not_go_away_becomes_the_level_after_a_second_alarm(guard: Any):
+    raised = [number for number, alarm in enumerate(alarms(guard, healthy(40, level=3.0))) if alarm]
+    assert raised == [0, 5]
+    assert guard.good
+    assert guard.observe(reading(9.0)) is not None
+
+
+def test_a_rate_that_returns_may_raise_the_loss_and_a_new_rate_may_not():
+    before = [*healthy(20, level=2.0, rate=0.1), *healthy(20, level=1.0, rate=0.01)]
+    assert not any(alarms(new_guard(), [*before, *healthy(20, level=1.8, rate=0.1)]))
+    assert any(alarms(new_guard(), [*before, *healthy(1, level=1.8, rate=0.5)]))
+
+
+def test_an_early_alarm_can_be_excused():
+    guard = new_guard()
+    alarm = alarms(guard, [reading(2.3), reading(2.5), reading(8.0)])[-1]
+    assert alarm.early
+    guard.excuse()
+    assert alarms(guard, healthy(20, level=8.0)) == [None] * 20
+
+
+def leap(before: int, *, growth: float = 1.0) -> Any:
+    """The loss leaps from 1 to 3 after so many of 16 steps; from then on it grows."""
+    losses = [1.0] * before + [3.0 * growth**step for step in range(16 - before)]
+    return replace(reading(math.fsum(losses) / 16, speed=1.0), losses=tuple(losses))
+
+
+@pytest.mark.parametrize("before", [0, 5, 10])
+def test_a_leap_of_all_losses_is_nothing_to_go_back_from(guard: Any, before: int):
+    alarm = guard.observe(leap(before))
+    assert alarm.averted
+    assert alarm.reason == "all workers' losses leapt to 3"
+    assert not any(alarms(guard, [reading(2.8, speed=9.0)]))
+    assert guard.has_leapt
+    assert not any(alarms(guard, healthy(40, level=2.5)))
+    assert not guard.observe(reading(6.0)).averted
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"losses": ()},
+        {"learning_rate": 0.11},
+        {"losses": tuple(1.2**step for step in range(16))},
+        {"num_refused": 1},
+        {"least_loss": 1.1},
+        {"loss": math.inf, "least_loss": math.inf},
+    ],
+)
+def test_what_does_not_show_in_all_workers_at_once_is_no_leap(guard: Any, odd: dict[str, Any]):
+    alarm = guard.observe(replace(leap(5), **odd))
+    assert alarm is not None
+    assert not alarm.averted
+
+
+def test_what_grows_is_no_leap(guard: Any):
+    assert not guard.observe(leap(5, growth=1.1)).averted
+
+
+def test_a_loss_that_creeps_never_passes_for_a_leap(guard: Any):
+    creeping = [1.08**n * (1 + NOISE[n % 5]) for n in range(20)]
+    found = alarms(guard, [replace(reading(loss), losses=(loss,) * 16) for loss in creeping])
+    assert [alarm.averted for alarm in found if alarm][:1] == [False]
+
+
+def test_any_numbers_are_taken_and_alarms_are_apart():
+    chance = random.Random(0)
+    odd = [math.nan, math.inf, -math.inf, 0.0, 1e-320, 1e308, -1e308, 1.0, -1.0, 2.0]
+    for _ in range(20):
+        guard = new_guard()
+        seen = [
+            reading(chance.choice(odd), speed=abs(chance.choice(odd)), losses=tuple(chance.choices(odd, k=16)))
+            for _ in range(40)
+        ]
+        raised = [number for number, alarm in enumerate(alarms(guard, seen)) if alarm and not alarm.averted]
+        assert all(later - earlier > 4 for earlier, later in itertools.pairwise(raised))
