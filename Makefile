@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FRAMEWORKS := $(VENV)/.frameworks
 
 export OMP_NUM_THREADS ?= 1
 # Every process of the tests would compile Plesio, and each half of the suite all tests, anew.
@@ -17,19 +18,24 @@ $(STAMP): packages/plesio/pyproject.toml packages/plesio-planning/pyproject.toml
 	$(BIN)/pip install --quiet -c constraints.txt --editable "packages/plesio[dev]" --editable packages/plesio-planning
 	touch $@
 
+# Lightning, Accelerate and Transformers, which only their own tests, examples and benchmarks need: 220 MB.
+$(FRAMEWORKS): $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt --editable "packages/plesio[frameworks]"
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/plesio compare recipes/demo.toml --out runs/demo --overwrite
 
 # Two halves: what may share the machine (four at a time, as tests of processes mostly wait), and what measures real time
 # and must run alone. Both run, whatever one finds.
-test: $(STAMP)
+test: $(FRAMEWORKS)
 	@.ci/packages
 	status=0; \
 	$(BIN)/pytest -W error -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not slow" || status=1; \
 	$(BIN)/pytest -W error --durations 30 -m "alone and not slow" packages || status=1; \
 	exit $$status
 
-test-all: $(STAMP)
+test-all: $(FRAMEWORKS)
 	@.ci/packages
 	status=0; \
 	$(BIN)/pytest -W error -n 4 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
@@ -50,7 +56,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)
+bench: $(FRAMEWORKS)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 # Five campaigns, about an hour and a half on two idle cores; see docs/reliability.md.

@@ -104,6 +104,23 @@ def test_digits_with_two_workers(tmp_path: Path):
     assert len(result.evaluations) == 4
 
 
+def by_two(name: str, *arguments: str) -> str:
+    launch = (sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(EXAMPLES / name))
+    return run(*launch, *arguments)
+
+
+def test_accelerate_with_two_workers():
+    output = by_two("accelerate_digits.py", "--policy", "ssp:4", "--epochs", "2")
+    assert len(accuracies(output)) == 2, "rank 0 alone prints"
+    assert accuracies(output)[-1] > 0.8, output
+
+
+def test_transformers_with_two_workers():
+    output = by_two("transformers_bytes.py", "--policy", "local_sgd:4", "--epochs", "0.5")
+    (perplexity,) = re.findall(r"perplexity per byte ([0-9.]+)", output)
+    assert float(perplexity) < 30, "256 is knowing nothing"
+
+
 def test_a_task_of_ones_own(example: Example):
     assert example("my_task.py") == "the task can be trained\n"
 

@@ -126,6 +126,17 @@ def run(script: Script, cluster: Cluster = ONE_HOST) -> list[dict[str, Any]]:
     return [value for value in simulate(script, num_workers=2, cluster=cluster).values() if value]
 
 
+def fused(parameters: Any, lr: float) -> Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+@pytest.mark.parametrize("policy", [*UNDONE, "asp"])
+def test_steps_of_a_fused_optimizer_are_the_sessions(policy: str):
+    found = run(Script(policy, optimizer=fused))
+    assert found[0]["moved"]
+    assert found[0]["fallbacks"] == ()
+
+
 @pytest.mark.parametrize("act", [clamp, shrink_late, reload])
 @pytest.mark.parametrize("policy", SERVED)
 def test_what_the_servers_would_never_see_is_refused(policy: str, act: Act):

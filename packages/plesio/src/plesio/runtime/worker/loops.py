@@ -27,7 +27,7 @@ from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 from plesio.runtime.worker.world import World
 
-__all__ = ["BetweenSteps", "LoaderShard", "Loops"]
+__all__ = ["BetweenSteps", "LoaderShard", "Loops", "num_samples"]
 
 T = TypeVar("T")
 
@@ -416,14 +416,14 @@ def _sizes(loader: DataLoader[Any]) -> Iterator[int]:
 
 def _size(batch: Any, loader: DataLoader[Any]) -> int:
     """Return the number of samples in a batch that the loader gave: of its tensors, or else of its texts."""
-    return _num_samples(batch) or _num_texts(batch) or loader.batch_size or 1
+    return num_samples(batch) or _num_texts(batch) or loader.batch_size or 1
 
 
-def _num_samples(batch: Any) -> int:
+def num_samples(batch: Any) -> int:
     """Return the length of the first tensor or array in a batch; 0 where there is none."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         return len(batch) if batch.ndim else 1
-    return next((size for part in _parts(batch) if (size := _num_samples(part))), 0)
+    return next((size for part in _parts(batch) if (size := num_samples(part))), 0)
 
 
 def _num_texts(batch: Any) -> int:

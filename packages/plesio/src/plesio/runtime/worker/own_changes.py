@@ -56,6 +56,8 @@ class OwnChanges:
         """Sums of the parameters as the script left them when it last changed them; None once a step has followed."""
         self._warn: Callable[[str], None] = lambda line: None
         self._elsewhere = False
+        self._stepped = False
+        """True if the session has made a step in its present context: fused optimizers move no version."""
         self._hooks_count = False
         """True where something follows a hook after a step before it runs again."""
 
@@ -122,7 +124,7 @@ class OwnChanges:
 
     def __exit__(self, *_: object) -> None:
         self.writing -= 1
-        if self._watches and (self._copies is None or self._written() != self._version):
+        if self._watches and (self._copies is None or self._stepped or self._written() != self._version):
             self._leave()
 
     @contextmanager
@@ -154,7 +156,8 @@ class OwnChanges:
         return torch.stack([final.get(name, p).to(p.device).sum(dtype=torch.float64) for name, p in own.items()])
 
     def by_hooks(self, optimizers: Iterable[Optimizer]) -> AbstractContextManager[None]:
-        """Count what hooks after a step of these optimizers write, within this context, as the script's."""
+        """Count what hooks after a step of these optimizers write, within this context of a step, as the script's."""
+        self._stepped = True
         hooked = [one for one in optimizers if one._optimizer_step_post_hooks] if self._watches else ()
         return self._around(hooked) if hooked else nullcontext()
 
@@ -184,6 +187,7 @@ class OwnChanges:
         return written
 
     def _leave(self) -> None:
+        self._stepped = False
         self._version = self._written()
         self._num_left += 1
         keeps = self._moved or self._num_left & (self._num_left - 1) == 0

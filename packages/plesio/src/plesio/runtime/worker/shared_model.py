@@ -19,7 +19,7 @@ __all__ = ["SharedModel"]
 class SharedModel:
     """A context in which the model has the shared parameters; the worker's own come back afterwards.
 
-    All workers enter it at the same place. The training clock is stopped meanwhile. Where replicas are equal it changes
+    All workers enter it at the same place. The training clock is stopped meanwhile. Where nothing differs it changes
     nothing, and neither does one within another.
 
     Args:
@@ -41,8 +41,15 @@ class SharedModel:
     ) -> None:
         self._replica, self._one_replica, self._find = replica, one_replica, find
         self._times, self._meter = times, meter
+        self._has_buffers = any(True for _ in replica.model.buffers())
         self._depth = 0
         self._kept = ExitStack()
+
+    @property
+    def differs(self) -> bool:
+        """True if the model may not be the shared one now: its parameters, or under any policy its buffers."""
+        one_replica = self._one_replica
+        return self._depth == 0 and one_replica is not None and (self._has_buffers or one_replica.is_own)
 
     def __enter__(self) -> None:
         """Put the shared parameters into the model.
@@ -50,7 +57,7 @@ class SharedModel:
         Raises:
             ConfigError: There is no process group of torch's to send them by.
         """
-        if self._depth == 0 and self._one_replica is not None and self._one_replica.is_own:
+        if self.differs:
             with ExitStack() as kept:
                 kept.enter_context(self._times.stopped())
                 kept.enter_context(self._replica.changes.put_back())

@@ -1,0 +1,160 @@
+"""Training with Accelerate; here, because worker processes import it by name."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs, set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from plesio.core.errors import ConfigError
+from plesio.core.results import read_results
+from plesio.integrations.accelerate import PlesioAccelerator
+
+BATCH = 4
+EPOCHS = 3
+ACCUMULATED = 2
+
+
+def data(number: int, *, seed: int) -> TensorDataset:
+    x = torch.randn(number, 5, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(x, (x.sum(1) > 0).long())
+
+
+def accelerator_of(policy: str, *, trace: Path | None = None, **settings: Any) -> Accelerator:
+    settings = {"cpu": True, "gradient_accumulation_steps": ACCUMULATED} | settings
+    return Accelerator(**settings) if policy == "ddp" else PlesioAccelerator(policy, trace=trace, **settings)
+
+
+def parts(*, shuffle: bool = True) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any], Any]:
+    set_seed(7)
+    model = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    loader = DataLoader(data(90, seed=0), batch_size=BATCH, shuffle=shuffle)
+    return model, optimizer, loader, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS * len(loader))
+
+
+def epoch(accelerator: Accelerator, model: nn.Module, optimizer: Any, loader: Any, scheduler: Any) -> list[float]:
+    norms = []
+    model.train()
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(x), y)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    return norms
+
+
+@torch.no_grad()
+def evaluated(accelerator: Accelerator, model: nn.Module, loader: Any) -> dict[str, float]:
+    model.eval()
+    right, loss, seen = 0, 0.0, 0
+    for x, y in loader:
+        logits, targets = accelerator.gather_for_metrics((model(x), y))
+        right += int((logits.argmax(1) == targets).sum())
+        loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
+        seen += len(targets)
+    return {"accuracy": right / seen, "loss": loss / seen, "seen": seen}
+
+
+def trained(*, policies: list[str], folder: str) -> dict[str, Any]:
+    """Train under each policy, and by Accelerate's own DDP; evaluate after every epoch."""
+    found = {}
+    for policy in policies:
+        trace = Path(folder) / policy.replace(":", "")
+        accelerator = accelerator_of(policy, trace=trace)
+        model, optimizer, loader, scheduler = accelerator.prepare(*parts())
+        held_out = accelerator.prepare(DataLoader(data(31, seed=1), batch_size=BATCH))
+        metrics, norms = [], []
+        for _ in range(EPOCHS):
+            norms += epoch(accelerator, model, optimizer, loader, scheduler)
+            with accelerator.shared() if policy != "ddp" else torch.no_grad():
+                metrics.append(evaluated(accelerator, model, held_out))
+        rate = optimizer.param_groups[0]["lr"]
+        model, optimizer, loader, scheduler = accelerator.free_memory(model, optimizer, loader, scheduler)
+        found[policy] = {"metrics": metrics, "norms": norms, "rate": rate, "wrapped": type(model).__name__}
+        if policy != "ddp" and accelerator.is_main_process:
+            (result,) = read_results(trace / "results.json")
+            found[policy] |= {
+                "steps": result.steps,
+                "samples": result.samples,
+                "fallbacks": result.fallbacks,
+                "status": result.status,
+            }
+    accelerator.end_training()
+    return found
+
+
+def values(model: nn.Module) -> list[float]:
+    return [value for p in model.parameters() for value in p.detach().flatten().tolist()]
+
+
+def saved_and_loaded(*, policy: str, folder: str) -> dict[str, Any]:
+    """Train on for an epoch after saving; and the same in a second training, which loads what was saved.
+
+    Accelerate saves no order of samples.
+    """
+    accelerator = accelerator_of(policy, gradient_accumulation_steps=1)
+    model, optimizer, loader, scheduler = accelerator.prepare(*parts(shuffle=False))
+    epoch(accelerator, model, optimizer, loader, scheduler)
+    accelerator.save_state(folder)
+    with accelerator.shared():
+        at_save = values(model)
+    epoch(accelerator, model, optimizer, loader, scheduler)
+    accelerator.leave()
+    straight = values(model)
+    model, optimizer, loader, scheduler = accelerator.free_memory(model, optimizer, loader, scheduler)
+    accelerator = accelerator_of(policy, gradient_accumulation_steps=1)
+    model, optimizer, loader, scheduler = accelerator.prepare(*parts(shuffle=False))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    accelerator.load_state(folder)
+    loaded, rate = values(model), optimizer.param_groups[0]["lr"]
+    epoch(accelerator, model, optimizer, loader, scheduler)
+    refused = ""
+    try:
+        accelerator.load_state(folder)
+    except Exception as error:
+        refused = str(error)
+    accelerator.leave()
+    again = values(model)
+    accelerator.end_training()
+    found = {"at_save": at_save, "loaded": loaded, "rate": rate, "refused": refused}
+    return found | {"straight": straight, "again": again}
+
+
+def refused() -> dict[str, str]:
+    """Ask for what cannot be, and return the lines."""
+
+    def two_calls(accelerator: Accelerator) -> None:
+        model, optimizer, *_ = parts()
+        accelerator.prepare(model, optimizer)
+        accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def two_models(accelerator: Accelerator) -> None:
+        model, optimizer, *_ = parts()
+        accelerator.prepare(model, nn.Linear(2, 2), optimizer)
+
+    handlers = [DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)]
+    asked = {
+        "fsdp": lambda: accelerator_of("fsdp"),
+        "two models": lambda: two_models(accelerator_of("bsp")),
+        "optimizer first": lambda: accelerator_of("bsp").prepare(parts()[1]),
+        "two calls": lambda: two_calls(accelerator_of("bsp")),
+        "comm_hook": lambda: accelerator_of("bsp", kwargs_handlers=handlers),
+        "uneven": lambda: accelerator_of("bsp").join_uneven_inputs([]),
+    }
+    found = {}
+    for name, ask in asked.items():
+        try:
+            ask()
+        except ConfigError as error:
+            found[name] = str(error)
+    return found

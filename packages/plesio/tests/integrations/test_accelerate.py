@@ -1,0 +1,73 @@
+"""`PlesioAccelerator` in two processes: as Accelerate's own DDP under ``bsp``, and sound under relaxed policies."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import on_processes
+
+PROGRAM = Path(__file__).with_name("accelerate_programs.py")
+POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("accelerate")
+    return on_processes(2, PROGRAM, "trained", policies=["ddp", *POLICIES], folder=str(folder))
+
+
+def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
+    for one in trained:
+        assert one["bsp"]["metrics"] == [pytest.approx(epoch, rel=1e-5) for epoch in one["ddp"]["metrics"]]
+        assert one["bsp"]["norms"] == pytest.approx(one["ddp"]["norms"], rel=1e-4)
+        assert one["bsp"]["rate"] == pytest.approx(one["ddp"]["rate"])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_workers_have_the_metrics_of_one_model(trained: list[dict[str, Any]], policy: str):
+    first, second = (one[policy] for one in trained)
+    assert first["metrics"] == second["metrics"]
+    assert [epoch["seen"] for epoch in first["metrics"]] == [31] * 3, "samples that fill the last batch do not count"
+    assert first["metrics"][-1]["loss"] < 0.5 < first["metrics"][0]["loss"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], policy: str):
+    found = trained[0][policy]
+    batches = 3 * 12  # of a worker: 90 samples are 23 batches, and 12 for each
+    assert (found["steps"], found["samples"], found["status"]) == (batches // 2 * 2, 2 * batches * 4, "finished")
+    assert found["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow), "ssp:2"])
+def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
+    first, second = on_processes(2, PROGRAM, "saved_and_loaded", policy=policy, folder=str(tmp_path))
+    assert first["loaded"] == first["at_save"] == second["loaded"]
+    assert first["again"] == second["again"] != first["loaded"]
+    if policy == "bsp":
+        assert first["again"] == pytest.approx(first["straight"], rel=1e-4, abs=1e-6)
+    assert "load before the first step" in first["refused"]
+    assert first["rate"] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("fsdp", "use its own FSDP"),
+        ("two models", "2 models to train"),
+        ("optimizer first", "0 models to train"),
+        ("two calls", "all of them in one call"),
+        ("comm_hook", "compress by the policy"),
+        ("uneven", "join_uneven_inputs"),
+    ],
+)
+def test_what_no_session_honours_is_one_line(refusals: dict[str, str], what: str, line: str):
+    assert line in refusals[what]
+    assert "\n" not in refusals[what]
+
+
+@pytest.fixture(scope="module")
+def refusals() -> dict[str, str]:
+    (found,) = on_processes(1, PROGRAM, "refused")
+    return found
