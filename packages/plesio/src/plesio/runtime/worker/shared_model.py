@@ -78,7 +78,9 @@ class SharedModel:
                 "session.shared sends the parameters by torch's own process group, and there is none: write "
                 "session.evaluate(...), or call torch.distributed.init_process_group() before plesio.join"
             )
-        found, device = self._find(), self._replica.device
+        device = self._replica.device
+        dist.all_reduce(torch.zeros((), device=device))  # all have come: what they have pushed is in the shared state
+        found = self._find()
         first = torch.tensor(dist.get_rank() if found is not None else dist.get_world_size(), device=device)
         dist.all_reduce(first, op=dist.ReduceOp.MIN)
         state = self._replica.state() if found is None else found
