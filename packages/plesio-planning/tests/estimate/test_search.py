@@ -23,7 +23,7 @@ def brute_force() -> dict[Layout, float]:
     numbers = [1, 2, 4, 8, 16, 32]
     found = {}
     for tp, pp, vpp, cp, micro_batch, zero, recomputation in product(
-        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "full")
+        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "partial", "full")
     ):
         dp = 16 // (tp * pp * cp)
         if not dp or tp > 8 or cp > 4 or micro_batch > 16:
@@ -80,7 +80,7 @@ def test_no_layout_that_is_estimated_alone_beats_the_search():
     assert found.best.step.total_s == pytest.approx(min(step_s for _, step_s in alone), rel=1e-9)
     assert found.best.layout.keeps_remainders
     usual = search_layouts(model, machine, global_batch=BATCH, fixed=fixed)
-    assert found.best.step.total_s < 0.8 * usual.best.step.total_s
+    assert found.best.step.total_s < 0.93 * usual.best.step.total_s
     assert not any(candidate.layout.keeps_remainders for candidate in usual.candidates)
     kept = {**fixed, "recomputation": "none"}
     for may_be_lean, larger in ((False, "256xh100"), (True, "128xh100")):
@@ -146,7 +146,7 @@ def test_selective_recomputation_is_searched_where_attention_is_not_fused():
         }
         for software, each in SOFTWARE.items()
     }
-    assert kinds["current"] == {"none", "full"}
+    assert kinds["current"] == {"none", "partial", "full"}
     assert kinds["megatron-2022"] == {"none", "selective", "full"}
 
 

@@ -93,6 +93,6 @@ def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
     if isinstance(model, Convolutional):
         yield kept
         return
-    few = {"cp": layout.cp, "ep": layout.ep}
+    few = {"cp": layout.cp, "ep": layout.ep, "etp": layout.etp, "schedule": layout.schedule}
     yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
-    yield {**kept, **few, "vpp": 1}
+    yield {**kept, **few, "vpp": 1, **({} if layout.schedule == "1f1b" else {"pp": layout.pp})}

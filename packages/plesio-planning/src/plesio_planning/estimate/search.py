@@ -19,9 +19,8 @@ from itertools import product
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.activations import Recomputation
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, lean
+from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, Software, lean
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.step import Step, estimate_step
@@ -158,15 +157,16 @@ def layouts_of(
                 sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
+                **{name: fixed[name] for name in ("etp", "schedule") if name in fixed},
                 precision=fixed.get("precision", "bf16"),
                 software=software,
             )
 
 
-def _recomputations(model: Model, software: Software) -> tuple[Recomputation, ...]:
-    if isinstance(model, Convolutional) or software.fused_attention:
-        return ("none", "full")
-    return ("none", "selective", "full")
+def _recomputations(model: Model, software: Software) -> tuple[LayoutRecomputation, ...]:
+    if isinstance(model, Convolutional):
+        return ("none",)
+    return ("none", "partial", "full") if software.fused_attention else ("none", "selective", "full")
 
 
 def _nearest_batch(layout: Layout, wanted: int) -> int:
