@@ -28,23 +28,26 @@ def brute_force() -> dict[Layout, float]:
         dp = 16 // (tp * pp * cp)
         if not dp or tp > 8 or cp > 4 or micro_batch > 16:
             continue
-        layout = Layout(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            dp=dp,
-            cp=cp,
-            zero=zero,
-            micro_batch=micro_batch,
-            recomputation=recomputation,  # type: ignore[arg-type]
-            sequence_parallel=tp > 1,
-        )
-        try:
-            memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
-        except ConfigError:
-            continue
-        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
-            found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
+        # ZeRO 3 among all replicas, or those of one of the two hosts
+        for shard in (None, 8 // tp) if zero == 3 and dp * cp > 8 // tp else (None,):
+            layout = Layout(
+                tp=tp,
+                pp=pp,
+                vpp=vpp,
+                dp=dp,
+                cp=cp,
+                zero=zero,
+                shard=shard,
+                micro_batch=micro_batch,
+                recomputation=recomputation,  # type: ignore[arg-type]
+                sequence_parallel=tp > 1,
+            )
+            try:
+                memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
+            except ConfigError:
+                continue
+            if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+                found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
     return found
 
 

@@ -27,7 +27,7 @@ __all__ = ["check_memory", "that_fits"]
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1
 """Other degrees are advised if a step is so many times as fast with them."""
-_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "recomputation")
+_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "shard", "sequence_parallel", "micro_batch", "recomputation")
 
 
 def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:

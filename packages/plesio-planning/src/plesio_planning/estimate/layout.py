@@ -95,6 +95,8 @@ class Layout:
         etp: Tensor parallelism of an expert; else `tp`, or 1 where so many devices for experts leave no more.
         cp: Context parallelism: devices that share every sequence.
         zero: Parts that replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
+        shard: Replicas among which ZeRO shares, neighbours, where other such groups have the same (hybrid sharding, as
+            HSDP); else all.
         sequence_parallel: The parts that tensor parallelism leaves whole are shared along the sequence.
         recomputation: Parts that the backward pass computes again instead of keeping them: attention's core
             (selective), all but a layer's input (full), or norms, activations and the expansions of latent attention
@@ -117,6 +119,7 @@ class Layout:
     etp: int | None = None
     cp: int = 1
     zero: int = 0
+    shard: int | None = None
     sequence_parallel: bool = False
     recomputation: LayoutRecomputation = "none"
     schedule: Schedule = "1f1b"
@@ -125,7 +128,7 @@ class Layout:
     software: Software = SOFTWARE["current"]
 
     def __post_init__(self) -> None:
-        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "micro_batch"):
+        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "micro_batch"):
             if getattr(self, what) is not None and getattr(self, what) < 1:
                 raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
         if self.zero not in range(4):
@@ -152,6 +155,16 @@ class Layout:
     def expert_replicas(self) -> int:
         """Devices of a stage with the same part of the same experts."""
         return self.tp * self.cp * self.dp // (self.expert_tp * self.ep)
+
+    @property
+    def sharing(self) -> int:
+        """Replicas among which ZeRO shares: 1 without it."""
+        return 1 if self.zero == 0 else self.shard or self.dp * self.cp
+
+    @property
+    def experts_sharing(self) -> int:
+        """The same of a part of the experts, of which there are fewer replicas."""
+        return max(self.sharing * self.expert_replicas // (self.dp * self.cp), 1)
 
     @property
     def batch_unit(self) -> int:
@@ -194,6 +207,11 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
         raise ArgumentError(
             f"`tp` {layout.tp} x `cp` {layout.cp} x `pp` {layout.pp} x `dp` {layout.dp} are {layout.num_devices} "
             f"devices, and {machine.name} has {machine.num_devices}; {_dp_that_fits(layout, machine)}"
+        )
+    if layout.shard is not None and (layout.zero == 0 or layout.dp * layout.cp % layout.shard):
+        raise ArgumentError(
+            f"`shard` {layout.shard} is of ZeRO among {layout.dp * layout.cp} replicas; write a divisor of them, and "
+            "`zero = 1` or more"
         )
     per_step = layout.dp * layout.micro_batch
     if global_batch < 1 or global_batch % per_step:

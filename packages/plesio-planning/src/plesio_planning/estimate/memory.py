@@ -121,13 +121,11 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
     activations *= weight_bytes / 2
     # with ZeRO 2 one chunk's gradients are whole until they are scattered
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
-    # each expert is on one of `ep` devices, so fewer replicas share its state
-    replicas = layout.dp * layout.cp
 
     def share(num_bytes: float, *, from_stage: int) -> float:
         if layout.zero < from_stage:
             return num_bytes * (dense + experts)
-        return num_bytes * (dense / replicas + experts / layout.expert_replicas)
+        return num_bytes * (dense / layout.sharing + experts / layout.experts_sharing)
 
     return Memory(
         parameters_bytes=copies * share(weight_bytes, from_stage=3),

@@ -3,13 +3,13 @@
 The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
 et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
 experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
-of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
-parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
-of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
-of them alike, so the layout with the least time for a sequence has the fastest run. The batch is part of the search
-where nobody gave one: each layout takes the multiple that it needs which is nearest to the batch that is wanted. Unless
-the program's settings are given, the lean program takes the place of the usual one where that does not fit, as for a
-single layout (`plesio_planning.estimate.capacity`).
+of ZeRO (the third also among 1 to 16 hosts, as HSDP), every recomputation (but for the selective one where attention is
+fused, which does the same). Sequence parallelism is used wherever there is tensor parallelism, as it costs nothing.
+Each is checked and fitted into memory, of which a part is kept free for what an allocator cannot use, and what remains
+is timed; failures and states add to all of them alike, so the layout with the least time for a sequence has the fastest
+run. The batch is part of the search where nobody gave one: each layout takes the multiple that it needs which is
+nearest to the batch that is wanted. Unless the program's settings are given, the lean program takes the place of the
+usual one where that does not fit, as for a single layout (`plesio_planning.estimate.capacity`).
 """
 
 import math
@@ -42,6 +42,7 @@ RESERVE = 0.05
 _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
 _DOUBLINGS = 12
+_SHARD_DOUBLINGS = 4
 _PROGRESS_EVERY = 256
 _NEAR = math.sqrt(2)
 """Largest factor between the batch that is wanted and the nearest: what is no larger has a multiple as near."""
@@ -146,7 +147,7 @@ def layouts_of(
             zeros,
             recomputations,
         ):
-            yield Layout(
+            whole = Layout(
                 tp=tp,
                 pp=pp,
                 vpp=vpp,
@@ -157,16 +158,26 @@ def layouts_of(
                 sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
-                **{name: fixed[name] for name in ("etp", "schedule") if name in fixed},
+                **{name: fixed[name] for name in ("etp", "schedule", "shard") if name in fixed},
                 precision=fixed.get("precision", "bf16"),
                 software=software,
             )
+            yield whole
+            if zero == 3 and pp == 1 and "shard" not in fixed:
+                yield from (replace(whole, shard=shard) for shard in _shards(whole, machine))
 
 
 def _recomputations(model: Model, software: Software) -> tuple[LayoutRecomputation, ...]:
     if isinstance(model, Convolutional):
         return ("none",)
     return ("none", "partial", "full") if software.fused_attention else ("none", "selective", "full")
+
+
+def _shards(layout: Layout, machine: Machine) -> Iterator[int]:
+    """Yield the replicas of few whole hosts, if those are not all."""
+    a_host = machine.devices_per_host // layout.tp
+    shards = (a_host << power for power in range(_SHARD_DOUBLINGS + 1)) if a_host else ()
+    return (shard for shard in shards if shard < layout.dp * layout.cp and layout.dp * layout.cp % shard == 0)
 
 
 def _nearest_batch(layout: Layout, wanted: int) -> int:

@@ -295,38 +295,47 @@ class _TransformerStep:
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         gradient, weight = layout.gradient_bytes, self.kernels.element_bytes
-        stride = layout.tp
-        exchange_s = gather_s = 0.0
-        for parameters, size, apart in (
-            (dense, layout.dp * layout.cp, stride),
-            (experts, layout.expert_replicas, layout.expert_tp * layout.ep),
+        exchange_s = gather_s = between_s = 0.0
+        for parameters, size, sharing, apart in (
+            (dense, layout.dp * layout.cp, layout.sharing, layout.tp),
+            (experts, layout.expert_replicas, layout.experts_sharing, layout.expert_tp * layout.ep),
         ):
             if size == 1 or not parameters:
                 continue
-            group = DeviceGroup.of(
-                self.machine,
-                size=size,
-                stride=apart,
-                constants=self.constants,
-                one_adapter=layout.software.one_adapter,
-            )
-            whole = layout.zero == 0 or layout.software.all_reduces_gradients
-            reduce_s = group.all_reduce_s if whole else group.all_gather_s
-            exchange_s += layers * reduce_s(gradient * parameters / layers)
-            if layout.zero:
+            gradients = gradient * parameters / layers
+            if sharing > 1:
+                group = self.replicas(sharing, apart)
+                reduce_s = group.all_reduce_s if layout.software.all_reduces_gradients else group.all_gather_s
+                exchange_s += layers * reduce_s(gradients)
                 gather_s += layers * group.all_gather_s(weight * parameters / layers)
+            if sharing < size:  # groups of those that share add up their parts
+                between_s += layers * self.replicas(size // sharing, apart * sharing).all_reduce_s(gradients / sharing)
         # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
         turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
         rounds = num_micro_batches / turns if layout.zero >= 2 else 1
         # ZeRO 3 gathers the layers for every micro-batch, forward and again backward, and perhaps to compute them anew
         again = 2 if layout.software.gathers_to_recompute and layout.recomputation == "full" else 1
+        # groups add up only when a step ends, whatever they exchanged for each micro-batch
         if not layout.software.overlaps_gradients:
-            return rounds * exchange_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
+            return rounds * exchange_s + between_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
         forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
         gather_forward_s = self._beside_s(gather_s, forward_s, layers=layers)
-        if layout.zero < 3:
-            return rounds * self._beside_s(exchange_s, backward_s, layers=layers) + gather_forward_s
-        return rounds * (gather_forward_s + self._beside_s(again * gather_s + exchange_s, backward_s, layers=layers))
+        backward_gather_s = 0.0
+        if layout.zero == 3:
+            gather_forward_s, backward_gather_s = rounds * gather_forward_s, again * gather_s
+        last_s = self._beside_s(backward_gather_s + exchange_s + between_s, backward_s, layers=layers)
+        others_s = self._beside_s(backward_gather_s + exchange_s, backward_s, layers=layers) if rounds > 1 else 0.0
+        return gather_forward_s + last_s + (rounds - 1) * others_s
+
+    def replicas(self, size: int, stride: int) -> DeviceGroup:
+        """Return devices with the same part of a stage."""
+        return DeviceGroup.of(
+            self.machine,
+            size=size,
+            stride=stride,
+            constants=self.constants,
+            one_adapter=self.layout.software.one_adapter,
+        )
 
     def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
         """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
@@ -348,8 +357,7 @@ class _TransformerStep:
     def _optimizer_s(self) -> float:
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
-        if layout.zero:
-            dense, experts = dense / (layout.dp * layout.cp), experts / layout.expert_replicas
+        dense, experts = dense / layout.sharing, experts / layout.experts_sharing
         return (dense + experts) * _OPTIMIZER_BYTES / self.kernels.bytes_per_s
 
 

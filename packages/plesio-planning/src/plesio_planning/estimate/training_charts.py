@@ -100,7 +100,8 @@ def format_layout(layout: Layout) -> str:
     ]
     if layout.schedule != "1f1b":
         degrees.append(layout.schedule)
-    rest = [f"zero {layout.zero}", f"micro-batch {layout.micro_batch}"]
+    shared = "" if layout.shard is None else f" among {layout.shard}"
+    rest = [f"zero {layout.zero}{shared}", f"micro-batch {layout.micro_batch}"]
     recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation"]
     kept = [f"{12 + layout.gradient_bytes} bytes a parameter"] if layout.keeps_remainders else []
     return ", ".join(degrees + rest + recomputed + kept)
