@@ -102,6 +102,7 @@ def test_a_batch_near_the_one_wanted_is_as_fast_as_the_best_of_all(machine: str)
             continue  # no layout divides it
     near = search_layouts(MODEL, parsed, global_batch=BATCH, near=True, fixed=FEW)
     assert near.best.step.sample_s <= 1.03 * min(best_s.values())
+    assert near.num_tried == len(near.candidates) + near.num_not_divisible + near.num_too_large
     assert all(BATCH / 1.42 < one.step.num_samples < 1.42 * BATCH for one in near.candidates)
     if BATCH in best_s and parsed.num_devices == 16:  # every degree is a power of two, as is the batch
         assert near.best.step.num_samples == BATCH
