@@ -27,7 +27,7 @@ MOST_INTERNAL = {
     "plesio/bench": 32,
     "plesio/cli": 20,
     "plesio/cost": 19,
-    "plesio/integrations": 3,
+    "plesio/integrations": 4,
     "plesio/policies": 42,
     "plesio/protocol": 2,
     "plesio/report": 30,

@@ -121,6 +121,12 @@ def test_transformers_with_two_workers():
     assert float(perplexity) < 30, "256 is knowing nothing"
 
 
+def test_lightning_with_two_workers():
+    output = by_two("lightning_digits.py", "--devices", "2", "--policy", "ssp:4", "--epochs", "3")
+    assert "after 69 steps" in output, output
+    assert accuracies(output)[-1] > 0.8, output
+
+
 def test_a_task_of_ones_own(example: Example):
     assert example("my_task.py") == "the task can be trained\n"
 

@@ -9,12 +9,14 @@ from support.processes import on_processes
 
 PROGRAM = Path(__file__).with_name("accelerate_programs.py")
 POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
+LIMIT_S = 280.0
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)  # a worker imports the framework: half a minute on a busy machine
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("accelerate")
-    return on_processes(2, PROGRAM, "trained", policies=["ddp", *POLICIES], folder=str(folder))
+    return on_processes(2, PROGRAM, "trained", limit_s=LIMIT_S, policies=["ddp", *POLICIES], folder=str(folder))
 
 
 def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
@@ -42,7 +44,7 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
 
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow), "ssp:2"])
 def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
-    first, second = on_processes(2, PROGRAM, "saved_and_loaded", policy=policy, folder=str(tmp_path))
+    first, second = on_processes(2, PROGRAM, "saved_and_loaded", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))
     assert first["loaded"] == first["at_save"] == second["loaded"]
     assert first["again"] == second["again"] != first["loaded"]
     if policy == "bsp":
@@ -69,5 +71,5 @@ def test_what_no_session_honours_is_one_line(refusals: dict[str, str], what: str
 
 @pytest.fixture(scope="module")
 def refusals() -> dict[str, str]:
-    (found,) = on_processes(1, PROGRAM, "refused")
+    (found,) = on_processes(1, PROGRAM, "refused", limit_s=LIMIT_S)
     return found

@@ -9,13 +9,17 @@ from support.processes import on_processes
 
 PROGRAM = Path(__file__).with_name("transformers_programs.py")
 POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
+LIMIT_S = 280.0
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)  # a worker imports the framework: half a minute on a busy machine
 STEPS = 3 * 4  # 58 samples are 15 batches, 8 for each worker (one is drawn twice), and two of them make a step
 
 
-@pytest.fixture(scope="module", params=["classification", "causal", "lora"])
+@pytest.fixture(scope="module", params=[pytest.param("classification", marks=pytest.mark.slow), "causal", "lora"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder, task = tmp_path_factory.mktemp("transformers"), request.param
-    return on_processes(2, PROGRAM, "trained", task=task, policies=["ddp", *POLICIES], folder=str(folder))
+    return on_processes(
+        2, PROGRAM, "trained", limit_s=LIMIT_S, task=task, policies=["ddp", *POLICIES], folder=str(folder)
+    )
 
 
 def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
@@ -44,7 +48,7 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
 
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_a_run_goes_on_from_a_checkpoint(policy: str, tmp_path: Path):
-    first, second = on_processes(2, PROGRAM, "resumed", policy=policy, folder=str(tmp_path))
+    first, second = on_processes(2, PROGRAM, "resumed", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))
     assert first["steps"] == STEPS
     assert first["again"] == second["again"]
     assert first["best"] == "checkpoint-8" if first["losses"][0] < first["losses"][-1] else "checkpoint-12"
@@ -54,5 +58,5 @@ def test_a_run_goes_on_from_a_checkpoint(policy: str, tmp_path: Path):
 
 
 def test_what_no_session_honours_is_one_line(tmp_path: Path):
-    (line,) = on_processes(1, PROGRAM, "refused", folder=str(tmp_path))
+    (line,) = on_processes(1, PROGRAM, "refused", limit_s=LIMIT_S, folder=str(tmp_path))
     assert "use its own FSDP" in line

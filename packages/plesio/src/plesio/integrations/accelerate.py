@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plesio.core.errors import ConfigError
-from plesio.integrations.joined import ALL_DEVICES, begin, checked_policy, counted, leave
+from plesio.integrations.joined import ALL_DEVICES, begin, checked_policy, counted, leave, optimizers_of
 from plesio.policies import Policy
 from plesio.runtime.worker.session import Session
 
@@ -110,8 +110,7 @@ class PlesioAccelerator(Accelerator):
             )
         self.session = begin(models[0], optimizers, policy=self._policy, trace=self._trace, scaler=self.scaler)
         self._count = counted(self.session)
-        own = self.session.optimizer
-        return own if isinstance(own, list) else [own]
+        return optimizers_of(self.session)
 
     def _prepared(self, optimizer: Optimizer) -> "_PreparedOptimizer":
         prepared = _PreparedOptimizer(optimizer, loss_scaler=self.scaler)

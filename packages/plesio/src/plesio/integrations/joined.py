@@ -1,5 +1,8 @@
 """The beginning and the end of a session inside a framework's loop, alike for all frameworks."""
 
+import atexit
+import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from plesio.runtime.worker.loops import num_samples
 from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.session import Session
 
-__all__ = ["ALL_DEVICES", "begin", "checked_policy", "counted", "leave"]
+__all__ = ["ALL_DEVICES", "begin", "checked_policy", "counted", "leave", "optimizers_of"]
 
 ALL_DEVICES = "cpu:gloo,cuda:nccl"
 """Backends of a process group that workers on GPUs have in common."""
@@ -69,7 +72,20 @@ def begin(
             f'backend "{ALL_DEVICES}"'
         )
     options = JoinOptions(elastic=False)
-    return join(model, list(optimizers), policy=policy, trace=trace, scaler=scaler, options=options)
+    session = join(model, list(optimizers), policy=policy, trace=trace, scaler=scaler, options=options)
+    atexit.register(_leave_at_exit, weakref.ref(session))
+    return session
+
+
+def _leave_at_exit(session: "weakref.ref[Session]") -> None:
+    """Close a session that a script has not, as scripts of the framework need not."""
+    left, error = session(), getattr(sys, "last_value", None)
+    if left is None or not left.is_open:
+        return
+    if isinstance(error, BaseException):
+        left.__exit__(type(error), error, error.__traceback__)
+    else:
+        leave(left)
 
 
 @torch.no_grad()
@@ -86,10 +102,16 @@ def leave(session: Session) -> None:
 
 def counted(session: Session) -> torch.utils.hooks.RemovableHandle:
     """Count the samples of each training step by the calls of the model; remove the handle to stop."""
-    optimizer = session.optimizer[0] if isinstance(session.optimizer, list) else session.optimizer
+    optimizer = optimizers_of(session)[0]
 
     def count(module: nn.Module, args: Any, kwargs: Any) -> None:
         if module.training and torch.is_grad_enabled():
             optimizer.given(num_samples((args, kwargs)))
 
     return session.model.register_forward_pre_hook(OwnHook(count), with_kwargs=True)
+
+
+def optimizers_of(session: Session) -> list[Any]:
+    """Return the session's optimizers, one or several."""
+    own = session.optimizer
+    return own if isinstance(own, list) else [own]

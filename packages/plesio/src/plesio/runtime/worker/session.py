@@ -1,7 +1,6 @@
 """The session: what a training loop sees of Plesio (`plesio.join` has an example).
 
-A session keeps the clock and the records and leaves the rest to its parts: an `Exchange` shares the updates, `Sharing`
-deals out samples, `StepTimes` takes down where the time went.
+It keeps the clock and the records. An `Exchange` shares the updates, and `Sharing` deals out the samples.
 """
 
 import contextlib
@@ -99,15 +98,21 @@ class Session:
         for keeper in self._keepers:
             keeper.adds(self._so_far)
         replica.stepper.watch(replica.parameters.values())
-        several, meter = world.num_workers > 1, timeline.meter
-        self._one_replica = OneReplica(replica, parts, steps=steps, meter=meter) if several else None
-        self.optimizer = session_optimizer(replica, step=self.step, steps=steps, resumed=bool(self._past.samples))
+        several = world.num_workers > 1
+        self._one_replica = OneReplica(replica, parts, steps=steps, meter=timeline.meter) if several else None
+        self.optimizer = session_optimizer(
+            replica,
+            step=self.step,
+            average=lambda: self._together(lambda: self._exchange.average(self.clock + 1)),
+            steps=steps,
+            resumed=bool(self._past.samples),
+        )
         self.shared = SharedModel(
             replica,
             one_replica=self._one_replica,
             find=lambda: self._together(self._exchange.shared),
             times=self._times,
-            meter=meter,
+            meter=timeline.meter,
         )
         replica.changes.begin()  # writes up to here were the session's
 

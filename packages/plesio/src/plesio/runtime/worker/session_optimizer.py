@@ -35,6 +35,7 @@ class SessionOptimizer(Optimizer):
         optimizer: The script's.
         others: The other optimizers of the session.
         step: Makes the session's step.
+        average: Averages the gradients, where the session's step would as DDP does.
         load: Has the session begin from a state of this optimizer.
     """
 
@@ -44,10 +45,11 @@ class SessionOptimizer(Optimizer):
         *,
         others: Sequence[Optimizer],
         step: SessionStep,
+        average: Callable[[], None],
         load: Callable[[Optimizer, Mapping[str, Any]], None],
     ) -> None:  # what torch's own would make is the optimizer's
         self.wrapped = optimizer
-        self._others, self._make_step, self._load = others, step, load
+        self._others, self._make_step, self._average, self._load = others, step, average, load
         self._samples = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -58,6 +60,14 @@ class SessionOptimizer(Optimizer):
     def given(self, samples: int) -> None:
         """Count so many samples as the next step's, over a loader of one's own."""
         self._samples += samples
+
+    def average(self) -> None:
+        """Average the gradients that are there now, under ``bsp``, so that what clips them clips their mean.
+
+        A backward pass that follows a call of the model has done so already. All workers call it alike; under other
+        policies it does nothing.
+        """
+        self._average()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the session's step, with the gradients that are there or that ``closure`` computes.
@@ -116,12 +126,15 @@ class SessionOptimizer(Optimizer):
         return f"SessionOptimizer({self.wrapped!r})"
 
 
-def session_optimizer(replica: Replica, *, step: SessionStep, steps: StepClock, resumed: bool) -> Any:
+def session_optimizer(
+    replica: Replica, *, step: SessionStep, average: Callable[[], None], steps: StepClock, resumed: bool
+) -> Any:
     """Make the session's optimizer, or a list of them where the script has several.
 
     Args:
         replica: Has the script's optimizers.
         step: Makes the session's step.
+        average: Averages the gradients before a step.
         steps: The worker's clock.
         resumed: Whether the session has the state of a checkpoint.
     """
@@ -133,7 +146,10 @@ def session_optimizer(replica: Replica, *, step: SessionStep, steps: StepClock, 
 
     own = replica.stepper.optimizers
     made = [
-        SessionOptimizer(one, others=[other for other in own if other is not one], step=step, load=load) for one in own
+        SessionOptimizer(
+            one, others=[other for other in own if other is not one], step=step, average=average, load=load
+        )
+        for one in own
     ]
     return made if len(made) > 1 else made[0]
 

@@ -46,7 +46,7 @@ from torch.utils._pytree import tree_leaves
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.compression.comm_hooks import CommHook
-from plesio.runtime.worker.exchange.exchange import Gauge, Participant, StepProgress
+from plesio.runtime.worker.exchange.exchange import Gauge, Participant
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import GradientBuckets
@@ -200,7 +200,7 @@ class DdpExchange(ReducingExchange):
         self._failures.note(error)
         self._ddp.require_backward_grad_sync = False
 
-    def _complete(self, progress: StepProgress) -> None:
+    def _complete(self, clock: int) -> None:
         """Average the gradients, unless DDP has; RuntimeError where what the mean was made with is gone."""
         if self._failures is not None and self._failures.first is not None:
             raise self._failures.first
@@ -208,7 +208,10 @@ class DdpExchange(ReducingExchange):
             return
         if self._unused == "found":
             self._decide_on_unused()
-        super()._complete(progress)
+        super()._complete(clock)
+
+    def average(self, clock: int) -> None:
+        self._complete(clock)
 
     def _on_backward(self, _grad: torch.Tensor) -> None:
         # The engine runs its callbacks in order when the last gradient is computed; DDP's own, which waits for the

@@ -36,6 +36,9 @@ class ElasticExchange(CollectiveExchange):
     def step(self, progress: StepProgress) -> None:
         self._current.step(progress)
 
+    def average(self, clock: int) -> None:
+        self._current.average(clock)
+
     def held_steps(self) -> HeldSteps | None:
         return self._current.held_steps()
 

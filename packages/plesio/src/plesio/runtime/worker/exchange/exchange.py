@@ -78,6 +78,9 @@ class Exchange:
         """Exchange this step's gradient and bring the replica up to date."""
         raise NotImplementedError
 
+    def average(self, clock: int) -> None:
+        """Average the gradients of step ``clock`` now, if DDP does, for the script to see; the step does it again."""
+
     def accumulating(self) -> AbstractContextManager[None]:
         """Let backward passes in this context only add to the gradient."""
         return nullcontext()

@@ -48,7 +48,7 @@ class SynchronousExchange(CollectiveExchange):
 
     def reduce(self, progress: StepProgress) -> bool:
         """Complete the mean gradient of a step, the same on every rank; False, and a rank's blame, if not finite."""
-        self._complete(progress)
+        self._complete(progress.clock)
         self.ready_s = None
         finite = self._finite()  # the mean is the same on all ranks, so all decide alike
         scaling = self._replica.scaling
@@ -58,7 +58,7 @@ class SynchronousExchange(CollectiveExchange):
             self._blame(progress)
         return finite
 
-    def _complete(self, progress: StepProgress) -> None:
+    def _complete(self, clock: int) -> None:
         """Wait until the mean gradient is in the replica."""
 
     def _finite(self) -> bool:
@@ -87,7 +87,7 @@ class ReducingExchange(SynchronousExchange):
     """Reduces the gradients itself, after the backward pass; for groups that DDP cannot use."""
 
     @torch.no_grad()
-    def _complete(self, progress: StepProgress) -> None:
+    def _complete(self, clock: int) -> None:
         """Average the gradients; buffers become rank 0's, as DDP makes them before each forward pass."""
         begun_s = self._timeline.now_s()
         gradients = self._replica.gradients()
@@ -112,7 +112,7 @@ class ReducingExchange(SynchronousExchange):
                 parameter.grad = None  # nobody has used it: the optimizer leaves it alone, as it does under DDP
         for buffer in self._buffers:
             self._group.broadcast(buffer)
-        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=clock)
 
     def _fill_unused(self) -> list[torch.nn.Parameter]:
         """Give the dense parameters that this rank's step has not used a gradient of zeros, for others may have."""

@@ -1,0 +1,109 @@
+"""`PlesioStrategy` and `PlesioFabricStrategy` in two processes: Lightning's own DDP under ``bsp``, and sound else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plesio.testing import LocalJob
+from support.processes import on_processes
+
+PROGRAM = Path(__file__).with_name("lightning_programs.py")
+POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
+LIMIT_S = 280.0
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)  # a worker imports the framework: half a minute on a busy machine
+BATCHES = 3 * 12
+"""Batches of a worker: 96 samples, four at a time, are 12 for each."""
+
+
+@pytest.fixture(scope="module", params=["automatic", "manual", pytest.param("bf16", marks=pytest.mark.slow)])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    kind, folder = request.param, tmp_path_factory.mktemp("lightning")
+    found = on_processes(
+        2, PROGRAM, "trained", limit_s=LIMIT_S, kind=kind, policies=["ddp", *POLICIES], folder=str(folder)
+    )
+    return [{**one, "kind": kind} for one in found]
+
+
+def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
+    for one in trained:
+        assert one["bsp"]["values"] == pytest.approx(one["ddp"]["values"], rel=1e-3, abs=1e-5)
+        assert one["bsp"]["after"] == pytest.approx(one["ddp"]["after"], rel=1e-4)
+        if one["kind"] != "manual":  # where DDP evaluates each worker's own averages of batch normalisation
+            assert one["bsp"]["losses"] == pytest.approx(one["ddp"]["losses"], rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_workers_have_one_model_at_the_end(trained: list[dict[str, Any]], policy: str):
+    first, second = (one[policy] for one in trained)
+    assert first["values"] == second["values"]
+    assert first["losses"] == second["losses"]
+    assert first["after"] == pytest.approx(first["losses"][-1], rel=1e-4), "the last evaluation had the final model"
+    assert first["losses"][-1] < first["losses"][0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], policy: str):
+    steps = 2 * BATCHES if trained[0]["kind"] == "manual" else BATCHES // 2
+    assert trained[0][policy]["steps"] == steps, "global_step counts each optimizer's"
+    results = trained[0][policy]["results"]
+    assert results == {"steps": 2 * steps, "samples": 2 * BATCHES * 4, "status": "finished", "fallbacks": ()}
+
+
+@pytest.mark.parametrize("policy", ["bsp", "ssp:2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
+def test_checkpoints_early_stopping_and_resuming(policy: str, tmp_path: Path):
+    first, second = on_processes(2, PROGRAM, "resumed", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))
+    assert first["epochs"] == 2, "the second epoch is no better by so much"
+    assert first["best"] == pytest.approx(min(first["losses"]), rel=1e-5)
+    assert first["kept_steps"] == 6 * (1 + first["losses"].index(min(first["losses"])))
+    assert first["steps"] == 4 * 6
+    assert len(first["last_losses"]) == 2, "it has gone on after the second epoch"
+    assert first["again"] == second["again"]
+    if policy == "bsp":
+        assert first["again"] == pytest.approx(first["straight"], rel=1e-3, abs=1e-5)
+        assert first["last_losses"] == pytest.approx(first["straight_losses"][2:], rel=1e-4)
+
+
+def test_fabric(tmp_path: Path):
+    first, second = on_processes(2, PROGRAM, "by_fabric", limit_s=LIMIT_S, policies=POLICIES, folder=str(tmp_path))
+    for policy in POLICIES:
+        one, other = first[policy], second[policy]
+        assert one["losses"] == other["losses"]
+        assert one["losses"][-1] < one["losses"][0]
+        assert one["ended"] == other["ended"] == one["loaded"] == other["loaded"]
+        assert (one["rate"], one["epoch"]) == (0.02, 3)
+        assert one["results"] == {"status": "finished", "fallbacks": ()}
+
+
+def test_an_error_of_one_ends_the_run_with_its_name(tmp_path: Path):
+    with LocalJob(2) as job:
+        endings = job.run(PROGRAM, "failed", timeout_s=LIMIT_S, folder=str(tmp_path))
+    assert endings[1].value == "ValueError: no more"
+    assert "worker 1" in endings[0].value
+    assert "no more" in endings[0].value
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("fsdp", "use its own FSDP"),
+        ("adaptive", "write adaptive,system.store=off"),
+        ("hook", '"ddp_comm_hook" is for DDP'),
+        ("not started", "plesio run --workers 2"),
+    ],
+)
+def test_what_no_session_honours_is_one_line(refusals: dict[str, str], what: str, line: str):
+    assert line in refusals[what]
+    assert "\n" not in refusals[what]
+
+
+@pytest.fixture(scope="module")
+def refusals() -> dict[str, str]:
+    (found,) = on_processes(1, PROGRAM, "refused", limit_s=LIMIT_S)
+    return found
+
+
+def test_the_trainer_has_as_many_devices_as_there_are_workers():
+    for line in on_processes(2, PROGRAM, "started_otherwise", limit_s=LIMIT_S):
+        assert "2 workers were started" in line
+        assert "write devices=2, num_nodes=1" in line
