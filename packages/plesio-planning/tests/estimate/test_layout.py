@@ -58,7 +58,12 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
         ("gpt2", {"tp": 8}, 8, "tp 8 does not divide the 12 attention heads of gpt2; write 4 or 6"),
         ("llama-3-8b", {"cp": 8, "software": SOFTWARE["megatron-2022"]}, 8, "write cp = 1"),
         ("mixtral-8x7b", {"dp": 8, "ep": 3}, 8, "ep 3 does not divide the 8 experts of mixtral-8x7b; write 2 or 4"),
-        ("mixtral-8x7b", {"tp": 8, "ep": 2}, 8, "ep 2 does not divide dp 1 x cp 1"),
+        ("mixtral-8x7b", {"tp": 4, "dp": 2, "ep": 4, "etp": 4}, 8, "ep 4 x etp 4 does not divide the 8 devices"),
+        ("llama-3-8b", {"pp": 8, "vpp": 2, "schedule": "dualpipe"}, 8, "write pp = 2 or more and vpp = 1"),
+        ("llama-3-8b", {"dp": 8, "zero": 3, "shard": 3}, 8, "shard 3 is of ZeRO among 8 replicas; write a divisor"),
+        ("llama-3-8b", {"dp": 8, "zero": 0, "shard": 4}, 8, "and zero = 1 or more"),
+        ("gpt3-13b", {"pp": 1, "dp": 8, "schedule": "zero-bubble"}, 8, "write pp = 2 or more and vpp = 1"),
+        ("llama-3-8b", {"pp": 3, "schedule": "dualpipe"}, 8, "pp is 3; write 2 or 4"),
         (
             "llama-3-8b",
             {"pp": 8, "vpp": 5},

@@ -23,28 +23,31 @@ def brute_force() -> dict[Layout, float]:
     numbers = [1, 2, 4, 8, 16, 32]
     found = {}
     for tp, pp, vpp, cp, micro_batch, zero, recomputation in product(
-        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "full")
+        numbers, numbers, numbers, numbers, numbers, range(4), ("none", "partial", "full")
     ):
         dp = 16 // (tp * pp * cp)
         if not dp or tp > 8 or cp > 4 or micro_batch > 16:
             continue
-        layout = Layout(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            dp=dp,
-            cp=cp,
-            zero=zero,
-            micro_batch=micro_batch,
-            recomputation=recomputation,  # type: ignore[arg-type]
-            sequence_parallel=tp > 1,
-        )
-        try:
-            memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
-        except ConfigError:
-            continue
-        if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
-            found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
+        # ZeRO 3 among all replicas, or those of one of the two hosts
+        for shard in (None, 8 // tp) if zero == 3 and dp * cp > 8 // tp else (None,):
+            layout = Layout(
+                tp=tp,
+                pp=pp,
+                vpp=vpp,
+                dp=dp,
+                cp=cp,
+                zero=zero,
+                shard=shard,
+                micro_batch=micro_batch,
+                recomputation=recomputation,  # type: ignore[arg-type]
+                sequence_parallel=tp > 1,
+            )
+            try:
+                memory = estimate_memory(MODEL, layout, MACHINE, global_batch=BATCH)
+            except ConfigError:
+                continue
+            if memory.total_bytes <= (1 - RESERVE) * memory.capacity_bytes:
+                found[layout] = estimate_step(MODEL, layout, MACHINE, global_batch=BATCH).total_s
     return found
 
 
@@ -80,7 +83,7 @@ def test_no_layout_that_is_estimated_alone_beats_the_search():
     assert found.best.step.total_s == pytest.approx(min(step_s for _, step_s in alone), rel=1e-9)
     assert found.best.layout.keeps_remainders
     usual = search_layouts(model, machine, global_batch=BATCH, fixed=fixed)
-    assert found.best.step.total_s < 0.8 * usual.best.step.total_s
+    assert found.best.step.total_s < 0.93 * usual.best.step.total_s
     assert not any(candidate.layout.keeps_remainders for candidate in usual.candidates)
     kept = {**fixed, "recomputation": "none"}
     for may_be_lean, larger in ((False, "256xh100"), (True, "128xh100")):
@@ -99,6 +102,7 @@ def test_a_batch_near_the_one_wanted_is_as_fast_as_the_best_of_all(machine: str)
             continue  # no layout divides it
     near = search_layouts(MODEL, parsed, global_batch=BATCH, near=True, fixed=FEW)
     assert near.best.step.sample_s <= 1.03 * min(best_s.values())
+    assert near.num_tried == len(near.candidates) + near.num_not_divisible + near.num_too_large
     assert all(BATCH / 1.42 < one.step.num_samples < 1.42 * BATCH for one in near.candidates)
     if BATCH in best_s and parsed.num_devices == 16:  # every degree is a power of two, as is the batch
         assert near.best.step.num_samples == BATCH
@@ -146,7 +150,7 @@ def test_selective_recomputation_is_searched_where_attention_is_not_fused():
         }
         for software, each in SOFTWARE.items()
     }
-    assert kinds["current"] == {"none", "full"}
+    assert kinds["current"] == {"none", "partial", "full"}
     assert kinds["megatron-2022"] == {"none", "selective", "full"}
 
 

@@ -82,7 +82,7 @@ def step_notes(model: Model, layout: Layout, machine: Machine, *, global_batch: 
 
 def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
     architecture, fp8 = machine.accelerator.architecture, layout.precision == "fp8"
-    alike = [step for step in PUBLISHED_STEPS if step.machine.accelerator.architecture == architecture]
+    alike = [step for step in _TESTED if step.machine.accelerator.architecture == architecture]
     if not alike:
         yield machine.accelerator.name
     elif fp8 and not any(step.layout.precision == "fp8" for step in alike):
@@ -92,8 +92,8 @@ def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
         return
     if not _published_sizes(layout.software):
         yield "this software"
-    if model.num_experts > max(step.model.num_experts for step in PUBLISHED_STEPS):
-        yield "experts"
+    if model.num_experts > 1:
+        yield f"experts but for {sum(SOURCES[step.source].use == 'experts' for step in PUBLISHED_STEPS)} steps"
 
 
 def _other_software(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Iterator[str]:

@@ -21,7 +21,7 @@ from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.published import PublishedStep
 from plesio_planning.estimate.step import estimate_step
 
-__all__ = ["FITTED", "Fitted", "fit_constants", "predicted_s"]
+__all__ = ["EXPERTS", "FITTED", "Fitted", "fit_constants", "predicted_s"]
 
 _ERROR = 0.05
 """e: the relative error of a good estimate."""
@@ -64,6 +64,15 @@ FITTED: Sequence[Fitted] = (
 """Constants that `fit_constants` finds."""
 
 
+EXPERTS: Sequence[Fitted] = (
+    Fitted(name="expert_kernel_s", begin=10e-6, spread=1.0),  # assumption: an operation that a host starts
+    # assumption: that, and casts of an input, a gradient and a weight
+    Fitted(name="fp8_expert_kernel_s", architecture="hopper", begin=40e-6, spread=1.0),
+    Fitted(name="fp8_expert_kernel_s", architecture="blackwell", begin=40e-6, spread=1.0),
+)
+"""Constants of products that are of experts, which are fitted on mixtures of experts with all others as they are."""
+
+
 def predicted_s(step: PublishedStep, constants: Constants) -> float:
     """Return the seconds that the estimate gives a published step."""
     return estimate_step(
@@ -71,8 +80,10 @@ def predicted_s(step: PublishedStep, constants: Constants) -> float:
     ).total_s
 
 
-def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANTS) -> Constants:
-    """Fit the constants of `FITTED` that are most probable after these steps; all others are those of ``begin``.
+def fit_constants(
+    steps: Sequence[PublishedStep], *, begin: Constants = CONSTANTS, fitted: Sequence[Fitted] = FITTED
+) -> Constants:
+    """Fit the constants that are most probable after these steps; all others are those of ``begin``.
 
     Raises:
         ConfigError: No steps.
@@ -85,22 +96,22 @@ def fit_constants(steps: Sequence[PublishedStep], *, begin: Constants = CONSTANT
     weights = [1 / (_ERROR * math.sqrt(alike[step.source, step.model.name])) for step in steps]
 
     def residuals(deviations: Sequence[float]) -> list[float]:
-        constants = _moved(begin, deviations)
+        constants = _moved(begin, deviations, fitted)
         errors = (
             weight * math.log(predicted_s(step, constants) / step.step_s)
             for step, weight in zip(steps, weights, strict=True)
         )
         return [*deviations, *errors]
 
-    found = least_squares(residuals, [0.0] * len(FITTED), loss="soft_l1", diff_step=1e-3, x_scale=1.0)
-    return _moved(begin, list(found.x))
+    found = least_squares(residuals, [0.0] * len(fitted), loss="soft_l1", diff_step=1e-3, x_scale=1.0)
+    return _moved(begin, list(found.x), fitted)
 
 
-def _moved(begin: Constants, deviations: Sequence[float]) -> Constants:
+def _moved(begin: Constants, deviations: Sequence[float], fitted: Sequence[Fitted]) -> Constants:
     """Move each constant so many spreads from where it begins."""
     values = {
         (one.name, one.architecture): one.begin * math.exp(one.spread * float(deviation))
-        for one, deviation in zip(FITTED, deviations, strict=True)
+        for one, deviation in zip(fitted, deviations, strict=True)
     }
     common = {name: value for (name, architecture), value in values.items() if not architecture}
     by_architecture: dict[str, dict[str, float]] = {}

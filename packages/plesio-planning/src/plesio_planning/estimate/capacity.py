@@ -27,7 +27,7 @@ __all__ = ["check_memory", "that_fits"]
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1
 """Other degrees are advised if a step is so many times as fast with them."""
-_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "recomputation")
+_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "shard", "sequence_parallel", "micro_batch", "recomputation")
 
 
 def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
@@ -93,6 +93,6 @@ def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
     if isinstance(model, Convolutional):
         yield kept
         return
-    few = {"cp": layout.cp, "ep": layout.ep}
+    few = {"cp": layout.cp, "ep": layout.ep, "etp": layout.etp, "schedule": layout.schedule}
     yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
-    yield {**kept, **few, "vpp": 1}
+    yield {**kept, **few, "vpp": 1, **({} if layout.schedule == "1f1b" else {"pp": layout.pp})}

@@ -75,20 +75,15 @@ class DeviceGroup:
             return self.local.latency_s + num_bytes / self.local.bytes_per_s
         return self.link.latency_s + num_bytes / self.adapter_bytes_per_s
 
-    def all_to_all_s(self, num_bytes: float) -> float:
-        """Return the seconds until everyone has a part of everyone's so many bytes.
+    def spread_s(self, *, local_bytes: float, other_bytes: float) -> float:
+        """Return the seconds of an all-to-all in which everyone sends so many bytes inside its host and to others.
 
-        The parts for other hosts leave by a device's share of the adapters, those for its own host by NVLink, at the
-        same time.
+        Those for other hosts leave by a device's share of the adapters, those for its own by NVLink, at the same time.
         """
-        if self.size == 1:
-            return 0.0
-        part = num_bytes / self.size
-        local_s = (self.per_host - 1) * (part / self.local.bytes_per_s + self.local.latency_s)
+        local_s = local_bytes / self.local.bytes_per_s + (self.per_host - 1) * self.local.latency_s
         if self.num_hosts == 1:
             return local_s
-        others_s = (self.size - self.per_host) * part / self.adapter_bytes_per_s
-        return max(local_s, others_s + self.num_hosts * self.link.latency_s)
+        return max(local_s, other_bytes / self.adapter_bytes_per_s + self.num_hosts * self.link.latency_s)
 
 
 @functools.cache

@@ -23,6 +23,8 @@ class Constants:
         eager_traffic: Traffic of operations on elements that are not fused, in multiples of that of fused ones.
         contention: Seconds that computing takes longer for each second of an exchange beside it.
         kernel_s: Seconds that an operation takes before it does anything.
+        expert_kernel_s: Seconds that a product for one of a device's experts takes more.
+        fp8_expert_kernel_s: The same with its casts to FP8, by architecture.
         launch_s: Seconds that a host takes to start an operation.
         synchronize_s: Seconds that a device waits for its host at a layer of a micro-batch, in programs that make it.
         convolution_efficiency: Share of the peak that a convolutional network reaches.
@@ -38,6 +40,8 @@ class Constants:
     eager_traffic: float
     contention: float
     kernel_s: float
+    expert_kernel_s: float
+    fp8_expert_kernel_s: Mapping[str, float]
     launch_s: float
     synchronize_s: float
     convolution_efficiency: float

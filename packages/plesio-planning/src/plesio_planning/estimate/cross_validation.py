@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from plesio_planning.estimate.calibrate import fit_constants, predicted_s
+from plesio_planning.estimate.calibrate import FITTED, Fitted, fit_constants, predicted_s
 from plesio_planning.estimate.constants import CONSTANTS
 from plesio_planning.estimate.published import PublishedStep
 
@@ -77,12 +77,14 @@ class LeftOutGroup:
     num_covered: int
 
 
-def cross_validate(steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str]) -> tuple[HeldOut, ...]:
+def cross_validate(
+    steps: Sequence[PublishedStep], *, by: Callable[[PublishedStep], str], fitted: Sequence[Fitted] = FITTED
+) -> tuple[HeldOut, ...]:
     """Predict every step with constants fitted on the groups to which it does not belong; ``by`` says its group."""
     found = []
     for group in dict.fromkeys(map(by, steps)):
         others = [step for step in steps if by(step) != group]
-        constants = fit_constants(others, begin=CONSTANTS)
+        constants = fit_constants(others, begin=CONSTANTS, fitted=fitted)
         for step in steps:
             if by(step) == group:
                 found.append(

@@ -50,9 +50,11 @@ def _written(owner: type, names: str = "", **others: Written) -> dict[str, Writt
 _EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
 _LAYOUT = _written(
     Layout,
-    "tp pp vpp dp ep cp zero sequence_parallel micro_batch recomputation precision",
+    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation schedule precision",
     dp=Written(instead="what remains"),
+    etp=Written(instead="tp, or 1"),
     zero=Written(instead="1"),
+    shard=Written(instead="all replicas"),
     sequence_parallel=Written(instead="with tensor parallelism"),
     precision=Written(metavar="NAME"),
 )
@@ -60,7 +62,7 @@ _MODEL = _written(
     Transformer,
     "sequence_length num_layers hidden_size num_heads num_kv_heads head_size ffn_size vocabulary_size gated biases "
     "dropout tied_embeddings parallel_blocks query_key_norms window num_window_layers num_experts experts_per_token "
-    "shared_ffn_size num_dense_layers dense_ffn_size kv_rank query_rank rope_size",
+    "expert_hosts capacity_factor shared_ffn_size num_dense_layers dense_ffn_size kv_rank query_rank rope_size",
     hidden_size=Written(option="hidden"),
     ffn_size=Written(option="ffn"),
     vocabulary_size=Written(option="vocabulary"),

@@ -44,6 +44,7 @@ class Kernels:
         elements_bytes_per_s: The same, of operations on elements, whose traffic is counted as if they were fused.
         exposed_traffic: Share of a product's traffic that its arithmetic does not hide.
         kernel_s: Seconds that an operation takes before it does anything.
+        expert_kernel_s: The same of a product for one expert of several, where each is an operation of its own.
         cast_bytes: Bytes read and written to cast an element of a product's input.
     """
 
@@ -54,6 +55,7 @@ class Kernels:
     elements_bytes_per_s: float
     exposed_traffic: float
     kernel_s: float
+    expert_kernel_s: float
     element_bytes: int
     cast_bytes: float
 
@@ -73,6 +75,7 @@ class Kernels:
             elements_bytes_per_s=bytes_per_s / (constants.eager_traffic if layout.software.eager else 1.0),
             exposed_traffic=constants.exposed_traffic,
             kernel_s=constants.kernel_s,
+            expert_kernel_s=_expert_kernel_s(architecture, layout, constants),
             element_bytes=4 if layout.precision in ("fp32", "tf32") else 2,
             cast_bytes=_CAST_BYTES if fp8 else 0.0,
         )
@@ -86,7 +89,8 @@ class Kernels:
             num_bytes += (8 - self.element_bytes) * m * n
         traffic_s = times * num_bytes / self.bytes_per_s
         flops_per_s = self.half_flops_per_s if half else self.flops_per_s
-        return max(2.0 * times * m * n * k / flops_per_s + self.exposed_traffic * traffic_s, traffic_s) + self.kernel_s
+        seconds = max(2.0 * times * m * n * k / flops_per_s + self.exposed_traffic * traffic_s, traffic_s)
+        return seconds + self.kernel_s
 
     def elements_s(self, num_elements: float) -> float:
         """Return the seconds to read and write so many elements."""
@@ -95,6 +99,12 @@ class Kernels:
     def cast_s(self, num_elements: float) -> float:
         """Return the seconds to cast so many elements of a product's input to its precision."""
         return num_elements * self.cast_bytes / self.bytes_per_s
+
+
+def _expert_kernel_s(architecture: str, layout: Layout, constants: Constants) -> float:
+    if layout.software.groups_experts:
+        return 0.0
+    return constants.fp8_expert_kernel_s[architecture] if layout.precision == "fp8" else constants.expert_kernel_s
 
 
 def _attention_efficiency(architecture: str, layout: Layout, constants: Constants) -> float:
@@ -106,12 +116,17 @@ def _attention_efficiency(architecture: str, layout: Layout, constants: Constant
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of a layer (or of what is after the last one) and a micro-batch on a device, forward and backward."""
+    """Seconds of a layer (or of what is after the last one) and a micro-batch on a device, forward and backward.
+
+    Attributes:
+        partial_s: Those of the forward pass that partial recomputation repeats.
+    """
 
     matrix_s: tuple[float, float]
     attention_s: tuple[float, float]
     elements_s: tuple[float, float]
     weight_gradient_s: float
+    partial_s: float = 0.0
 
     @property
     def forward_s(self) -> float:
@@ -130,15 +145,16 @@ def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTi
     """Return the seconds of a layer."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
     tp, hidden = layout.tp, model.hidden_size
-    columns = (2 if model.gated else 1) * model.ffn_size / tp
+    inner = model.ffn_size / layout.expert_tp
+    columns = (2 if model.gated else 1) * inner
     # tokens of one expert: all experts of a device compute one after the other, or as a grouped product
     experts = model.num_experts / layout.ep
-    expert_tokens = tokens * model.experts_per_token * layout.ep / model.num_experts
+    expert_tokens = tokens * model.experts_per_token * model.capacity_factor / experts * layout.expert_tp / tp
     forward_s = backward_s = weight_s = 0.0
     products: list[tuple[float, float, float, float]] = [
         *((tokens, n, k, 1) for n, k in _attention_products(model, tp)),
         (expert_tokens, columns, hidden, experts),
-        (expert_tokens, hidden, model.ffn_size / tp, experts),
+        (expert_tokens, hidden, inner, experts),
     ]
     if model.shared_ffn_size:
         shared = model.shared_ffn_size / tp
@@ -149,8 +165,12 @@ def layer_times(model: Transformer, layout: Layout, kernels: Kernels) -> LayerTi
         gradient_s = kernels.product_s(k, n, rows, times=times, added=layout.software.fused_gradient_addition)
         backward_s += input_s + gradient_s
         weight_s += gradient_s
+    if model.num_experts > 1:  # two products forward, four backward, of which two are for the weights
+        each_s = 2 * experts * kernels.expert_kernel_s
+        forward_s, backward_s, weight_s = forward_s + each_s, backward_s + 2 * each_s, weight_s + each_s
     attention = _attention_s(model, layout, kernels)
-    return LayerTimes((forward_s, backward_s), attention, _elements_s(model, layout, kernels), weight_s)
+    elements = _elements_s(model, layout, kernels)
+    return LayerTimes((forward_s, backward_s), attention, elements, weight_s, _partial_s(model, layout, kernels))
 
 
 def _attention_products(model: Transformer, tp: int) -> list[tuple[float, float]]:
@@ -185,6 +205,20 @@ def _attention_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[
     return forward_s, 2 * products_s + kernels.elements_s(_SOFTMAX_DROPOUT[1] * pairs)
 
 
+def _partial_s(model: Transformer, layout: Layout, kernels: Kernels) -> float:
+    """Time norms and the activation, forward, and what expands compressed queries, keys and values."""
+    tokens = layout.micro_batch * model.sequence_length / layout.cp
+    whole = tokens * model.hidden_size / (layout.tp if layout.sequence_parallel else 1)
+    inside = tokens * (model.experts_per_token * model.ffn_size + model.shared_ffn_size) / layout.tp
+    activation = _GATED if model.gated else _ACTIVATION
+    seconds = 2 * kernels.elements_s(_NORM[0] * whole) + kernels.elements_s(activation[0] * inside)
+    if model.kv_rank is not None:
+        queries = model.query_size / layout.tp
+        seconds += kernels.product_s(tokens, 2 * model.attention_size / layout.tp, model.kv_rank)
+        seconds += kernels.product_s(tokens, queries, model.query_rank or model.hidden_size)
+    return seconds
+
+
 def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[float, float]:
     """Time two norms, two residuals with dropout, the activation, and rotated queries and keys, both ways."""
     tokens = layout.micro_batch * model.sequence_length / layout.cp
@@ -203,8 +237,8 @@ def _elements_s(model: Transformer, layout: Layout, kernels: Kernels) -> tuple[f
         for way in (0, 1)
     )
     if not layout.software.fused_gradient_addition:  # the gradient, what was there, and their sum
-        gradients = 3.0 * (model.common_parameters + model.expert_parameters * model.num_experts / layout.ep)
-        backward_s += kernels.elements_s(gradients / layout.tp)
+        experts = model.expert_parameters * model.num_experts / layout.ep / layout.expert_tp
+        backward_s += kernels.elements_s(3.0 * (model.common_parameters / layout.tp + experts))
     return forward_s, backward_s
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from plesio.core.errors import ArgumentError, nearest
-from plesio_planning.activations import Recomputation
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.texts import read_texts
 
-__all__ = ["SOFTWARE", "Layout", "Software", "SoftwareName", "check_layout", "lean"]
+__all__ = ["SOFTWARE", "Layout", "LayoutRecomputation", "Schedule", "Software", "SoftwareName", "check_layout", "lean"]
 
 SoftwareName = Literal[
     "current",
@@ -26,6 +25,10 @@ SoftwareName = Literal[
     "fsdp-2023",
     "deepspeed-2021",
 ]
+
+
+LayoutRecomputation = Literal["none", "partial", "selective", "full"]
+Schedule = Literal["1f1b", "zero-bubble", "dualpipe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,9 @@ class Software:
         overlaps_gradients: Data-parallel exchanges go on beside the computing: gradients during the last micro-batch's
             backward pass, and what ZeRO 3 gathers one layer ahead.
         overlaps_pipeline: Stages exchange while they compute.
+        overlaps_experts: Experts' exchanges go on beside computing of other micro-batches.
+        routes_by_host: A token for experts goes to each host once, and there in FP8 where products are.
+        groups_experts: One kernel multiplies for all experts of a device.
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
         all_reduces_gradients: Replicas reduce whole gradients, also where each needs only a part of them.
         synchronizes: A device waits for its host at every layer of a micro-batch.
@@ -58,6 +64,9 @@ class Software:
     splits_tensor: bool = False
     overlaps_gradients: bool = True
     overlaps_pipeline: bool = True
+    overlaps_experts: bool = False
+    routes_by_host: bool = False
+    groups_experts: bool = False
     gathers_to_recompute: bool = False
     all_reduces_gradients: bool = False
     synchronizes: bool = False
@@ -82,11 +91,18 @@ class Layout:
         pp: Pipeline parallelism: stages.
         vpp: Parts of a stage's layers in an interleaved pipeline; 1 is none.
         dp: Data parallelism: replicas.
-        ep: Expert parallelism: replicas that share the experts.
+        ep: Expert parallelism: devices that share the experts.
+        etp: Tensor parallelism of an expert; else `tp`, or 1 where so many devices for experts leave no more.
         cp: Context parallelism: devices that share every sequence.
         zero: Parts that replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
+        shard: Replicas among which ZeRO shares, neighbours, where other such groups have the same (hybrid sharding, as
+            HSDP); else all.
         sequence_parallel: The parts that tensor parallelism leaves whole are shared along the sequence.
-        recomputation: Parts that the backward pass computes again instead of keeping them.
+        recomputation: Parts that the backward pass computes again instead of keeping them: attention's core
+            (selective), all but a layer's input (full), or norms, activations and the expansions of latent attention
+            (partial).
+        schedule: Order of a pipeline's micro-batches: one forward and one backward (1f1b), weights' gradients later
+            (zero-bubble; Qi et al. 2024, ZB-H1), or from both ends (dualpipe; DeepSeek-AI 2024).
         micro_batch: Sequences of a replica at a time.
         precision: Precision of matrix products: fp32, tf32, fp16, bf16, fp8.
         software: As in `SOFTWARE`.
@@ -100,28 +116,55 @@ class Layout:
     vpp: int = 1
     dp: int = 1
     ep: int = 1
+    etp: int | None = None
     cp: int = 1
     zero: int = 0
+    shard: int | None = None
     sequence_parallel: bool = False
-    recomputation: Recomputation = "none"
+    recomputation: LayoutRecomputation = "none"
+    schedule: Schedule = "1f1b"
     micro_batch: int = 1
     precision: str = "bf16"
     software: Software = SOFTWARE["current"]
 
     def __post_init__(self) -> None:
-        for what in ("tp", "pp", "vpp", "dp", "ep", "cp", "micro_batch"):
-            if getattr(self, what) < 1:
+        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "micro_batch"):
+            if getattr(self, what) is not None and getattr(self, what) < 1:
                 raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
         if self.zero not in range(4):
             raise ArgumentError(f"`zero` is {self.zero}; write 0, 1, 2 or 3")
-        if self.recomputation not in get_args(Recomputation):
-            known = nearest(self.recomputation, get_args(Recomputation))
-            raise ArgumentError(f'unknown `recomputation` "{self.recomputation}"; {known}')
+        for what, choices in (("recomputation", get_args(LayoutRecomputation)), ("schedule", get_args(Schedule))):
+            if getattr(self, what) not in choices:
+                raise ArgumentError(
+                    f'unknown `{what}` "{getattr(self, what)}"; {nearest(getattr(self, what), choices)}'
+                )
 
     @property
     def num_devices(self) -> int:
         """``tp cp dp pp``."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that share an expert."""
+        if self.etp is not None:
+            return self.etp
+        return self.tp if self.dp * self.cp % self.ep == 0 else 1
+
+    @property
+    def expert_replicas(self) -> int:
+        """Devices of a stage with the same part of the same experts."""
+        return self.tp * self.cp * self.dp // (self.expert_tp * self.ep)
+
+    @property
+    def sharing(self) -> int:
+        """Replicas among which ZeRO shares: 1 without it."""
+        return 1 if self.zero == 0 else self.shard or self.dp * self.cp
+
+    @property
+    def experts_sharing(self) -> int:
+        """The same of a part of the experts, of which there are fewer replicas."""
+        return max(self.sharing * self.expert_replicas // (self.dp * self.cp), 1)
 
     @property
     def batch_unit(self) -> int:
@@ -165,6 +208,11 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
             f"`tp` {layout.tp} x `cp` {layout.cp} x `pp` {layout.pp} x `dp` {layout.dp} are {layout.num_devices} "
             f"devices, and {machine.name} has {machine.num_devices}; {_dp_that_fits(layout, machine)}"
         )
+    if layout.shard is not None and (layout.zero == 0 or layout.dp * layout.cp % layout.shard):
+        raise ArgumentError(
+            f"`shard` {layout.shard} is of ZeRO among {layout.dp * layout.cp} replicas; write a divisor of them, and "
+            "`zero = 1` or more"
+        )
     per_step = layout.dp * layout.micro_batch
     if global_batch < 1 or global_batch % per_step:
         below = max(global_batch // per_step, 1) * per_step
@@ -206,11 +254,14 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
         )
     _check_divides(layout.cp, model.sequence_length, degree="cp", what="tokens of a sequence", name=model.name)
     _check_divides(layout.ep, model.num_experts, degree="ep", what="experts", name=model.name)
-    if layout.dp * layout.cp % layout.ep:
+    devices = layout.tp * layout.dp * layout.cp
+    if devices % (layout.ep * layout.expert_tp):
         raise ArgumentError(
-            f"`ep` {layout.ep} does not divide `dp` {layout.dp} x `cp` {layout.cp}, whose devices share the experts; "
-            f"write a divisor of {layout.dp * layout.cp}"
+            f"`ep` {layout.ep} x `etp` {layout.expert_tp} does not divide the {devices} devices of a stage, which "
+            f"share the experts; write a divisor of {devices // layout.expert_tp}"
         )
+    if layout.etp is not None:
+        _check_divides(layout.etp, model.ffn_size, degree="etp", what="columns of an expert's matrix", name=model.name)
     if layout.cp > 1 and not layout.software.fused_attention:
         raise ArgumentError(
             f"`cp` {layout.cp} is for fused attention; write `cp = 1`, or `software` with fused attention"
@@ -229,6 +280,16 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
     if layout.vpp > 1 and layout.pp == 1:
         raise ArgumentError(
             f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"
+        )
+    if layout.schedule != "1f1b" and (layout.pp == 1 or layout.vpp > 1):
+        raise ArgumentError(
+            f"`schedule` {layout.schedule} is of a pipeline that is not interleaved; write `pp = 2` or more "
+            "and `vpp = 1`"
+        )
+    if layout.schedule == "dualpipe" and layout.pp % 2:
+        raise ArgumentError(
+            f"`schedule` dualpipe has two ends of stages, and `pp` is {layout.pp}; write {layout.pp - 1} or "
+            f"{layout.pp + 1}"
         )
     if layout.zero == 3 and layout.pp > 1:
         raise ArgumentError(

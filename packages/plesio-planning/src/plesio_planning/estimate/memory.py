@@ -6,7 +6,9 @@ the optimizer's state (stage 1), gradients (2) and weights (3) by the replicas; 
 interleaved stage that is at work are whole, as they collect what p micro-batches add. Activations are those of
 `plesio_planning.activations` (Korthikanti et al. 2022), corrected for gated networks and shared keys and values, times
 the micro-batches that a stage holds: in 1F1B stage i of p holds ``min(p-i, m)``, and interleaved
-``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``. Stages differ, so both ends of the
+``(2(p-i-1) + (v-1)p + 1) / v``, which for the first is ``p (1 + (p-1)/pv)``; DualPipe holds p + 1 in every stage, and
+the weights and gradients of two stages (DeepSeek-AI 2024, table 2). Products in FP8 keep their inputs in a byte an
+element. Stages differ, so both ends of the
 pipeline are looked at, the first stage that has the most layers, and the first one full of experts.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 from plesio_planning.activations import Recomputation, layer_activation_bytes
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import Layout, check_layout
+from plesio_planning.estimate.layout import Layout, LayoutRecomputation, check_layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
 __all__ = ["Memory", "estimate_memory", "layers_of_stage"]
@@ -109,6 +111,8 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         activations = _activations(model, layout, stage=stage, num_micro_batches=num_micro_batches)
         buffers = _buffers(model, layout, stage)
     gradient_bytes = layout.gradient_bytes
+    # from both ends a device has two stages, of whose state it keeps a half, as twice as many devices share it
+    copies = 2 if layout.schedule == "dualpipe" else 1
     weight_bytes, state_bytes = (4, 8) if layout.full_precision else (2, 12)
     # the master weight's upper half is the BF16 weight itself
     if layout.keeps_remainders:
@@ -117,17 +121,16 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
     activations *= weight_bytes / 2
     # with ZeRO 2 one chunk's gradients are whole until they are scattered
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
-    # each expert is on one of `ep` devices, so fewer replicas share its state
-    replicas = layout.dp * layout.cp
 
     def share(num_bytes: float, *, from_stage: int) -> float:
         if layout.zero < from_stage:
             return num_bytes * (dense + experts)
-        return num_bytes * (dense / replicas + experts * layout.ep / replicas)
+        return num_bytes * (dense / layout.sharing + experts / layout.experts_sharing)
 
     return Memory(
-        parameters_bytes=share(weight_bytes, from_stage=3),
-        gradients_bytes=share(gradient_bytes, from_stage=2) + gradient_bytes * collecting,
+        parameters_bytes=copies * share(weight_bytes, from_stage=3),
+        gradients_bytes=(copies if layout.zero < 2 else 1) * share(gradient_bytes, from_stage=2)
+        + gradient_bytes * collecting,
         optimizer_bytes=share(state_bytes, from_stage=1),
         activations_bytes=activations,
         buffers_bytes=buffers + CONTEXT_BYTES,
@@ -187,19 +190,20 @@ def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[fl
         dense += model.head_parameters
         if model.tied_embeddings and layout.pp > 1:  # the last stage has a copy
             dense += model.vocabulary_size * model.hidden_size
-    return dense / layout.tp, experts / layout.tp / layout.ep
+    return dense / layout.tp, experts / layout.expert_tp / layout.ep
 
 
-def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputation) -> float:
+def _layer_bytes(model: Transformer, layout: Layout, recomputation: LayoutRecomputation) -> float:
     """Return the activations of a layer and micro-batch on a device."""
     sequence = model.sequence_length // layout.cp
-    fused = recomputation == "none" and layout.software.fused_attention
+    fused = recomputation in ("none", "partial") and layout.software.fused_attention
+    counted: Recomputation = "none" if recomputation == "partial" else recomputation
     kept = layer_activation_bytes(
         hidden=model.hidden_size,
         num_heads=model.num_heads,
         sequence=sequence,
         batch=layout.micro_batch,
-        recomputation="selective" if fused else recomputation,
+        recomputation="selective" if fused else counted,
         tensor_parallel=layout.tp,
         sequence_parallel=layout.sequence_parallel,
         dropout=model.dropout,
@@ -214,14 +218,31 @@ def _layer_bytes(model: Transformer, layout: Layout, recomputation: Recomputatio
     else:  # queries and keys, values and the output's input, and what they are expanded from
         attention = 2 * (model.query_size + model.attention_size) + model.kv_rank + (model.query_rank or 0)
     wider = inside - 8 * model.hidden_size + attention - 4 * model.hidden_size
-    return kept + 2.0 * sequence * layout.micro_batch * wider / layout.tp
+    tokens = sequence * layout.micro_batch
+    kept += 2.0 * tokens * wider / layout.tp
+    return kept - tokens * _spared_bytes(model, layout, partial=recomputation == "partial")
+
+
+def _spared_bytes(model: Transformer, layout: Layout, *, partial: bool) -> float:
+    """Return bytes of a token and layer that are not kept: what is computed again, and half of products' FP8 inputs."""
+    norms = 2.0 * model.hidden_size / (layout.tp if layout.sequence_parallel else 1)
+    activation = (model.ffn_size * model.experts_per_token + model.shared_ffn_size) / layout.tp
+    in_fp8 = 1.0 if layout.precision == "fp8" else 0.0
+    output = in_fp8 * model.attention_size / layout.tp
+    if not partial:
+        return in_fp8 * (norms + activation) + output
+    # queries, keys and values are expanded again
+    expanded = 0 if model.kv_rank is None else 2 * model.query_size + model.attention_size
+    return 2.0 * (norms + activation + expanded / layout.tp) + output
 
 
 def _activations(model: Transformer, layout: Layout, *, stage: int, num_micro_batches: int) -> float:
     per_layer = _layer_bytes(model, layout, layout.recomputation)
     layers = layers_of_stage(model, layout, stage)
     behind = layout.pp - 1 - stage
-    held = (2 * behind + (layout.vpp - 1) * layout.pp + 1) / layout.vpp if layout.vpp > 1 else behind + 1
+    held = (2 * behind + (layout.vpp - 1) * layout.pp + 1) / layout.vpp if layout.vpp > 1 else behind + 1.0
+    if layout.schedule == "dualpipe":
+        held = layout.pp + 1
     num_bytes = layers * per_layer * min(held, num_micro_batches)
     if layout.recomputation == "full":  # one layer at a time is computed anew
         num_bytes += _layer_bytes(model, layout, "none")
@@ -233,5 +254,6 @@ def _buffers(model: Transformer, layout: Layout, stage: int) -> float:
     logits = 4.0 * tokens * model.vocabulary_size / layout.tp if stage == layout.pp - 1 else 0.0
     gathered = 0.0
     if layout.zero == 3:  # the layer that computes, and the next
-        gathered = 2 * 2 * model.layer_parameters / layout.tp / layout.ep
+        experts = model.num_experts * model.expert_parameters / layout.expert_tp / layout.ep
+        gathered = 2 * 2 * (model.common_parameters / layout.tp + experts)
     return logits + gathered

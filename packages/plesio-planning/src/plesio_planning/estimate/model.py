@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from plesio.core.errors import ArgumentError
-from plesio_planning.activations import Recomputation
 
 __all__ = ["Convolutional", "Model", "Transformer"]
 
@@ -37,6 +36,8 @@ class Transformer:
         head_size: Width of a head; else the hidden size over the heads.
         num_experts: Feed-forward networks of a layer, of which each token goes through some.
         experts_per_token: How many of the experts a token goes through.
+        expert_hosts: Hosts that a token's experts are on, at most; else any.
+        capacity_factor: Tokens for which an expert computes, as a multiple of the mean; what it lacks is padding.
         shared_ffn_size: Width of shared experts, which all tokens go through beside their own; 0 is none.
         num_dense_layers: First layers that have one dense network instead of experts.
         dense_ffn_size: Width of that network.
@@ -71,6 +72,8 @@ class Transformer:
     head_size: int | None = None
     num_experts: int = 1
     experts_per_token: int = 1
+    expert_hosts: int | None = None
+    capacity_factor: float = 1.0
     shared_ffn_size: int = 0
     num_dense_layers: int = 0
     dense_ffn_size: int = 0
@@ -102,6 +105,8 @@ class Transformer:
                 f"{self.name}: a token goes to {self.experts_per_token} of {self.num_experts} experts; "
                 f"write {self.num_experts} or less for `experts_per_token`"
             )
+        if not self.capacity_factor > 0:
+            raise ArgumentError(f"{self.name}: `capacity_factor` is {self.capacity_factor:g}; write more than 0")
         self._check_layers()
         self._check_latent()
 
@@ -266,9 +271,9 @@ class Transformer:
         """FLOPs of a sequence, forward and backward."""
         return 3 * self.forward_flops
 
-    def hardware_flops(self, recomputation: Recomputation) -> float:
+    def hardware_flops(self, recomputation: str) -> float:
         """Return the FLOPs of a sequence, forward, backward and computed anew."""
-        anew = {"none": 0.0, "selective": self.core_attention_flops, "full": self.layer_flops}[recomputation]
+        anew = {"selective": self.core_attention_flops, "full": self.layer_flops}.get(recomputation, 0.0)
         return self.model_flops + self.num_layers * anew
 
     @property
@@ -288,6 +293,7 @@ _COUNTS = (
     "head_size",
     "num_experts",
     "experts_per_token",
+    "expert_hosts",
     "window",
     "kv_rank",
     "query_rank",
@@ -316,7 +322,7 @@ class Convolutional:
         """FLOPs of an image, forward and backward."""
         return 3 * self.forward_flops
 
-    def hardware_flops(self, recomputation: Recomputation) -> float:
+    def hardware_flops(self, recomputation: str) -> float:
         """Return the FLOPs of an image, as nothing is computed anew."""
         assert recomputation == "none"
         return self.model_flops

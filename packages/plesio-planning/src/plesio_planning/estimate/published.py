@@ -21,6 +21,8 @@ They are in ``published.csv``, one row a run. Sources:
   adapters of 100 Gbit/s a host. The time that this program waits for its host comes from every other one, J1.
 - ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100, as D: micro-batches of 1 are assumed.
   That its tensor-parallel exchanges are not split comes from every other row, K1.
+- ``L``: NVIDIA's Megatron-Bridge 25.11, mixtures of experts: seconds of a step.
+- ``M``: DeepSeek-V3, 180 thousand hours of an H800 a trillion tokens, with DualPipe and partial recomputation.
 - ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
 - ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
 - ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
@@ -34,8 +36,9 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from plesio_planning.estimate.hardware import Machine, parse_machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, SoftwareName
+from plesio_planning.estimate.layout import SOFTWARE, Layout, Schedule, SoftwareName
 from plesio_planning.estimate.model import Transformer
+from plesio_planning.estimate.named_models import find_model
 
 __all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "SOURCES", "PublishedMemory", "PublishedStep", "Source", "read_steps"]
 
@@ -49,8 +52,9 @@ class Source:
         software: As in `plesio_planning.estimate.layout.SOFTWARE`.
         hardware_flops: Its TFLOP/s count what is computed anew.
         causal_flops: They leave out what a causal mask does.
-        use: Constants are fitted on its rows; or only one constant or the program is chosen by them; or nothing is, as
-            they are kept apart.
+        use: Constants are fitted on its rows; or those of experts' products are; or only one constant or the program is
+            chosen by them; or nothing is, as they are kept apart.
+        schedule: Order of a pipeline's micro-batches.
         host_bytes_per_s: Bandwidth of a host's adapters, if it is not the accelerator's.
         model: Arguments of `Transformer` that the rows do not have.
     """
@@ -59,8 +63,9 @@ class Source:
     software: SoftwareName
     hardware_flops: bool = False
     causal_flops: bool = False
-    use: Literal["fitted", "chosen", "apart"] = "fitted"
+    use: Literal["fitted", "experts", "chosen", "apart"] = "fitted"
     host_bytes_per_s: float | None = None
+    schedule: Schedule = "1f1b"
     model: Mapping[str, Any]
 
 
@@ -90,6 +95,8 @@ SOURCES: Mapping[str, Source] = {
     "J2": Source(**_BLOOM, use="apart"),
     "K1": Source(**_README, use="chosen"),
     "K2": Source(**_README, use="apart"),
+    "L": Source(title="Megatron-Bridge 2025", software="megatron-core", use="experts", model={}),
+    "M": Source(title="DeepSeek-V3 2024", software="current", schedule="dualpipe", use="apart", model={}),
 }
 """By the letter in the rows."""
 
@@ -154,6 +161,8 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
         vpp=int(row["vpp"]),
         dp=num_devices // (tp * pp * cp),
         cp=cp,
+        ep=int(row["ep"] or 1),
+        schedule=source.schedule,
         zero=int(row["zero"]),
         # A and C have none with full recomputation; all later rows of Megatron have it
         sequence_parallel=tp > 1 and row["recompute"] != "full",
@@ -184,6 +193,10 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
 
 
 def _transformer(row: Mapping[str, str], source: Source) -> Transformer:
+    if not row["layers"]:
+        named = find_model(row["model"], sequence_length=int(row["sequence"]))
+        assert isinstance(named, Transformer)
+        return named
     return Transformer(
         name=row["model"],
         num_layers=int(row["layers"]),

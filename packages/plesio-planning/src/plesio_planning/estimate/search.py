@@ -3,25 +3,24 @@
 The space: tensor parallelism inside a host (beyond it the slow network would carry every layer's exchanges; Narayanan
 et al. 2021, section 3.2), context parallelism down to 1,024 tokens a device, every number of stages and of their parts,
 experts over replicas, replicas from what devices remain, micro-batches of powers of two up to 16 sequences, every stage
-of ZeRO, every recomputation (but for the selective one where attention is fused, which does the same). Sequence
-parallelism is used wherever there is tensor parallelism, as it costs nothing. Each is checked and fitted into memory,
-of which a part is kept free for what an allocator cannot use, and what remains is timed; failures and states add to all
-of them alike, so the layout with the least time for a sequence has the fastest run. The batch is part of the search
-where nobody gave one: each layout takes the multiple that it needs which is nearest to the batch that is wanted. Unless
-the program's settings are given, the lean program takes the place of the usual one where that does not fit, as for a
-single layout (`plesio_planning.estimate.capacity`).
+of ZeRO (the third also among 1 to 16 hosts, as HSDP), every recomputation (but for the selective one where attention is
+fused, which does the same). Sequence parallelism is used wherever there is tensor parallelism, as it costs nothing.
+Each is checked and fitted into memory, of which a part is kept free for what an allocator cannot use, and what remains
+is timed; failures and states add to all of them alike, so the layout with the least time for a sequence has the fastest
+run. The batch is part of the search where nobody gave one: each layout takes the faster of the two multiples that it
+needs next to the batch that is wanted. Unless the program's settings are given, the lean program takes the place of the
+usual one where that does not fit, as for a single layout (`plesio_planning.estimate.capacity`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.activations import Recomputation
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, lean
+from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, Software, lean
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.step import Step, estimate_step
@@ -43,9 +42,10 @@ RESERVE = 0.05
 _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
 _DOUBLINGS = 12
+_SHARD_DOUBLINGS = 4
 _PROGRESS_EVERY = 256
 _NEAR = math.sqrt(2)
-"""Largest factor between the batch that is wanted and the nearest: what is no larger has a multiple as near."""
+"""Largest factor between the batch that is wanted and one near it: what is no larger has a multiple as near."""
 _SAME = 1e-9
 """Relative difference of two steps that take as long."""
 _LONG_SEQUENCE = 8192
@@ -147,7 +147,7 @@ def layouts_of(
             zeros,
             recomputations,
         ):
-            yield Layout(
+            whole = Layout(
                 tp=tp,
                 pp=pp,
                 vpp=vpp,
@@ -158,22 +158,34 @@ def layouts_of(
                 sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
+                **{name: fixed[name] for name in ("etp", "schedule", "shard") if name in fixed},
                 precision=fixed.get("precision", "bf16"),
                 software=software,
             )
+            yield whole
+            if zero == 3 and pp == 1 and "shard" not in fixed:
+                yield from (replace(whole, shard=shard) for shard in _shards(whole, machine))
 
 
-def _recomputations(model: Model, software: Software) -> tuple[Recomputation, ...]:
-    if isinstance(model, Convolutional) or software.fused_attention:
-        return ("none", "full")
-    return ("none", "selective", "full")
+def _recomputations(model: Model, software: Software) -> tuple[LayoutRecomputation, ...]:
+    if isinstance(model, Convolutional):
+        return ("none",)
+    return ("none", "partial", "full") if software.fused_attention else ("none", "selective", "full")
 
 
-def _nearest_batch(layout: Layout, wanted: int) -> int:
-    """Return the nearest multiple by their ratio; the one wanted itself, which the layout refuses, if none is near."""
-    below = wanted // layout.batch_unit * layout.batch_unit
-    nearest = below if below * (below + layout.batch_unit) > wanted**2 else below + layout.batch_unit
-    return nearest if nearest <= _NEAR * wanted else wanted
+def _shards(layout: Layout, machine: Machine) -> Iterator[int]:
+    """Yield the replicas of few whole hosts, if those are not all."""
+    a_host = machine.devices_per_host // layout.tp
+    shards = (a_host << power for power in range(_SHARD_DOUBLINGS + 1)) if a_host else ()
+    return (shard for shard in shards if shard < layout.dp * layout.cp and layout.dp * layout.cp % shard == 0)
+
+
+def _near_batches(layout: Layout, wanted: int) -> Sequence[int]:
+    """Return the multiples next to the batch that is wanted, as far as they are near; itself if none is."""
+    unit = layout.batch_unit
+    below = wanted // unit * unit
+    next_to = {below, below if below == wanted else below + unit}
+    return [batch for batch in sorted(next_to) if wanted / _NEAR <= batch <= _NEAR * wanted] or [wanted]
 
 
 def _fits(memory: Memory) -> bool:
@@ -213,8 +225,8 @@ def search_layouts(
         model: Model to train.
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
-        near: Whether each layout may take the nearest batch that it divides instead, at most 1.4 times as large or as
-            small (where all replicas together take more at a time, of twice the batch, and so on).
+        near: Whether each layout may take the faster of the two batches next to it that it divides instead, at most 1.4
+            times as large or as small (where all replicas together take more at a time, of twice the batch, and so on).
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
             (`plesio_planning.estimate.layout.lean`).
         fixed: Attributes of `Layout` that are not searched, with their values.
@@ -276,23 +288,30 @@ class _Outcomes:
     refusal: ConfigError | None = None
 
     def add(self, model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> None:
-        if self.near:
-            global_batch = _nearest_batch(layout, global_batch)
+        batches = _near_batches(layout, global_batch) if self.near else [global_batch]
         try:
-            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
-            if self.may_be_lean and not memory.fits:
-                layout = lean(layout)
-                memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+            tried = [self._in_memory(model, layout, machine, global_batch=batch) for batch in batches]
         except ConfigError as error:
             self.num_not_divisible += 1
             if self.refusal is None or self.fixed & set(getattr(error, "parameters", ())):
                 self.refusal = error
             return
-        if not _fits(memory):
+        found = [
+            FoundLayout(layout=one, step=estimate_step(model, one, machine, global_batch=batch), memory=memory)
+            for batch, (one, memory) in zip(batches, tried, strict=True)
+            if _fits(memory)
+        ]
+        if found:
+            self.candidates.append(min(found, key=lambda one: one.step.sample_s))
+        else:
             self.num_too_large += 1
-            return
-        step = estimate_step(model, layout, machine, global_batch=global_batch)
-        self.candidates.append(FoundLayout(layout=layout, step=step, memory=memory))
+
+    def _in_memory(self, model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> tuple[Layout, Memory]:
+        memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+        if self.may_be_lean and not memory.fits:
+            layout = lean(layout)
+            memory = estimate_memory(model, layout, machine, global_batch=global_batch)
+        return layout, memory
 
     def in_order(self) -> tuple[FoundLayout, ...]:
         """Return the fastest first; times that differ by rounding count as equal, and the least memory is first."""

@@ -15,11 +15,12 @@ multiprocessors and its memory.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from plesio_planning.activations import boundary_bytes
 from plesio_planning.estimate.communication import DeviceGroup, exposed_in_parts_s, exposed_in_turn_s
 from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.experts import exchange_s, permutation_s
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.kernels import Kernels, LayerTimes, head_times, launched_s, layer_times
 from plesio_planning.estimate.layout import Layout, check_layout
@@ -156,7 +157,9 @@ class _TransformerStep:
         self.model, self.layout, self.machine, self.constants = model, layout, machine, constants
         self.kernels = Kernels.of(machine, layout, constants)
         self.tokens = layout.micro_batch * model.sequence_length / layout.cp
-        self.layer = layer_times(model, layout, self.kernels)
+        layer, permuted_s = layer_times(model, layout, self.kernels), permutation_s(model, layout, self.kernels)
+        forward_s, backward_s = layer.elements_s
+        self.layer = replace(layer, elements_s=(forward_s + permuted_s, backward_s + permuted_s))
         self.head = head_times(model, layout, self.kernels)
 
     def group(self, size: int, stride: int) -> DeviceGroup:
@@ -178,12 +181,26 @@ class _TransformerStep:
             for name, value in head.items():
                 seconds[name] += num_micro_batches * value
         all_s = model.num_layers * layer_s + head_s
-        seconds["bubble_s"] = max(all_s - slowest_s, 0.0) / layout.vpp
+        seconds["bubble_s"] = self._waiting_share(layer_s) * max(all_s - slowest_s, 0.0) / layout.vpp
         seconds["send_s"] = self._sends_s(num_micro_batches)
         backward_s = layer_s - self.layer.forward_s
         seconds["gradient_s"] = self._gradients_s(backward_s, layers=first, num_micro_batches=num_micro_batches)
         seconds["optimizer_s"] = self._optimizer_s()
         return seconds
+
+    def _waiting_share(self, layer_s: float) -> float:
+        """Return the share of the waiting in 1F1B that a schedule leaves.
+
+        Its ``(p-1) (F+B)`` become ``(p-1) (F+B-2W)`` where weights' gradients fill what they can (Qi et al. 2024), and
+        ``(p/2-1) (F+2B-3W)`` where micro-batches come from both ends, too (DeepSeek-AI 2024, table 2).
+        """
+        stages, weights_s = self.layout.pp, self.layer.weight_gradient_s
+        if self.layout.schedule == "zero-bubble":
+            return max(1 - 2 * weights_s / layer_s, 0.0)
+        if self.layout.schedule == "dualpipe":
+            left_s = 2 * layer_s - self.layer.forward_s - 3 * weights_s
+            return (stages / 2 - 1) / (stages - 1) * max(left_s / layer_s, 0.0)
+        return 1.0
 
     def _layer_s(self) -> dict[str, float]:
         """Return the seconds of a layer and micro-batch, forward and backward, by part."""
@@ -196,6 +213,7 @@ class _TransformerStep:
         seconds["expert_s"] = expert_s
         anew = {
             "none": 0.0,
+            "partial": self.layer.partial_s,
             # fused attention computes anew in any case
             "selective": 0.0 if layout.software.fused_attention else self.layer.attention_s[0],
             "full": self.layer.forward_s + tensor_forward_s + expert_s / 2,
@@ -240,13 +258,15 @@ class _TransformerStep:
         return forward_s + max(2 * exchange_s - self.layer.attention_s[1] * (layout.cp - 1) / layout.cp, 0.0)
 
     def _expert_s(self) -> float:
-        """Time tokens that go to their experts and come back, forward and backward."""
-        layout, model = self.layout, self.model
-        if layout.ep == 1:
-            return 0.0
-        group = self.group(layout.ep, layout.tp)
-        num_bytes = self.tokens * model.experts_per_token * model.hidden_size * self.kernels.element_bytes
-        return 4 * group.all_to_all_s(num_bytes / layout.tp)
+        """Time tokens that go to their experts and come back, both ways, and what nothing hides of it."""
+        exchanged_s = exchange_s(
+            self.model, self.layout, self.kernels, self.group(self.layout.ep, self.layout.expert_tp)
+        )
+        if not self.layout.software.overlaps_experts:
+            return exchanged_s
+        computing_s = sum(_both_ways(self.layer).values())
+        hidden_s = min(exchanged_s, computing_s)
+        return exchanged_s - hidden_s + self._slowdown * hidden_s
 
     def _sends_s(self, num_micro_batches: int) -> float:
         """Return the seconds of sends that keep a stage waiting: each micro-batch's, or those to fill the pipeline."""
@@ -275,38 +295,47 @@ class _TransformerStep:
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         gradient, weight = layout.gradient_bytes, self.kernels.element_bytes
-        stride = layout.tp
-        exchange_s = gather_s = 0.0
-        for parameters, size, apart in (
-            (dense, layout.dp * layout.cp, stride),
-            (experts, layout.dp * layout.cp // layout.ep, stride * layout.ep),
+        exchange_s = gather_s = between_s = 0.0
+        for parameters, size, sharing, apart in (
+            (dense, layout.dp * layout.cp, layout.sharing, layout.tp),
+            (experts, layout.expert_replicas, layout.experts_sharing, layout.expert_tp * layout.ep),
         ):
             if size == 1 or not parameters:
                 continue
-            group = DeviceGroup.of(
-                self.machine,
-                size=size,
-                stride=apart,
-                constants=self.constants,
-                one_adapter=layout.software.one_adapter,
-            )
-            whole = layout.zero == 0 or layout.software.all_reduces_gradients
-            reduce_s = group.all_reduce_s if whole else group.all_gather_s
-            exchange_s += layers * reduce_s(gradient * parameters / layers)
-            if layout.zero:
+            gradients = gradient * parameters / layers
+            if sharing > 1:
+                group = self.replicas(sharing, apart)
+                reduce_s = group.all_reduce_s if layout.software.all_reduces_gradients else group.all_gather_s
+                exchange_s += layers * reduce_s(gradients)
                 gather_s += layers * group.all_gather_s(weight * parameters / layers)
+            if sharing < size:  # groups of those that share add up their parts
+                between_s += layers * self.replicas(size // sharing, apart * sharing).all_reduce_s(gradients / sharing)
         # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
         turns = min(layout.pp, num_micro_batches) if layout.vpp > 1 else 1
         rounds = num_micro_batches / turns if layout.zero >= 2 else 1
         # ZeRO 3 gathers the layers for every micro-batch, forward and again backward, and perhaps to compute them anew
         again = 2 if layout.software.gathers_to_recompute and layout.recomputation == "full" else 1
+        # groups add up only when a step ends, whatever they exchanged for each micro-batch
         if not layout.software.overlaps_gradients:
-            return rounds * exchange_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
+            return rounds * exchange_s + between_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
         forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
         gather_forward_s = self._beside_s(gather_s, forward_s, layers=layers)
-        if layout.zero < 3:
-            return rounds * self._beside_s(exchange_s, backward_s, layers=layers) + gather_forward_s
-        return rounds * (gather_forward_s + self._beside_s(again * gather_s + exchange_s, backward_s, layers=layers))
+        backward_gather_s = 0.0
+        if layout.zero == 3:
+            gather_forward_s, backward_gather_s = rounds * gather_forward_s, again * gather_s
+        last_s = self._beside_s(backward_gather_s + exchange_s + between_s, backward_s, layers=layers)
+        others_s = self._beside_s(backward_gather_s + exchange_s, backward_s, layers=layers) if rounds > 1 else 0.0
+        return gather_forward_s + last_s + (rounds - 1) * others_s
+
+    def replicas(self, size: int, stride: int) -> DeviceGroup:
+        """Return devices with the same part of a stage."""
+        return DeviceGroup.of(
+            self.machine,
+            size=size,
+            stride=stride,
+            constants=self.constants,
+            one_adapter=self.layout.software.one_adapter,
+        )
 
     def _beside_s(self, exchange_s: float, layer_s: float, *, layers: int) -> float:
         """Seconds that exchanges beside all layers' computing add: what is left over, and what they slow down.
@@ -315,17 +344,20 @@ class _TransformerStep:
         have engines of their own for it.
         """
         exposed_s = exposed_in_turn_s(exchange_s, beside_s=layer_s, parts=layers)
+        return exposed_s + self._slowdown * min(exchange_s, layers * layer_s)
+
+    @property
+    def _slowdown(self) -> float:
+        """Seconds that computing takes longer for each second of an exchange beside it."""
         if self.machine.accelerator.exchanges_apart:
-            return exposed_s
+            return 0.0
         adapters = 1 / self.machine.devices_per_host if self.layout.software.one_adapter else 1.0
-        return exposed_s + adapters * self.constants.contention * min(exchange_s, layers * layer_s)
+        return adapters * self.constants.contention
 
     def _optimizer_s(self) -> float:
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
-        if layout.zero:
-            replicas = layout.dp * layout.cp
-            dense, experts = dense / replicas, experts * layout.ep / replicas
+        dense, experts = dense / layout.sharing, experts / layout.experts_sharing
         return (dense + experts) * _OPTIMIZER_BYTES / self.kernels.bytes_per_s
 
 

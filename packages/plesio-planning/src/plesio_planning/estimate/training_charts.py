@@ -94,9 +94,14 @@ def format_layout(layout: Layout) -> str:
     'tp 8, dp 4, zero 1, micro-batch 1, full recomputation'
     """
     degrees = [
-        f"{name} {value}" for name in ("tp", "pp", "vpp", "dp", "ep", "cp") if (value := getattr(layout, name)) > 1
+        f"{name} {value}"
+        for name in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp")
+        if (value := getattr(layout, name) or 1) > 1
     ]
-    rest = [f"zero {layout.zero}", f"micro-batch {layout.micro_batch}"]
+    if layout.schedule != "1f1b":
+        degrees.append(layout.schedule)
+    shared = "" if layout.shard is None else f" among {layout.shard}"
+    rest = [f"zero {layout.zero}{shared}", f"micro-batch {layout.micro_batch}"]
     recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation"]
     kept = [f"{12 + layout.gradient_bytes} bytes a parameter"] if layout.keeps_remainders else []
     return ", ".join(degrees + rest + recomputed + kept)

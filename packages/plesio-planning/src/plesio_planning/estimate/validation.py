@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from plesio.core.predictions import Prediction
-from plesio_planning.estimate.calibrate import predicted_s
+from plesio_planning.estimate.calibrate import EXPERTS, predicted_s
 from plesio_planning.estimate.constants import CONSTANTS
 from plesio_planning.estimate.cross_validation import HeldOut, constant_utilisation, cross_validate
 from plesio_planning.estimate.memory import Memory, memory_of_stage
@@ -26,12 +26,14 @@ from plesio_planning.estimate.published import (
     PublishedStep,
 )
 
-__all__ = ["FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
+__all__ = ["EXPERT_STEPS", "FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
 
 _GIB = 2**30
 
 FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "fitted")
 """Steps from which the constants come."""
+EXPERT_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "experts")
+"""Steps from which the constants of experts come."""
 NEVER_FITTED_STEPS: Sequence[PublishedStep] = tuple(
     step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "apart"
 )
@@ -45,21 +47,24 @@ class Validation:
     Attributes:
         families: Every step of `FITTED_STEPS`, predicted without its model's family.
         programs: The same steps, predicted without the program that ran them.
+        experts: Every step of `EXPERT_STEPS`, whose constants of experts come from the other families.
     """
 
     families: tuple[HeldOut, ...]
     programs: tuple[HeldOut, ...]
+    experts: tuple[HeldOut, ...]
 
     @property
     def predictions(self) -> list[Prediction]:
         """Every row: predicted, reported, and by the baseline.
 
-        Quantities come in the order: step times (in the fit, family left out, program left out, never in a fit),
-        memory (parameters with their state, activations, activations with selective recomputation).
+        Quantities come in the order: step times (in the fit, family left out, program left out, of experts, never in a
+        fit), memory (parameters with their state, activations, activations with selective recomputation).
         """
         predictions = [_fitted("step time, in the fit (s)", step) for step in FITTED_STEPS]
         predictions += [_left_out("step time, family left out (s)", row) for row in self.families]
         predictions += [_left_out("step time, program left out (s)", row) for row in self.programs]
+        predictions += [_left_out("step time of experts, family left out (s)", row) for row in self.experts]
         predictions += [_fitted("step time, never in a fit (s)", step) for step in NEVER_FITTED_STEPS]
         memory = [one for row in PUBLISHED_MEMORY for one in _memory(row)]
         order = list(dict.fromkeys(prediction.quantity for prediction in memory))
@@ -72,6 +77,7 @@ def validate_estimator() -> Validation:
     return Validation(
         families=cross_validate(FITTED_STEPS, by=lambda step: step.family),
         programs=cross_validate(FITTED_STEPS, by=lambda step: step.program),
+        experts=cross_validate(EXPERT_STEPS, by=lambda step: step.family, fitted=EXPERTS),
     )
 
 

@@ -17,10 +17,14 @@ _VIEW = 60.0
 
 
 def validation_findings(validation: Validation) -> Sequence[str]:
-    """Return the findings of the two cross-validations, a sentence each."""
+    """Return the findings of the three cross-validations, a sentence each."""
     return [
         _finding(f"Every {what} left out in turn", rows)
-        for what, rows in (("family of models", validation.families), ("program", validation.programs))
+        for what, rows in (
+            ("family of models", validation.families),
+            ("program", validation.programs),
+            ("family of mixtures of experts", validation.experts),
+        )
     ]
 
 
@@ -49,6 +53,7 @@ def validation_tables(validation: Validation) -> Sequence[Table]:
     return [
         _groups("Family of models left out:", "family", validation.families),
         _groups("Program left out:", "program", validation.programs),
+        _groups("Family of mixtures of experts left out:", "family", validation.experts),
         _worst(validation.families),
     ]
 
