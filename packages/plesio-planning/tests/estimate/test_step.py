@@ -272,6 +272,52 @@ def test_sharing_among_few_hosts_gathers_over_few_and_adds_up_once():
     assert estimate_step(model, alone, machine, global_batch=2560).parts == steps[0].parts
 
 
+def test_zero_plus_plus_exchanges_less():
+    """Wang et al. 2023: weights in half of their bytes, gradients in less, and no host gathers backward from others."""
+    layout = Layout(dp=384, zero=3, micro_batch=1, recomputation="full")
+    quantized = replace(layout.software, quantizes_exchanges=True)
+    softwares = [layout.software, quantized, replace(quantized, gathers_in_host=True)]
+    model, machine = find_model("gpt-18b"), parse_machine("384xa100")
+    steps = [
+        estimate_step(model, replace(layout, software=one), machine, global_batch=384).gradient_s for one in softwares
+    ]
+    assert steps[0] > 1.8 * steps[1] > 1.8 * steps[2]
+    memory = [
+        estimate_memory(model, replace(layout, software=one), machine, global_batch=384).parameters_bytes
+        for one in softwares
+    ]
+    assert memory[0] == memory[1]
+    assert memory[2] - memory[1] == pytest.approx(2 * model.num_parameters / 8, rel=1e-3)
+
+
+def test_a_host_that_keeps_the_optimizer_frees_memory_and_takes_time():
+    layout = Layout(dp=8, zero=2, recomputation="full")
+    here, there = layout, replace(layout, offload=True)
+    model, machine = find_model("gpt-18b"), parse_machine("8xa100")
+    memory = [estimate_memory(model, one, machine, global_batch=64) for one in (here, there)]
+    steps = [estimate_step(model, one, machine, global_batch=64) for one in (here, there)]
+    assert memory[1].optimizer_bytes == 0 < memory[0].optimizer_bytes
+    assert steps[1].optimizer_s > 10 * steps[0].optimizer_s
+    assert steps[1].total_s - steps[0].total_s == pytest.approx(steps[1].optimizer_s - steps[0].optimizer_s)
+
+
+def test_layers_that_are_computed_again_are_between_none_and_all():
+    model, machine = find_model("gpt3-175b"), parse_machine("64xa100")
+    layouts = [
+        Layout(tp=8, pp=8, recomputation=how, recomputed_layers=layers)  # type: ignore[arg-type]
+        for how, layers in (("none", None), ("full", 3), ("full", 9), ("full", 12), ("full", None))
+    ]
+    steps = [estimate_step(model, one, machine, global_batch=64) for one in layouts]
+    memory = [estimate_memory(model, one, machine, global_batch=64).activations_bytes for one in layouts]
+    times = [one.total_s for one in steps]
+    assert times == sorted(times)
+    assert memory[0] > memory[1] > memory[2] > memory[3]
+    assert (steps[3].parts, memory[3]) == (steps[4].parts, memory[4])
+    assert steps[1].recompute_s == pytest.approx(steps[4].recompute_s / 4)
+    flops = [one.hardware_flops for one in steps]
+    assert flops[0] < flops[1] < flops[2] < flops[3] == flops[4]
+
+
 def test_a_pipeline_scatters_gradients_in_rounds():
     """Interleaved, a part collects those of p micro-batches first."""
     waiting = replace(SOFTWARE["current"], overlaps_gradients=False)

@@ -26,6 +26,8 @@ class Constants:
         expert_kernel_s: Seconds that a product for one of a device's experts takes more.
         fp8_expert_kernel_s: The same with its casts to FP8, by architecture.
         launch_s: Seconds that a host takes to start an operation.
+        host_link_bytes_per_s: Bandwidth from a device to its host's memory.
+        host_bytes_per_s: A device's share of the bandwidth of its host's memory.
         synchronize_s: Seconds that a device waits for its host at a layer of a micro-batch, in programs that make it.
         convolution_efficiency: Share of the peak that a convolutional network reaches.
     """
@@ -43,6 +45,8 @@ class Constants:
     expert_kernel_s: float
     fp8_expert_kernel_s: Mapping[str, float]
     launch_s: float
+    host_link_bytes_per_s: float
+    host_bytes_per_s: float
     synchronize_s: float
     convolution_efficiency: float
 

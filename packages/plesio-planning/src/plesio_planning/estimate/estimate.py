@@ -50,9 +50,11 @@ def _written(owner: type, names: str = "", **others: Written) -> dict[str, Writt
 _EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
 _LAYOUT = _written(
     Layout,
-    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation schedule precision",
+    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation recomputed_layers offload schedule "
+    "precision",
     dp=Written(instead="what remains"),
     etp=Written(instead="tp, or 1"),
+    recomputed_layers=Written(instead="all"),
     zero=Written(instead="1"),
     shard=Written(instead="all replicas"),
     sequence_parallel=Written(instead="with tensor parallelism"),

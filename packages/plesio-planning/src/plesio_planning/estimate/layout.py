@@ -51,6 +51,9 @@ class Software:
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
         all_reduces_gradients: Replicas reduce whole gradients, also where each needs only a part of them.
         synchronizes: A device waits for its host at every layer of a micro-batch.
+        quantizes_exchanges: ZeRO 3 gathers weights in a byte an element, and reduces gradients in half a byte (ZeRO++'s
+            qwZ and qgZ; Wang et al. 2023).
+        gathers_in_host: ZeRO 3 keeps what a host gathered, so that the backward pass gathers there (ZeRO++'s hpZ).
         one_adapter: Data-parallel exchanges use one adapter of a host at a time.
         gradient_bytes: Bytes of a gradient that is kept and exchanged.
         master_weight_remainders: Only those 2 bytes of a master weight are kept that its BF16 weight lacks.
@@ -70,6 +73,8 @@ class Software:
     gathers_to_recompute: bool = False
     all_reduces_gradients: bool = False
     synchronizes: bool = False
+    quantizes_exchanges: bool = False
+    gathers_in_host: bool = False
     one_adapter: bool = False
     gradient_bytes: int = 4
     master_weight_remainders: bool = False
@@ -101,6 +106,8 @@ class Layout:
         recomputation: Parts that the backward pass computes again instead of keeping them: attention's core
             (selective), all but a layer's input (full), or norms, activations and the expansions of latent attention
             (partial).
+        recomputed_layers: Layers of a stage to which that applies; else all.
+        offload: Whether the optimizer's state is in its host's memory, and the host updates the weights.
         schedule: Order of a pipeline's micro-batches: one forward and one backward (1f1b), weights' gradients later
             (zero-bubble; Qi et al. 2024, ZB-H1), or from both ends (dualpipe; DeepSeek-AI 2024).
         micro_batch: Sequences of a replica at a time.
@@ -122,13 +129,15 @@ class Layout:
     shard: int | None = None
     sequence_parallel: bool = False
     recomputation: LayoutRecomputation = "none"
+    recomputed_layers: int | None = None
+    offload: bool = False
     schedule: Schedule = "1f1b"
     micro_batch: int = 1
     precision: str = "bf16"
     software: Software = SOFTWARE["current"]
 
     def __post_init__(self) -> None:
-        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "micro_batch"):
+        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "recomputed_layers", "micro_batch"):
             if getattr(self, what) is not None and getattr(self, what) < 1:
                 raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
         if self.zero not in range(4):
@@ -239,6 +248,8 @@ def _dp_that_fits(layout: Layout, machine: Machine) -> str:
 def _check_convolutional(model: Convolutional, layout: Layout) -> None:
     if (layout.tp, layout.pp, layout.vpp, layout.ep, layout.cp) != (1, 1, 1, 1, 1):
         raise ArgumentError(f"{model.name} is trained data parallel only; write 1 for `tp`, `pp`, `vpp`, `ep` and `cp`")
+    if layout.offload:
+        raise ArgumentError(f"{model.name} has its optimizer's state in the device; leave `offload` out")
     if layout.recomputation != "none":
         raise ArgumentError(f'{model.name} keeps all its activations; write "none" for `recomputation`')
 
@@ -277,6 +288,11 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
         )
     layers = -(-model.num_layers // layout.pp)
     _check_divides(layout.vpp, layers, degree="vpp", what="layers of a stage", name=model.name)
+    if layout.recomputed_layers is not None and (layout.recomputation == "none" or layout.recomputed_layers > layers):
+        raise ArgumentError(
+            f"`recomputed_layers` is {layout.recomputed_layers} of the {layers} layers of a stage; write {layers} or "
+            "less, and a `recomputation`"
+        )
     if layout.vpp > 1 and layout.pp == 1:
         raise ArgumentError(
             f"`vpp` {layout.vpp} interleaves the stages of a pipeline; write `vpp = 1`, or `pp = 2` or more"

@@ -127,11 +127,15 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
             return num_bytes * (dense + experts)
         return num_bytes * (dense / layout.sharing + experts / layout.experts_sharing)
 
+    parameters = copies * share(weight_bytes, from_stage=3)
+    if layout.zero == 3 and layout.software.gathers_in_host:
+        in_host = max(min(machine.devices_per_host // layout.tp, layout.sharing), 1)
+        parameters += weight_bytes * (dense + experts) / in_host
     return Memory(
-        parameters_bytes=copies * share(weight_bytes, from_stage=3),
+        parameters_bytes=parameters,
         gradients_bytes=(copies if layout.zero < 2 else 1) * share(gradient_bytes, from_stage=2)
         + gradient_bytes * collecting,
-        optimizer_bytes=share(state_bytes, from_stage=1),
+        optimizer_bytes=0.0 if layout.offload else share(state_bytes, from_stage=1),
         activations_bytes=activations,
         buffers_bytes=buffers + CONTEXT_BYTES,
         capacity_bytes=machine.accelerator.memory_bytes,
@@ -237,13 +241,16 @@ def _spared_bytes(model: Transformer, layout: Layout, *, partial: bool) -> float
 
 
 def _activations(model: Transformer, layout: Layout, *, stage: int, num_micro_batches: int) -> float:
-    per_layer = _layer_bytes(model, layout, layout.recomputation)
     layers = layers_of_stage(model, layout, stage)
+    again = layers if layout.recomputed_layers is None else min(layout.recomputed_layers, layers)
+    kept = again * _layer_bytes(model, layout, layout.recomputation)
+    if again < layers:
+        kept += (layers - again) * _layer_bytes(model, layout, "none")
     behind = layout.pp - 1 - stage
     held = (2 * behind + (layout.vpp - 1) * layout.pp + 1) / layout.vpp if layout.vpp > 1 else behind + 1.0
     if layout.schedule == "dualpipe":
         held = layout.pp + 1
-    num_bytes = layers * per_layer * min(held, num_micro_batches)
+    num_bytes = kept * min(held, num_micro_batches)
     if layout.recomputation == "full":  # one layer at a time is computed anew
         num_bytes += _layer_bytes(model, layout, "none")
     return num_bytes

@@ -43,6 +43,8 @@ _LARGEST_MICRO_BATCH = 16
 _SHORTEST_CONTEXT = 1024
 _DOUBLINGS = 12
 _SHARD_DOUBLINGS = 4
+_NOT_SEARCHED = ("etp", "schedule", "shard", "recomputed_layers", "offload")
+"""All layouts have these where they are given, or the default."""
 _PROGRESS_EVERY = 256
 _NEAR = math.sqrt(2)
 """Largest factor between the batch that is wanted and one near it: what is no larger has a multiple as near."""
@@ -158,7 +160,7 @@ def layouts_of(
                 sequence_parallel=tp > 1 and fixed.get("sequence_parallel", True),
                 recomputation=recomputation,
                 micro_batch=micro_batch,
-                **{name: fixed[name] for name in ("etp", "schedule", "shard") if name in fixed},
+                **{name: fixed[name] for name in _NOT_SEARCHED if name in fixed},
                 precision=fixed.get("precision", "bf16"),
                 software=software,
             )

@@ -143,11 +143,19 @@ def estimate_step(
     return Step(
         **{name: seconds.get(name, 0.0) for name in _PARTS},
         model_flops=global_batch * model.model_flops,
-        hardware_flops=global_batch * model.hardware_flops(layout.recomputation),
+        hardware_flops=global_batch * _hardware_flops(model, layout),
         peak_flops_per_s=machine.num_devices * machine.accelerator.peak(layout.precision),
         num_samples=global_batch,
         num_tokens=global_batch * model.tokens_per_sample,
     )
+
+
+def _hardware_flops(model: Model, layout: Layout) -> float:
+    every = model.hardware_flops(layout.recomputation)
+    if layout.recomputed_layers is None:
+        return every
+    share = layout.recomputed_layers / -(-model.num_layers // layout.pp)
+    return model.model_flops + share * (every - model.model_flops)
 
 
 class _TransformerStep:
@@ -218,7 +226,8 @@ class _TransformerStep:
             "selective": 0.0 if layout.software.fused_attention else self.layer.attention_s[0],
             "full": self.layer.forward_s + tensor_forward_s + expert_s / 2,
         }
-        seconds["recompute_s"] = anew[layout.recomputation]
+        layers = -(-self.model.num_layers // layout.pp)
+        seconds["recompute_s"] = anew[layout.recomputation] * (layout.recomputed_layers or layers) / layers
         seconds["launch_s"] = max(launched_s(layout, self.constants) - sum(seconds.values()), 0.0)
         if layout.software.synchronizes:
             seconds["launch_s"] += self.constants.synchronize_s
@@ -294,8 +303,10 @@ class _TransformerStep:
         """Time data-parallel exchanges that nothing hides, and the slowdown of computing by the others."""
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
-        gradient, weight = layout.gradient_bytes, self.kernels.element_bytes
-        exchange_s = gather_s = between_s = 0.0
+        gradient, weight = float(layout.gradient_bytes), self.kernels.element_bytes
+        if layout.zero == 3 and layout.software.quantizes_exchanges:
+            gradient, weight = 0.5, 1
+        exchange_s = gather_s = backward_gather_s = between_s = 0.0
         for parameters, size, sharing, apart in (
             (dense, layout.dp * layout.cp, layout.sharing, layout.tp),
             (experts, layout.expert_replicas, layout.experts_sharing, layout.expert_tp * layout.ep),
@@ -307,7 +318,12 @@ class _TransformerStep:
                 group = self.replicas(sharing, apart)
                 reduce_s = group.all_reduce_s if layout.software.all_reduces_gradients else group.all_gather_s
                 exchange_s += layers * reduce_s(gradients)
-                gather_s += layers * group.all_gather_s(weight * parameters / layers)
+                once_s = layers * group.all_gather_s(weight * parameters / layers)
+                gather_s += once_s
+                if layout.software.gathers_in_host:
+                    in_host = max(min(self.machine.devices_per_host // apart, sharing), 1)
+                    once_s = layers * self.replicas(in_host, apart).all_gather_s(weight * parameters / layers)
+                backward_gather_s += once_s
             if sharing < size:  # groups of those that share add up their parts
                 between_s += layers * self.replicas(size // sharing, apart * sharing).all_reduce_s(gradients / sharing)
         # an interleaved stage does a part of its layers for p micro-batches before it goes on to the next part
@@ -317,12 +333,15 @@ class _TransformerStep:
         again = 2 if layout.software.gathers_to_recompute and layout.recomputation == "full" else 1
         # groups add up only when a step ends, whatever they exchanged for each micro-batch
         if not layout.software.overlaps_gradients:
-            return rounds * exchange_s + between_s + ((1 + again) * rounds if layout.zero == 3 else 1) * gather_s
+            if layout.zero == 3:
+                gather_s = rounds * (gather_s + again * backward_gather_s)
+            return rounds * exchange_s + between_s + gather_s
         forward_s, backward_s = turns * self.layer.forward_s, turns * backward_s
         gather_forward_s = self._beside_s(gather_s, forward_s, layers=layers)
-        backward_gather_s = 0.0
         if layout.zero == 3:
-            gather_forward_s, backward_gather_s = rounds * gather_forward_s, again * gather_s
+            gather_forward_s, backward_gather_s = rounds * gather_forward_s, again * backward_gather_s
+        else:
+            backward_gather_s = 0.0
         last_s = self._beside_s(backward_gather_s + exchange_s + between_s, backward_s, layers=layers)
         others_s = self._beside_s(backward_gather_s + exchange_s, backward_s, layers=layers) if rounds > 1 else 0.0
         return gather_forward_s + last_s + (rounds - 1) * others_s
@@ -358,6 +377,12 @@ class _TransformerStep:
         layout = self.layout
         dense, experts = stage_parameters(self.model, layout, fullest_stage(self.model, layout))
         dense, experts = dense / layout.sharing, experts / layout.experts_sharing
+        if layout.offload:
+            # gradients go to the host, new weights come back, and the host reads and writes all between
+            moved = layout.gradient_bytes + self.kernels.element_bytes
+            return (dense + experts) * (
+                moved / self.constants.host_link_bytes_per_s + _OPTIMIZER_BYTES / self.constants.host_bytes_per_s
+            )
         return (dense + experts) * _OPTIMIZER_BYTES / self.kernels.bytes_per_s
 
 

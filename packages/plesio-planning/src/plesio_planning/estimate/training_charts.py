@@ -102,7 +102,10 @@ def format_layout(layout: Layout) -> str:
         degrees.append(layout.schedule)
     shared = "" if layout.shard is None else f" among {layout.shard}"
     rest = [f"zero {layout.zero}{shared}", f"micro-batch {layout.micro_batch}"]
-    recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation"]
+    of = "" if layout.recomputed_layers is None else f" of {layout.recomputed_layers} layers"
+    recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation{of}"]
+    if layout.offload:
+        recomputed.append("optimizer in the host")
     kept = [f"{12 + layout.gradient_bytes} bytes a parameter"] if layout.keeps_remainders else []
     return ", ".join(degrees + rest + recomputed + kept)
 

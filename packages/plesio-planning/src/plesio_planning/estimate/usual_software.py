@@ -33,8 +33,8 @@ def usual_software(machine: Machine, *, zero: int, year: int | None) -> tuple[So
     """
     came_out = _CAME_OUT.get(machine.accelerator.architecture)
     if came_out is None:
-        return "current", f"`--software auto` is `current` on {machine.accelerator.name}."
+        return "current", f"`--software auto` is current on {machine.accelerator.name}."
     when = came_out + _LATER if year is None else year
     name = next(name for since, name in (_SHARDED if zero == 3 else _MEGATRON) if when >= since)
     layout = "a layout that shards parameters" if zero == 3 else "a layout that does not shard parameters"
-    return name, f"`--software auto` is `{name}`: {layout}, on {machine.accelerator.name} in {when}."
+    return name, f"`--software auto` is {name}: {layout}, on {machine.accelerator.name} in {when}."
