@@ -50,8 +50,7 @@ MOST_S = 10_000.0
 MOST_APART = 1e-9
 """Largest distance of replicas at the end, as a share of the largest parameter: rank 0 has their rounded mean."""
 BATCH_SIZE = 4
-COMPONENTS = ("gradient", "noise", "phase", "feedback", "progress", "guard", "topology")
-SYSTEM = ("store", "compress", "balance")
+SWITCHES = ("store", "compress", "balance", "racks", "guard")
 RACKS = ((), (2, 2), (2, 1), (3, 2), (2, 2, 2), (3, 3, 1), (4, 4), (2, 2, 1))
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.05),
@@ -109,10 +108,9 @@ def random_case(number: int, *, seed: int, policies: Sequence[str]) -> Case:
     rng = random.Random(f"{seed} {number}")
     policy = rng.choice(policies)
     if policy == "adaptive":
-        policy += "".join(f",{name}=off" for name in COMPONENTS if rng.random() < 0.35)
-        policy += "".join(f",system.{name}=off" for name in SYSTEM if rng.random() < 0.3)
-        if "progress=off" not in policy and rng.random() < 0.5:
-            policy += ",progress.warm_up=0"
+        policy += "".join(f",{name}=off" for name in SWITCHES if rng.random() < 0.3)
+        policy += ",warm_up=0" if rng.random() < 0.5 else ""
+        policy += ",price=0,store_price=0" if rng.random() < 0.5 else ""
     racks = rng.choice(RACKS)
     num_workers = sum(racks) or rng.choice([1, 2, 3, 4, 6])
     steps: list[StepTime] = [

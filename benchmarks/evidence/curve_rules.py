@@ -9,10 +9,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plesio.policies.adaptive.config.progress import ProgressConfig
-from plesio.policies.adaptive.readings.reading import Reading
-from plesio.policies.adaptive.system.setting import Setting
-from plesio.policies.adaptive.training.progress import ProgressJudge
+from plesio.policies.adaptive.numbers import Numbers
+from plesio.policies.adaptive.trend import Point, Trial
 
 __all__ = ["REVIEW", "Case", "Rule", "fall", "oscillation", "stall", "trial"]
 
@@ -99,18 +97,17 @@ def fall(patience: int, depth: float) -> Rule:
     return alarm
 
 
-def trial(config: ProgressConfig) -> Rule:
-    """Apply the rule of `plesio.policies.adaptive.training.progress` to the losses."""
+def trial(numbers: Numbers) -> Rule:
+    """Apply the test of `plesio.policies.adaptive.trend` to the losses."""
 
     def alarm(case: Case) -> float:
-        judge, changed = ProgressJudge(config), False
-        for clock, loss, error in case.reviews:
-            if clock > case.change and not changed:
-                judge.changed(Setting.of(period=1, delay=0), Setting.of(period=8, delay=4))
-                changed = True
-            reading = Reading(clock=clock, num_steps=REVIEW, learning_rate=0.1, loss=loss, loss_error=error)
-            if judge.observe(reading) is not None:
-                return clock
+        points = [Point(clock, loss, error) for clock, loss, error in case.reviews]
+        before = [point for point in points if point.clock <= case.change]
+        judged = Trial(tuple(before[-numbers.window :]))
+        for point in points[len(before) :][: numbers.trial]:
+            judged.add(point)
+            if judged.mean_excess > judged.most(numbers.chance_back):
+                return point.clock
         return math.inf
 
     return alarm

@@ -33,20 +33,10 @@ from kept_runs import keep_runs
 from record import print_table
 
 OUT = Path(__file__).parents[2] / "runs" / "evidence"
-ABLATION = {
-    "all": "adaptive",
-    "no gradient": "adaptive,gradient=off",
-    "no noise": "adaptive,noise=off",
-    "no phase": "adaptive,phase=off",
-    "no feedback": "adaptive,feedback=off",
-    "no progress": "adaptive,progress=off",
-    "no guard": "adaptive,guard=off",
-    "gradient alone": "adaptive,noise=off,phase=off,feedback=off,progress=off,guard=off",
-    "phase alone": "adaptive,gradient=off,noise=off,feedback=off,progress=off,guard=off",
-    "feedback alone": "adaptive,gradient=off,noise=off,phase=off,progress=off,guard=off",
-    "system side alone": "adaptive,gradient=off,noise=off,phase=off,feedback=off,progress=off,guard=off",
+ABLATION = {"all": "adaptive"} | {
+    f"no {switch}": f"adaptive,{switch}=off" for switch in ("balance", "compress", "store", "guard")
 }
-"""By what is on; the system side always is."""
+"""By what is off."""
 BOUNDS = (0, 1, 2, 4, 8, 16)
 RATES: Mapping[tuple[str, str], float] = {
     ("digits", "momentum"): 0.1,

@@ -24,7 +24,7 @@ from curve_rules import REVIEW, Case, Rule, fall, oscillation, stall, trial
 from settings import flat_cluster, recipe_of
 
 from plesio.core.results import Evaluation, RunResult
-from plesio.policies.adaptive.config.progress import ProgressConfig
+from plesio.policies.adaptive.numbers import Numbers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from kept_runs import keep_runs
@@ -110,8 +110,8 @@ def plateau(*, seeds: Sequence[int], out: Path) -> None:
         )
         print("  harmed: " + "; ".join(f"{case.name} (-{case.lost:.1f})" for case in harmed))
     rules: dict[str, Rule] = {
-        "loss, trial of 3 reviews as it is": trial(ProgressConfig()),
-        "loss, trial of 6 reviews": trial(ProgressConfig(trial=6)),
+        "loss, trial of 4 reviews as it is": trial(Numbers()),
+        "loss, trial of 8 reviews": trial(Numbers(trial=8)),
     }
     for name, (make_rule, counts, sizes) in GRIDS.items():
         (count, size), rule = _best(make_rule, list(product(counts, sizes)), known)

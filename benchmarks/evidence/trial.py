@@ -21,7 +21,6 @@ from plain import (
     plateau_parts,
     points_of,
 )
-from progress import register
 from scenario import Scenario
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -48,7 +47,6 @@ from plesio.tasks.task import seeded
 
 __all__ = ["Trial", "cluster_of", "run_trial"]
 
-register()  # the policy on trial; processes of a campaign import this module
 
 LATENCY_S = 50e-6
 BALLAST, BALLAST_NUMBERS = "ballast", 2**15

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plesio.policies.adaptive.config.system import SystemConfig
 
 from plesio.bench.recipe import Recipe, load_recipe, make_task_section, make_workers
 from plesio.bench.recipe_workers import WorkersSection
@@ -15,7 +16,6 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import Constant, EmpiricalTrace, Gamma, LogNormal, Pareto, Stalls
 from plesio.policies import Adaptive
-from plesio.policies.adaptive.config.system import SystemConfig
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 

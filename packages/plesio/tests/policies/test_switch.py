@@ -281,7 +281,7 @@ def test_an_alarm_that_is_called_off_is_told_all_the_same() -> None:
         def first(self) -> Policy:
             return ASP()
 
-        def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+        def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
             return Decision(policy=BSP(), alarm=True, reason="the loss is infinite: back to bsp")
 
         def over(self, clock: int) -> Decision | None:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer
 from plesio.policies.adaptive.config.bound import BoundTunerConfig
 from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.config.phase import PhaseConfig
 from plesio.policies.adaptive.config.system import SystemConfig
+
+from plesio.policies import Action, Adaptive, EventLog, Reviewed, Steer
 from plesio.policies.replay import LogEntry
 
 NUM_WORKERS = 4

@@ -2,5 +2,5 @@
 
 __all__ = ["STAYS"]
 
-STAYS = "adaptive,feedback.first_slack=0,feedback.largest_slack=0,system.compress=off,system.balance=off"
+STAYS = "adaptive,largest_slack=0,compress=off,balance=off"
 """It reviews and stays with BSP. On a busy machine `adaptive` may change after the fourth step."""

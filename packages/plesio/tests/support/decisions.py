@@ -65,7 +65,7 @@ def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
     """Have the controller take these decisions, one a review, and stay with the last."""
     coming = itertools.chain(decisions, itertools.repeat(replace(decisions[-1], restore=False, alarm=False)))
 
-    def review(self: Controller, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self: Controller, reviews: Mapping[int, Reviewed]) -> Decision:
         decision = next(coming)
         self.setting, self.shares = decision.setting, decision.shares
         return decision

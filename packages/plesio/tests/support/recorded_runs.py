@@ -39,8 +39,9 @@ ENVIRONMENT = Environment(
 )
 """It is in answers of servers, so its length has a say in virtual times."""
 RACKS_APART: tuple[StepTime, ...] = tuple(LogNormal(mean_s=mean_s, cv=0.3) for mean_s in (0.02, 0.02, 0.03, 0.03))
-UNGUARDED = "adaptive,phase=off,gradient=off,guard=off"
-"""Nothing but the prediction of step times decides."""
+UNGUARDED = "adaptive,guard=off"
+TO_THE_STORE = "adaptive,price=1,store_price=0,store_doubt=0.01,momentum_price=0"
+"""It goes to the store where workers stall."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +116,11 @@ RUNS: dict[str, Run] = {
     "switch-store-to-store": Run(policy="switch:ssp:2,period=2/asp@6/bsp@12"),
     "switch-racks": Run(policy="switch:bsp/hier:bsp/ssp:4,period=3@4/bsp@10", racks=(2, 2)),
     "adaptive": Run(policy="adaptive", loops=10),
-    "adaptive-stalls": Run(policy=UNGUARDED, steps=STALLING, loops=10),
-    "adaptive-stalls-lost": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),), elastic=False),
-    "adaptive-stalls-lost-elastic": Run(policy=UNGUARDED, steps=STALLING, loops=10, lost=((2.48, 1),)),
+    "adaptive-stalls": Run(policy=TO_THE_STORE, steps=STALLING, loops=10),
+    "adaptive-stalls-lost": Run(policy=TO_THE_STORE, steps=STALLING, loops=10, lost=((2.2, 1),), elastic=False),
+    "adaptive-stalls-lost-elastic": Run(policy=TO_THE_STORE, steps=STALLING, loops=10, lost=((2.2, 1),)),
     "adaptive-racks": Run(policy="adaptive", racks=(2, 2), loops=10),
-    "adaptive-racks-stalls": Run(policy="adaptive", racks=(2, 2), steps=STALLING, loops=12),
+    "adaptive-racks-stalls": Run(policy=TO_THE_STORE, racks=(2, 2), steps=STALLING, loops=12),
     "adaptive-racks-apart": Run(policy=UNGUARDED, racks=(2, 2), steps=RACKS_APART, loops=10),
 }
 

@@ -19,7 +19,7 @@ from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
-from plesio.policies import Adaptive, Policy, parse_policy
+from plesio.policies import Policy, parse_policy
 from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
 
@@ -38,6 +38,10 @@ __all__ = [
 def _canonical_spec(text: str) -> str:
     with as_finding():
         return canonical_spec(text)
+
+
+def _as_text(value: Any) -> str:
+    return str(value) if not isinstance(value, bool) else "on" if value else "off"
 
 
 def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,7 +133,8 @@ class Recipe(RecipeSection):
         if not isinstance(data, Mapping) or not isinstance(data.get("adaptive"), Mapping):
             return data
         with as_finding():
-            spec = Adaptive.from_table(data["adaptive"]).spec
+            options = [f"{key}={_as_text(value)}" for key, value in data["adaptive"].items()]
+            spec = parse_policy(",".join(["adaptive", *options])).spec
         rest = {key: value for key, value in data.items() if key != "adaptive"}
         run = rest.get("run")
         if isinstance(run, Mapping) and isinstance(run.get("policies"), list):

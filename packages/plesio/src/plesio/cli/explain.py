@@ -20,7 +20,7 @@ EXAMPLES = """\b
 Examples:
   plesio explain runs/adaptive
   plesio explain runs/adaptive --seed 2 --page seed2.html --json seed2.json
-  plesio explain runs/adaptive --policy adaptive,phase=off
+  plesio explain runs/adaptive --policy adaptive,store=off
   plesio explain runs/adaptive/runs/adaptive-seed0
   plesio explain runs/switch --policy switch:bsp/asp@200
   plesio explain runs/mine --bsp runs/mine-bsp
@@ -54,8 +54,8 @@ def explain(
 
     Says first what was measured: time to target and quality in the end, where the same was trained under bsp too, or
     that this is not known. Then a sentence for each change. Writes a page with a timeline: the metric, the slack in
-    force, the time of a step, and the loss; of an adaptive run also what each part of the policy allowed, and what a
-    step would take under bsp by prediction.
+    force, the time of a step, and the loss; of an adaptive run also what the settings it compared were expected to
+    bring, and what a step would take under bsp by prediction.
     """
     for option, path in (("--page", page), ("--json", json_file)):
         check_output_file(option, path)

@@ -22,7 +22,6 @@ __all__ = [
     "Admit",
     "Apply",
     "Arrived",
-    "Evaluated",
     "Event",
     "Grant",
     "Halt",
@@ -187,12 +186,6 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     writes: bool = False
 
 
-class Evaluated(_Tagged, frozen=True, kw_only=True):
-    """A validation result came, turned so that higher is better; only under a policy that adapts."""
-
-    metric: float
-
-
 class Ready(_Tagged, frozen=True, kw_only=True):
     """A worker stands still between two exchanges; only under a policy that changes while it runs.
 
@@ -238,7 +231,7 @@ class Resumed(_Tagged, frozen=True, kw_only=True):
     clock: int
 
 
-Event = Joined | Left | Arrived | Reviewed | Evaluated | Ready | Pause | Resumed
+Event = Joined | Left | Arrived | Reviewed | Ready | Pause | Resumed
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):

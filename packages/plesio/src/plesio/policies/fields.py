@@ -8,7 +8,7 @@ from typing import Any
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["check_policy", "require_sent_in_full", "whole", "write_spec"]
+__all__ = ["check_policy", "on_off", "require_sent_in_full", "whole", "write_spec"]
 
 _KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
@@ -34,6 +34,13 @@ def whole(value: str) -> int:
     return int(value)
 
 
+def on_off(value: str) -> bool:
+    """Parse a switch."""
+    if value not in ("on", "off"):
+        raise ValueError("no switch")
+    return value == "on"
+
+
 def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = ()) -> str:
     """Write ``NAME[:ARGUMENT][,KEY=VALUE]...``, with the fields that have not their defaults, in their order."""
     parts = [policy.name if argument is None else f"{policy.name}:{_text(getattr(policy, argument))}"]
@@ -45,4 +52,6 @@ def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = 
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "+".join(value) if isinstance(value, tuple) else str(getattr(value, "spec", value))

@@ -92,11 +92,11 @@ class _Regular:
     def first(self) -> Policy:
         return self._director.first
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
         """Return the other director's answer if it asked for this review; otherwise all continue unchanged."""
         if not self._due:
             return Decision(policy=self._policy)
-        return self._follow(self._director.review(reviews, metric=metric))
+        return self._follow(self._director.review(reviews))
 
     def over(self, clock: int) -> Decision | None:
         decision = self._director.over(clock)

@@ -10,17 +10,13 @@ others to start the same one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import UNLIMITED, Action, Event, Reviewed
 from plesio.policies.fields import check_policy, write_spec
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
-
-if TYPE_CHECKING:
-    from plesio.policies.adaptive.config.guard import GuardConfig
-    from plesio.policies.adaptive.config.review import ReviewConfig
 
 __all__ = [
     "NEVER",
@@ -230,18 +226,13 @@ class Policy:
         return NEVER, NEVER
 
     @property
-    def review(self) -> "ReviewConfig | None":
-        """The measurements that workers report; None where no report is read."""
-        return None
-
-    @property
-    def guard(self) -> "GuardConfig | None":
-        """Limits by which workers watch for divergence; None if they do not."""
-        return None
+    def guard(self) -> bool:
+        """True if workers watch for signs of divergence in every step."""
+        return False
 
     @property
     def remembers(self) -> bool:
-        """True if decisions follow from all past events, and not from the clock alone."""
+        """True if decisions follow from all that workers have measured, and not from the clock alone."""
         return False
 
     @property
@@ -309,7 +300,7 @@ class Director(Protocol):
         """The policy to begin with."""
         ...
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
         """Answer the reviews of all workers; the decision keeps the policy in force if nothing changes."""
         ...
 
@@ -328,7 +319,7 @@ class ConstantDirector:
 
     first: Policy
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
         return Decision(policy=self.first)
 
     def over(self, clock: int) -> Decision | None:

@@ -8,10 +8,11 @@
 ``asp,rate=undivided``. Case and spaces around the parts do not matter.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from plesio.core.arguments import checked
 from plesio.core.errors import PolicySpecError, nearest
@@ -20,7 +21,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
-from plesio.policies.fields import whole
+from plesio.policies.fields import on_off, whole
 from plesio.policies.fsdp import FSDP, parse_blocks
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
@@ -53,6 +54,17 @@ class _Form:
     example: str
     argument: tuple[str, Callable[[str], Any]] | None = None
     keys: Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+_READERS: Mapping[type, Callable[[str], Any]] = {float: float, int: whole, bool: on_off}
+_WORDS: Mapping[Callable[[str], Any], str] = {float: "a number", on_off: '"on" or "off"'}
+"""Kinds of values, by their readers, for the line on one that cannot be read; others are whole numbers."""
+
+
+def _of_fields(policy: type[Adaptive]) -> dict[str, tuple[str, Callable[[str], Any]]]:
+    """Return a key for each field, of the same name."""
+    hints = get_type_hints(policy)
+    return {one.name: (one.name, _READERS[hints[one.name]]) for one in dataclasses.fields(policy)}
 
 
 _OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -135,10 +147,10 @@ _FORMS = {
         keys={},
     ),
     "adaptive": _Form(
-        make=lambda **options: Adaptive.from_options(options),
+        make=Adaptive,
         help="finds the policy, its period, delay or bound, and each worker's share of the batch while training",
-        example="adaptive,phase=off,system.gain=0.1",
-        keys={key: (key, str) for key in Adaptive.option_keys()},
+        example="adaptive,price=0.03,store=off",
+        keys=_of_fields(Adaptive),
     ),
 }
 
@@ -247,8 +259,7 @@ def _read(key: str, *, read: Callable[[str], Any], value: str) -> Any:
     try:
         return read(value)
     except ValueError:
-        kind = "a number" if read is float else "a whole number"
-        raise PolicySpecError(f'{key} is "{value}"; write {kind}') from None
+        raise PolicySpecError(f'{key} is "{value}"; write {_WORDS.get(read, "a whole number")}') from None
 
 
 def describe(policy: Policy) -> str:

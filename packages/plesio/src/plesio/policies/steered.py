@@ -36,7 +36,6 @@ from plesio.policies.events import (
     Action,
     Admit,
     Arrived,
-    Evaluated,
     Event,
     Grant,
     Halt,
@@ -104,7 +103,6 @@ class SteeredMachine:
         self._pause_for = ""
         self._review, self._holds = director.next_review(clock)
         self._reviews: dict[int, Reviewed] = {}
-        self._metric: float | None = None
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         match event:
@@ -124,9 +122,6 @@ class SteeredMachine:
                 return self._go_on()
             case Resumed(clock=clock):
                 return self._resume(clock)
-            case Evaluated(metric=metric):
-                self._metric = metric
-                return ()
             case Pause(reason=reason):
                 self._pausing, self._pause_for = True, reason
                 return self._stop_to_pause()
@@ -241,8 +236,7 @@ class SteeredMachine:
         self._reviews.clear()
         if self._inner is not None and self._short:
             return ()
-        decision = self._director.review(reviews, metric=self._metric)
-        self._metric = None
+        decision = self._director.review(reviews)
         if self._inner is None:
             return (self._steer(decision, clock=self._holds, stopped=True),)
         if decision.policy != self._policy or decision.restore:

@@ -118,7 +118,7 @@ class _Schedule:
     def first(self) -> Policy:
         return self._policy.policies[self._stage]
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
+    def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
         """Go to the next stage: a collective one is only reviewed where it ends."""
         return self._turn()
 

@@ -160,7 +160,7 @@ def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place
     if setting is None:
         return chosen
     setting.prepare()
-    return chosen if chosen.review is not None else Interruptible(policy=chosen)
+    return chosen if chosen.remembers else Interruptible(policy=chosen)
 
 
 def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:

@@ -1,27 +1,36 @@
-"""The controller's decisions after an alarm of the guard; reviews are made up."""
+"""The controller's decisions: what it takes, tries, takes back and goes back to; reviews are made up."""
+
+import math
 
 import pytest
 from msgspec.structs import replace
 
 from plesio.policies import BSP, Adaptive, Reviewed, parse_policy
-from plesio.policies.adaptive.controller import MAX_RESTORES, Controller
-from plesio.policies.adaptive.system.setting import ON_THE_STORE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.compared import compared_in, trial_end_in
+from plesio.policies.adaptive.controller import MOST_RESTORES, Controller
+from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
 from plesio.policies.policy import Decision
 
-NUM_WORKERS, NUM_STEPS = 4, 16
+NUM_WORKERS, NUM_STEPS, STEP_S = 4, 16, 0.02
 ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"
-NO_SLACK = "adaptive,gradient=off,noise=off,feedback=off,phase.direction=both,phase.slack=0"
-"""Training is critical from the beginning while the rate rises, so compression is all that can hide a slow network."""
+STRICT = "adaptive,largest_slack=0,store=off"
+"""Compression is all that can hide a slow network."""
+LOCAL_ONLY = "adaptive,compress=off,store=off"
 
 
 class Run:
-    """Reviews of equal workers, one after another."""
+    """Reviews of equal workers, one after another, whose exchanges take ``transfer_s`` in full."""
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, *, transfer_s: float = 0.06) -> None:
         adaptive = parse_policy(policy)
         assert isinstance(adaptive, Adaptive)
         self.controller = Controller(adaptive)
+        self.transfer_s = transfer_s
         self.clock = 0
+
+    @property
+    def setting(self) -> Setting:
+        return self.controller.setting
 
     def review(
         self,
@@ -31,59 +40,126 @@ class Run:
         num_clipped: int = 0,
         position: tuple[float, ...] = (),
         steps_left: int | None = None,
+        normalises: bool = False,
     ) -> Decision:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
-        setting = self.controller.setting
-        blocked_s = 0.0005 if setting.on_store else 0.015 if setting.sent is Sent.ROUNDED else 0.06
+        took_s = self.transfer_s * (ROUNDED_SHARE if self.setting.sent is Sent.ROUNDED else 1.0)
+        together = self.setting.steps_together
         every = Reviewed(
             worker=0,
             clock=self.clock,
             samples=(8,) * NUM_STEPS,
-            compute_s=(0.02,) * NUM_STEPS,
-            blocked_s=(blocked_s,) * NUM_STEPS,
+            compute_s=(STEP_S,) * NUM_STEPS,
+            blocked_s=(took_s if together else 0.0005,) * NUM_STEPS,
+            exchanges=() if together else ((float(self.clock - 4), took_s),),
             loss=1.0 + 0.01 * (self.clock // NUM_STEPS % 3),
             learning_rate=1e-4 * self.clock,
             position=position,
             summed_rate=1.0,
             progress=-1.0 if steps_left is None else self.clock / (self.clock + steps_left),
+            normalises=normalises,
+            can_push=self.setting.on_store,
         )
         reviews = {worker: replace(every, worker=worker) for worker in range(NUM_WORKERS)}
         for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
             if loss != 1.0:
                 reviews[worker] = replace(reviews[worker], loss=loss, num_clipped=num_clipped)
-        return self.controller.review(reviews, metric=None)
+        return self.controller.review(reviews)
 
-    def settle(self) -> Decision:
+    def settle(self, num_reviews: int = 12) -> Decision:
         """Reviews until levels are known and a setting is found."""
-        for _ in range(12):
+        for _ in range(num_reviews):
             decision = self.review()
         return decision
 
 
+@pytest.mark.parametrize(
+    ("policy", "transfer_s", "spec"),
+    [
+        ("adaptive", 0.0002, "bsp"),
+        (STRICT, 0.06, ROUNDED_BSP),
+        (f"{STRICT},compress=off", 0.06, "bsp"),
+        (f"{LOCAL_ONLY},price=9", 0.06, "bsp"),
+    ],
+)
+def test_it_takes_what_has_the_most_progress_per_second(policy: str, transfer_s: float, spec: str):
+    assert Run(policy, transfer_s=transfer_s).settle().policy.spec == spec
+
+
+def test_of_the_settings_that_it_names_one_of_the_highest_is_chosen():
+    run = Run("adaptive")
+    for _ in range(8):
+        before, decision = run.setting, run.review()
+        found = compared_in(dict(decision.inputs))
+        assert {"bsp", decision.policy.spec} <= {one.spec for one in found}
+        if decision.policy != before.policy:
+            [chosen] = [one for one in found if one.spec == decision.policy.spec]
+            assert chosen.score >= found[0].score - 0.05
+            assert f"{chosen.worth_low:.2f} to {chosen.worth_high:.2f}" in decision.reason
+
+
+def test_there_is_no_slack_in_the_first_reviews_and_little_at_first():
+    """Three reviews without, then at most 3 steps until a trial has passed; each that passes allows twice as much."""
+    run = Run(LOCAL_ONLY, transfer_s=0.4)
+    slacks = [(run.review(), run.setting.slack)[1] for _ in range(24)]
+    assert slacks[:2] == [0, 0]
+    first = next(slack for slack in slacks if slack)
+    assert first <= 3 < max(slacks)
+    assert slacks == sorted(slacks)
+
+
+def test_a_change_that_training_does_not_bear_is_taken_back_and_said_why():
+    run = Run("adaptive,compress=off,store=off,guard=off", transfer_s=0.06)
+    while not run.setting.slack:
+        run.review()
+    loose = run.setting
+    decisions = [run.review(1.0 + 0.4 * number) for number in range(1, 5)]
+    failed, end = next((one, end) for one in decisions if (end := trial_end_in(dict(one.inputs))) is not None)
+    assert end.failed
+    assert failed.reason.startswith(f"the loss is {end.excess:.3g} above what was to be expected: ")
+    assert failed.policy != loose.policy
+    assert not failed.alarm
+    assert failed.restore is False, "without a guard nothing is kept"
+    run.settle()
+    assert run.setting.slack < loose.slack
+
+
+def test_a_trial_that_passes_says_what_it_has_measured():
+    run = Run(LOCAL_ONLY)
+    loss, ends = 4.0, []
+    for _ in range(14):
+        loss *= 0.9
+        end = trial_end_in(dict(run.review(loss).inputs))
+        ends += [] if end is None else [end]
+    assert ends
+    assert not any(end.failed for end in ends)
+    assert any(end.worth_low is not None and end.worth_low < 1.0 < (end.worth_high or 0.0) for end in ends)
+
+
 def test_an_alarm_ends_compression_and_a_later_review_brings_it_back():
-    run = Run(NO_SLACK)
-    assert run.settle().policy.spec == ROUNDED_BSP
+    run = Run(STRICT)
+    run.settle()
     alarm = run.review(50.0)
     assert (alarm.policy, alarm.alarm, alarm.restore) == (BSP(), True, True)
+    assert alarm.reason.startswith("the loss is 50")
     assert alarm.reason.endswith(": back to bsp and to the last good state")
-    assert dict(alarm.inputs)["system.step_s"] == dict(alarm.inputs)["system.bsp_step_s"]
-    later = run.review()
-    assert (later.policy.spec, later.alarm) == (ROUNDED_BSP, False)
+    assert not alarm.keep
+    assert run.settle(2).policy == BSP(), "rounding is under suspicion, too"
 
 
 def test_a_setting_under_which_training_diverged_is_not_tried_again():
-    run = Run("adaptive,noise=off,phase=off,system.store=off,system.compress=off")
+    run = Run(LOCAL_ONLY)
     run.settle()
-    loose = run.controller.setting
+    loose = run.setting
     assert loose.slack > 0
     assert run.review(50.0).alarm
     for _ in range(150):
         run.review()
-        assert run.controller.setting.slack < loose.slack
+        assert run.setting.slack < loose.slack
 
 
-@pytest.mark.parametrize("policy", [NO_SLACK, "adaptive", "adaptive,topology=off,system.compress=off"])
+@pytest.mark.parametrize("policy", [STRICT, "adaptive", LOCAL_ONLY])
 def test_averted_harm_is_an_alarm_that_restores_nothing(policy: str):
     run = Run(policy)
     run.settle()
@@ -93,52 +169,47 @@ def test_averted_harm_is_an_alarm_that_restores_nothing(policy: str):
 
 
 def test_under_bsp_an_alarm_says_that_it_stays():
-    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
-    assert run.settle().policy == BSP()
+    run = Run(f"{STRICT},compress=off")
+    run.settle()
     assert run.review(50.0, typical=False, num_clipped=NUM_STEPS).reason.endswith(": the run stays with bsp")
 
 
+def test_without_a_guard_there_is_no_alarm_and_nothing_is_kept():
+    run = Run(f"{STRICT},guard=off")
+    decisions = [run.review() for _ in range(12)] + [run.review(50.0)]
+    assert not any(one.alarm or one.keep or one.restore or one.relearn for one in decisions)
+
+
 def test_where_nothing_was_kept_the_run_goes_back_to_nothing():
-    run = Run(NO_SLACK)
-    alarm = run.review(float("inf"))
+    alarm = Run(STRICT).review(math.inf)
     assert (alarm.alarm, alarm.restore) == (True, False)
-    assert "last good state" not in alarm.reason
 
 
 def test_after_so_many_restores_an_alarm_only_falls_back():
-    run = Run(NO_SLACK)
+    run = Run(STRICT)
     restores = []
-    for _ in range(MAX_RESTORES + 1):
+    for _ in range(MOST_RESTORES + 1):
         run.settle()
         alarm = run.review(50.0)
         assert alarm.alarm
         restores.append(alarm.restore)
-    assert restores == [True] * MAX_RESTORES + [False]
-
-
-def test_a_state_kept_on_the_store_is_one_to_go_back_to():
-    run = Run("adaptive,gradient=off,phase=off,progress.warm_up=0")
-    run.controller.setting = ON_THE_STORE[0]
-    assert run.settle().policy == ON_THE_STORE[0].policy
-    alarm = run.review(50.0)
-    assert (alarm.policy, alarm.restore) == (BSP(), True)
+    assert restores == [True] * MOST_RESTORES + [False]
 
 
 def test_a_leap_of_the_parameters_is_an_alarm_and_the_way_back_from_it_is_none():
-    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    run = Run(f"{STRICT},compress=off")
     for place in range(12):
         assert not run.review(position=(float(place), 1.0)).alarm
     alarm = run.review(position=(21.0, 1.0))
     assert (alarm.alarm, alarm.restore) == (True, True)
     assert alarm.reason.startswith("the parameters' speed is 10, ")
-    assert dict(alarm.inputs)["guard.value"] == 10.0
     for place in range(11, 23):
         decision = run.review(position=(float(place), 1.0))
         assert (decision.alarm, decision.keep) == (False, True)
 
 
 def test_it_does_not_go_back_to_where_training_was_clearly_worse():
-    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    run = Run(f"{STRICT},compress=off")
     for place in range(12):
         run.review(position=(float(place), 1.0))
     alarm = run.review(0.5, position=(21.0, 1.0))
@@ -148,8 +219,8 @@ def test_it_does_not_go_back_to_where_training_was_clearly_worse():
 @pytest.mark.parametrize(
     ("before", "alarmed"), [(SYNCHRONOUS, True), (Setting.of(period=32, delay=16), False), (ON_THE_STORE[0], False)]
 )
-def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Setting, alarmed: bool):
-    run = Run("adaptive,system.compress=off,system.store=off,phase.direction=both,phase.slack=0")
+def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Setting, *, alarmed: bool):
+    run = Run(f"{STRICT},compress=off")
     for place in range(12):
         run.controller.setting = before
         decision = run.review(position=(float(place), 1.0))
@@ -158,12 +229,10 @@ def test_with_less_slack_or_from_the_store_the_speed_is_learned_anew(before: Set
     assert any(decision.alarm for decision in found) == alarmed
 
 
-@pytest.mark.parametrize(("policy", "alarmed"), [("adaptive,system.compress=off", False), ("adaptive", True)])
+@pytest.mark.parametrize(("policy", "alarmed"), [(f"{STRICT},compress=off", False), (STRICT, True)])
 def test_a_leap_in_the_first_reviews_is_bsps_own_where_the_run_has_been_bsp_all_along(policy: str, *, alarmed: bool):
-    run = Run(f"{policy},phase.direction=both,phase.slack=0")
-    for _ in range(3):
-        policy = run.review().policy
-    assert (policy != BSP()) == alarmed
+    run = Run(policy)
+    assert (run.settle(3).policy != BSP()) == alarmed
     leap = run.review(5.0)
     assert (leap.alarm, leap.restore) == (alarmed, alarmed)
     if not alarmed:  # and levels are learned from there
@@ -172,88 +241,64 @@ def test_a_leap_in_the_first_reviews_is_bsps_own_where_the_run_has_been_bsp_all_
 
 def test_after_going_back_it_is_the_older_state_that_is_left():
     """The workers have dropped the newer one: training that is below its loss, and not below the older's, goes back."""
-    run = Run("adaptive,system.compress=off,phase.direction=both,phase.slack=0")
+    run = Run(f"{STRICT},compress=off")
     run.settle()
     run.controller._kept_losses.extend([1.0, 0.5])
     assert run.review(50.0).restore
     assert list(run.controller._kept_losses) == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("before", "policy", "steps_left", "changes"),
-    [
-        (SYNCHRONOUS, "adaptive,phase=off", 10, False),
-        (SYNCHRONOUS, "adaptive,phase=off", 40, True),
-        (Setting.of(period=8, delay=0), "adaptive", 5, False),
-        (Setting.of(period=8, delay=0), "adaptive", 6, True),
-        (Setting.of(period=8, delay=4), "adaptive", 7, False),
-    ],
-)
-def test_there_is_no_change_that_cannot_pay_before_the_end(
-    before: Setting, policy: str, steps_left: int, *, changes: bool
-):
-    """More slack needs a review's 16 steps, the strict end four, from when the change takes effect."""
-    run = Run(f"{policy},noise=off,system.store=off,system.compress=off")
-    for _ in range(6):
-        run.controller.setting = before
-        run.review(steps_left=1000)
-    run.controller.setting = before
+@pytest.mark.parametrize(("steps_left", "changes"), [(12, False), (2000, True)])
+def test_there_is_no_change_that_cannot_pay_before_the_end(steps_left: int, *, changes: bool):
+    run = Run(f"{LOCAL_ONLY},finish=0")
+    run.settle(2)
     decision = run.review(steps_left=steps_left)
-    assert (decision.policy != before.policy) == changes
-    assert ("too few steps are left to change to" in decision.reason) != changes
+    assert (decision.policy != BSP()) == changes
+    assert ("too few steps are left" in decision.reason) != changes
 
 
-@pytest.mark.parametrize(("transfer_s", "strict"), [(0.012, 240), (0.03, 192), (0.4, 80)])
-def test_the_strict_beginning_of_adam_is_bounded_by_what_it_costs(transfer_s: float, strict: int):
-    """A quarter of 960 steps, or half as many seconds as the rest is predicted to take."""
-    controller = Controller(parse_policy("adaptive,phase=off,progress=off,system.compress=off"))
-    for clock in range(NUM_STEPS, 960, NUM_STEPS):
-        noise = [[4.0 * (place == number) for place in range(2 * NUM_WORKERS)] for number in range(2 * NUM_WORKERS)]
-        reviews = {
-            worker: Reviewed(
-                worker=worker,
-                clock=clock,
-                samples=(8,) * NUM_STEPS,
-                compute_s=(0.02,) * NUM_STEPS,
-                blocked_s=(transfer_s,) * NUM_STEPS,
-                loss=1.0,
-                learning_rate=0.1,
-                normalises=True,
-                shares_moments=True,
-                gradients=tuple((clock - 15.0 + step, 16.0, *noise[2 * worker + step]) for step in range(2)),
-                progress=clock / 960,
-                can_push=False,
-            )
-            for worker in range(NUM_WORKERS)
-        }
-        if controller.review(reviews, metric=None).policy != BSP():
+def test_the_last_steps_are_without_slack():
+    run = Run(LOCAL_ONLY, transfer_s=0.02)
+    for number in range(1, 61):
+        decision = run.review(steps_left=NUM_STEPS * (60 - number))
+        if number == 50:
+            assert run.setting.slack > 0
+        if number > 50 and run.setting == SYNCHRONOUS:
             break
-    assert clock == strict
+    assert decision.reason == "the last steps are without slack"
+    assert number == 54
+
+
+def test_the_slower_bsp_the_shorter_its_end():
+    """It may take a quarter of the time at most."""
+    ends = []
+    for transfer_s in (0.06, 1.6):
+        run = Run(LOCAL_ONLY, transfer_s=transfer_s)
+        for number in range(1, 201):
+            run.review(steps_left=NUM_STEPS * (200 - number))
+            if number > 100 and run.setting == SYNCHRONOUS:
+                ends.append(number)
+                break
+    assert ends[0] < ends[1]
 
 
 def test_an_alarm_changes_the_policy_however_few_steps_are_left():
-    run = Run("adaptive,noise=off,system.store=off,system.compress=off")
+    run = Run(LOCAL_ONLY)
     run.settle()
-    assert run.controller.setting.slack > 0
+    assert run.setting.slack > 0
     assert run.review(50.0, steps_left=1).policy == BSP()
 
 
-def test_a_reason_names_nobody_who_objects_to_nothing():
-    """Slack would save time, but not enough for its price; what components allow is more than that."""
-    run = Run("adaptive,gradient=off,noise=off,phase=off,system.compress=off,system.store=off,system.price=0.9")
-    reason = run.settle().reason
-    assert reason.startswith("no slack saves enough")
-    assert "allows" not in reason
+def test_trials_are_reviewed_twice_as_often():
+    run = Run(LOCAL_ONLY)
+    run.settle(2)
+    assert run.controller.next_review(100)[1] == 116
+    while not run.setting.slack:
+        run.review()
+    assert 100 + 8 <= run.controller.next_review(100)[1] < 116
 
 
-def test_a_reason_names_what_has_failed():
-    run = Run("adaptive,gradient=off,noise=off,phase=off,feedback=off,guard=off,progress.back_off=99,system.store=off")
-    run.settle()
-    loose = run.controller.setting
-    assert loose.slack > 0
-    assert run.controller._progress is not None
-    run.controller._progress.changed(SYNCHRONOUS, loose)
-    run.review(50.0)
-    while "training shows" in (reason := run.review(50.0).reason):
-        pass
-    assert reason.endswith("is barred, since its kind has failed")
+def test_an_optimizer_that_normalises_has_no_slack_before_its_noise_is_known():
+    run = Run("adaptive")
+    specs = {run.review(normalises=True).policy.spec for _ in range(12)}
+    assert specs == {ROUNDED_BSP}

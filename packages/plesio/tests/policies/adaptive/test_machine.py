@@ -2,13 +2,10 @@ import itertools
 import math
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given, settings
 
-from plesio.core.errors import PolicySpecError
 from plesio.policies import (
     Adaptive,
-    Evaluated,
     Event,
     Joined,
     LeaveReason,
@@ -19,7 +16,6 @@ from plesio.policies import (
     parse_policy,
     replay,
 )
-from plesio.policies.adaptive.config.review import ReviewConfig
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 from plesio.policies.steered import LEAD
 
@@ -94,11 +90,10 @@ def test_it_begins_with_bsp():
 
 
 def test_a_slow_network_ends_in_local_sgd_and_a_fast_one_in_bsp():
-    plain = Adaptive(phase=None, gradient=None, feedback=None)
-    _, slow = drive(plain.start(), workers=4, reviews=4)  # type: ignore[arg-type]
-    _, fast = drive(plain.start(), workers=4, reviews=4, blocked_s=0.0)  # type: ignore[arg-type]
+    _, slow = drive(Adaptive().start(), workers=4, reviews=6)
+    _, fast = drive(Adaptive().start(), workers=4, reviews=6, blocked_s=0.0)
     assert parse_policy(slow[-1].policy).period > 1
-    assert fast[-1].policy == "bsp"
+    assert {steer.policy for steer in fast} == {"bsp"}
 
 
 @settings(max_examples=20, deadline=None)
@@ -120,51 +115,6 @@ def test_who_leaves_is_not_waited_for():
     assert isinstance(steer, Steer)
 
 
-def test_a_metric_is_heard_without_an_answer():
-    assert Adaptive().start().handle(Evaluated(metric=0.5)) == ()
-
-
 def test_only_finite_figures_are_inputs():
     _, answers = drive(Adaptive().start(), workers=2, reviews=4)
     assert all(math.isfinite(value) for steer in answers for _, value in steer.inputs)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "adaptive",
-        "adaptive,phase=off",
-        "adaptive,gradient=off,feedback=off,guard=off,phase=off",
-        "adaptive,system.gain=0.05,phase.direction=last",
-        "adaptive,review.every=32,system.balance=off",
-    ],
-)
-def test_the_text_form_reads_back(text: str):
-    policy = parse_policy(text)
-    assert isinstance(policy, Adaptive)
-    assert parse_policy(policy.spec) == policy
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("adaptive,phse=off", 'unknown key "phse"'),
-        ("adaptive,system=off", "always on"),
-        ("adaptive,phase=off,phase.direction=last", "phase is off and has parameters"),
-        ("adaptive,system.gain=much", "write a number"),
-        ("adaptive,system.gain=2", "more than 0, less than 1"),
-        ("adaptive,phase.direction=lst", 'did you mean "last"'),
-        ("adaptive,system.balance=yes", '"on" or "off"'),
-        ("adaptive:4", "takes no"),
-    ],
-)
-def test_mistakes_in_the_text_form_are_named(text: str, message: str):
-    with pytest.raises(PolicySpecError, match=message):
-        parse_policy(text)
-
-
-def test_sampled_steps_come_in_pairs():
-    config = ReviewConfig(sample_every=16)
-    sampled = [clock for clock in range(1, 200) if config.samples_at(clock)]
-    assert len(sampled) / 199 == pytest.approx(2 / 16, abs=0.01)
-    assert all(second == first + 1 for first, second in zip(sampled[::2], sampled[1::2], strict=False))

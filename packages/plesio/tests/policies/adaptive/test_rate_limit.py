@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.policies.adaptive.rate_limit import RateLimit
 
 
 def after(rates: list[float]) -> RateLimit:
-    limit = RateLimit(jump=2.5)
+    limit = RateLimit()
     assert [limit.allow(rate) for rate in rates] == rates
     return limit
 

@@ -14,11 +14,17 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.config.system import SystemConfig
-from plesio.policies.adaptive.system.choice import Allowance
-from plesio.policies.adaptive.system.monitor import SystemMonitor
+from plesio.policies.adaptive.numbers import Options
 from plesio.policies.adaptive.system.sent_bytes import SentBytes
-from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import (
+    IN_LOW_RANK,
+    ON_THE_STORE,
+    ROUNDED_SHARE,
+    SYNCHRONOUS,
+    Sent,
+    Setting,
+)
+from plesio.policies.adaptive.system.times import SettingTimes
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -36,8 +42,8 @@ def reviews(*, blocked_s: float, sparse_bytes: tuple[float, ...]) -> dict[int, R
     }
 
 
-def monitor(*, blocked_s: float, sparse_bytes: tuple[float, ...], setting: Setting = SYNCHRONOUS) -> SystemMonitor:
-    system = SystemMonitor(SystemConfig())
+def times_of(*, blocked_s: float, sparse_bytes: tuple[float, ...], setting: Setting = SYNCHRONOUS) -> SettingTimes:
+    system = SettingTimes(Options())
     system.observe(reviews(blocked_s=blocked_s, sparse_bytes=sparse_bytes), setting=setting)
     return system
 
@@ -51,7 +57,7 @@ def test_dense_gradients_are_as_large_as_parameters():
 @pytest.mark.parametrize("dense", [0.0, 1000.0])
 def test_parameters_and_the_store_are_priced_by_the_whole_table(dense: float):
     rows = 50_000.0
-    system = monitor(blocked_s=0.004, sparse_bytes=(dense, TABLE_BYTES, rows))
+    system = times_of(blocked_s=0.004, sparse_bytes=(dense, TABLE_BYTES, rows))
     larger = (dense + TABLE_BYTES) / (dense + NUM_WORKERS * rows / 2)
     assert system.transfer_s(SYNCHRONOUS) == pytest.approx(0.004)
     for setting in (Setting.of(period=8, delay=0), ON_THE_STORE[0]):
@@ -60,7 +66,7 @@ def test_parameters_and_the_store_are_priced_by_the_whole_table(dense: float):
 
 def test_rows_are_never_compressed():
     rounded = dataclasses.replace(SYNCHRONOUS, sent=Sent.ROUNDED)
-    assert monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4)).transfer_s(rounded) == pytest.approx(0.004)
+    assert times_of(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4)).transfer_s(rounded) == pytest.approx(0.004)
     averaging = Setting.of(period=8, delay=0, sent=Sent.ROUNDED)
     sent = SentBytes(dense=0.0, tables=TABLE_BYTES, rows=1e5)
     assert sent.ratio("parameters", Sent.ROUNDED, to="gradients", to_sent=Sent.FULL) == pytest.approx(
@@ -76,7 +82,7 @@ def test_what_reviews_do_not_say_is_as_before():
 
 
 def test_what_has_been_measured_is_not_predicted():
-    system = monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4))
+    system = times_of(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4))
     averaged = {
         worker: structs.replace(review, exchanges=((8.0, 0.03), (16.0, 0.03)))
         for worker, review in reviews(blocked_s=0.0, sparse_bytes=(0.0, TABLE_BYTES, 5e4)).items()
@@ -87,16 +93,13 @@ def test_what_has_been_measured_is_not_predicted():
     assert system.transfer_s(SYNCHRONOUS) == pytest.approx(0.004)
 
 
-def test_bsp_stays_where_only_its_exchange_is_small():
-    """If they were dense, rounding would save 3 of 24 ms."""
-    sparse = monitor(blocked_s=0.004, sparse_bytes=(0.0, TABLE_BYTES, 5e4))
-    as_if_dense = monitor(blocked_s=0.004, sparse_bytes=())
-    chosen = [
-        system.choose(allowance=Allowance(slack=3, staleness=0), current=SYNCHRONOUS, shares=()).setting
-        for system in (sparse, as_if_dense)
-    ]
-    assert chosen[0] == SYNCHRONOUS
-    assert chosen[1] != SYNCHRONOUS
+def test_rows_and_vectors_go_in_full_in_low_rank():
+    assert times_of(blocked_s=0.16, sparse_bytes=(0.0, 1e8, 1e5)).transfer_s(IN_LOW_RANK) == pytest.approx(0.16)
+    low = SentBytes(dense=4e5, tables=1e8, rows=2e5, low_rank_share=0.05)
+    in_full, in_low_rank = (
+        low.ratio("gradients", it, to="store", to_sent=Sent.FULL) for it in (Sent.FULL, Sent.LOW_RANK)
+    )
+    assert in_low_rank / in_full == pytest.approx((4e5 * 0.05 + 2e5) / (4e5 + 2e5))
 
 
 class _Bag(nn.Module):

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plesio.policies.adaptive.training.spike import SpikeDetector
+from plesio.policies.adaptive.spike import SpikeDetector
 
 
 def trained(values: list[float]) -> SpikeDetector:
-    spikes = SpikeDetector(jump=2.0, shift=1.5)
+    spikes = SpikeDetector()
     assert [spikes.judge(value) for value in values] == [1.0] * len(values)
     return spikes
 
@@ -25,7 +25,7 @@ def test_a_spike_is_made_a_quarter_of_the_usual_value_and_the_next_step_is_ordin
 
 
 def test_before_64_steps_nothing_is_extraordinary():
-    assert SpikeDetector(jump=2.0, shift=1.5).judge(1e9) == 1.0
+    assert SpikeDetector().judge(1e9) == 1.0
     assert trained(even(63)).judge(1e9) == 1.0
     assert trained(even(64)).judge(1e9) < 1.0
 
@@ -58,7 +58,7 @@ def test_a_suspect_value_is_held_to_the_same_quarter_and_kept_out_of_the_levels(
     spikes = trained(even(64))
     assert spikes.judge(1.1, suspect=True) == pytest.approx(0.25, rel=0.01)
     assert spikes.judge(0.1, suspect=True) == 1.0
-    assert SpikeDetector(jump=2.0, shift=1.5).judge(1.0, suspect=True) == 1.0
+    assert SpikeDetector().judge(1.0, suspect=True) == 1.0
 
 
 def test_a_fall_and_a_slow_rise_are_ordinary():
@@ -71,7 +71,7 @@ def test_chance_is_rarely_extraordinary():
     random = np.random.default_rng(3)
     num_struck = 0
     for worker in range(40):
-        spikes = SpikeDetector(jump=2.0, shift=1.5)
+        spikes = SpikeDetector()
         values = np.exp((0.1 + 0.9 * worker / 39) * random.standard_normal(512)).tolist()
         num_struck += any(spikes.judge(value) < 1.0 for value in values)
     assert num_struck <= 2
@@ -87,5 +87,5 @@ def test_values_that_are_not_above_zero_have_no_ratio(values: list[float]):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=True), min_size=1, max_size=200))
 def test_any_numbers_are_taken_and_factors_are_shares(values: list[float]):
-    spikes = SpikeDetector(jump=2.0, shift=1.5)
+    spikes = SpikeDetector()
     assert all(0.0 <= spikes.judge(value) <= 1.0 for value in values)

@@ -1,24 +1,21 @@
-"""The adaptive policy: as much slack as the system needs, and no more than training affords.
+"""The adaptive policy: the most progress per second that can be relied on.
 
 =============  =====================================================================================================
 file, folder   concept
 =============  =====================================================================================================
-adaptive       the policy: its components and their text form
-machine        directs the run by its reviews
-controller     one decision: the smaller of the slack that training affords and that the system needs
-config         the components' parameters
-readings       the reports of all workers, merged into one reading; a component's answer to it
-system         the system side: settings, their predicted times, the least slack that hides waiting and
-               communication, racks, shares of the batch for slow workers
-training       the training side: the slack that training affords (gradient, noise, phase, bound), trials of changes
-               (progress), and signs of divergence (guard, and within a step spike and rate_limit)
+adaptive       the policy and its switches
+numbers        all numbers that can be set
+controller     one decision: the highest lower bound of progress per second, trials, kept states
+compared       the figures of the settings that a decision compared
+worth          the worth of a step under a setting, in steps of BSP: what is believed, and what trials teach
+trend          the loss's trend, and the test of a change on trial
+guard          signs of divergence, by the same test of two figures
+spike          an extraordinary gradient of one step, and `rate_limit` a learning rate that leaps: on the workers
+system         settings, their predicted times, racks, shares of the batch for slow workers
+readings       the reports of all workers, merged into one reading
 =============  =====================================================================================================
-
-Imports go downward only: machine > controller > training > system > readings > config.
 """
 
 from plesio.policies.adaptive.adaptive import Adaptive
-from plesio.policies.adaptive.config.guard import GuardConfig
-from plesio.policies.adaptive.config.review import ReviewConfig
 
-__all__ = ["Adaptive", "GuardConfig", "ReviewConfig"]
+__all__ = ["Adaptive"]

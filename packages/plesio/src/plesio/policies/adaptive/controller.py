@@ -1,78 +1,66 @@
-"""Decides each review: the setting is the smaller of what training affords and what the system side wants.
+"""Chooses the setting of the highest lower bound of progress per second, and takes back what the loss does not bear.
 
-A change that shortens steps is on trial until the loss shows that training goes on (`progress`); a change that fails is
-undone. An alarm of the guard overrules all else: the run continues under plain BSP without compression, so neither
-staleness nor rounding can be the cause. Later reviews may loosen the setting again in the ordinary way.
+Progress per second is what a step is worth (`worth`) over its seconds (`system.times`). Of both a cautious value
+counts: worth by its standard deviation, seconds without the outliers that may be chance. A change to something looser
+is on trial: the loss's trend before it (`trend`) says what is to be expected, and a test that may stop at any time
+whether it is missed. What fails is believed to be worth less from then on, and what is looser of its kind still less.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Mapping
 
-from plesio.policies.adaptive.config.components import Components
-from plesio.policies.adaptive.readings.reading import ComponentAdvice, Reading
+from plesio.policies.adaptive.compared import ComparedSetting, TrialEnd
+from plesio.policies.adaptive.guard import Alarm, Guard
+from plesio.policies.adaptive.numbers import Options
+from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
-from plesio.policies.adaptive.system.choice import Allowance, SystemChoice
-from plesio.policies.adaptive.system.monitor import SystemMonitor
-from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
-from plesio.policies.adaptive.training.bound import BoundTuner
-from plesio.policies.adaptive.training.gradient import GradientMonitor
-from plesio.policies.adaptive.training.guard import Guard
-from plesio.policies.adaptive.training.noise import NoiseMonitor
-from plesio.policies.adaptive.training.phase import PhaseDetector
-from plesio.policies.adaptive.training.progress import ProgressJudge
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.times import SettingTimes
+from plesio.policies.adaptive.trend import Point, Trial
+from plesio.policies.adaptive.worth import Worth, kind_of
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
-from plesio.policies.steered import LEAD
 
 __all__ = ["Controller"]
 
-MAX_RESTORES = 3
+FIRST_INTERVAL = 4
+"""Least number of steps between two reviews: half of the steps so far is less at the beginning."""
+MOST_RESTORES = 3
 """Most times that alarms take a run back. After them it continues under BSP, where staleness cannot be the cause."""
-
-
 GOT_ON = 0.02
 """Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
-
-
-class _Component(Protocol):
-    def observe(self, reading: Reading) -> ComponentAdvice: ...
+ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
+LEAST_LEFT = 16
+"""Steps below which nothing looser is tried: a trial would not end before the run."""
+SHOWN = 3
+"""Settings whose figures a decision keeps, of the best; and those of BSP and of the setting in force."""
 
 
 class Controller:
-    """Decides the reviews of one run by its components."""
+    """Decides the reviews of one run."""
 
-    def __init__(self, components: Components) -> None:
+    def __init__(self, options: Options) -> None:
         self.setting: Setting = SYNCHRONOUS
         """The setting in force."""
         self.shares: tuple[float, ...] = ()
         """The shares in force; empty for equal shares."""
-        self._review = components.review
-        self._system = SystemMonitor(components.system, topology=components.topology)
-        self._components: dict[str, _Component] = {}
-        if components.gradient is not None:
-            self._components["gradient"] = GradientMonitor(components.gradient)
-        if components.noise is not None:
-            self._components["noise"] = NoiseMonitor(components.noise)
-        if components.phase is not None:
-            self._components["phase"] = PhaseDetector(components.phase)
-        if components.feedback is not None:
-            self._components["feedback"] = BoundTuner(components.feedback)
-        self._most_slack = math.inf if components.feedback is None else components.feedback.largest_slack
-        self._guard = None if components.guard is None else Guard(components.guard)
-        self._progress = None if components.progress is None else ProgressJudge(components.progress)
-        self._pairs = GradientPairs()
-        self._movement = Movement()
-        self._has_kept = False
-        """True if the workers have a state to go back to; none is kept on the way to the store or from it."""
+        self._numbers = options
+        self._times = SettingTimes(options)
+        self._worth = Worth(options)
+        self._guard = Guard(chance=options.chance_restore) if options.guard else None
+        self._points: deque[Point] = deque(maxlen=options.window)
+        """The newest reviews under the setting in force, or under settings that no trial told from it."""
+        self._trial: Trial | None = None
+        self._pairs, self._movement = GradientPairs(), Movement()
+        self._num_reviews = self._num_restores = 0
         self._kept_losses: deque[float] = deque(maxlen=2)
         """Mean loss of the steps before each state that the workers have kept, of two at most."""
-        self._num_restores = 0
         self._was_loose = False
         """True if the run was ever under anything but plain BSP."""
+        self._finishes = False
+        self._most_slack = min(options.first_slack, options.largest_slack)
 
     @property
     def first(self) -> Policy:
@@ -84,172 +72,217 @@ class Controller:
         return None
 
     def next_review(self, since: int) -> tuple[int, int]:
-        """Return the clocks of the next review and of its answer: the earliest, until an exchange is measured."""
+        """Return the clocks of the next review and of its answer."""
         if since == 0:
             return FIRST_REVIEW, FIRST_CLOCK
-        every = self._review.interval(since, trial=self._on_trial) if self._system.knows_transfer else 1
+        every = self._interval(since, trial=self._trial is not None) if self._times.knows_transfer else 1
         return next_review(since, period=self.setting.period, delay=self.setting.delay, every=every)
 
-    def review(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Decision:
-        reading = self._read(reviews, metric=metric)
-        self._system.observe(reviews, setting=self.setting)
-        advices = {name: component.observe(reading) for name, component in self._components.items()}
-        alarm = None if self._guard is None else self._guard.observe(reading, settled=not self._on_trial)
-        if alarm is not None and alarm.early and not self._was_loose and math.isfinite(reading.loss):
-            assert self._guard is not None, "an alarm without a guard"
-            self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
-            alarm = None
-        # the trial ends, if it fails, before the choice: what it bars must not be chosen again
-        failure = None if self._progress is None else self._progress.observe(reading)
-        choice = self._system.choose(
-            allowance=self._allowance(advices.values()),
-            current=self.setting,
-            shares=self.shares,
-            only=None if alarm is None else SYNCHRONOUS,
-        )
-        if alarm is None and failure is None and choice.setting != self.setting:
-            choice = self._paying_back(choice, reading)
-        # the judge's advice bars settings one by one (`_allowance`); in the log it stands beside the others
-        if self._progress is not None:
-            advices["progress"] = self._progress.advice
-        inputs = dict(choice.inputs)
-        inputs |= {f"{name}.slack": float(advice.slack) for name, advice in advices.items()}
-        if self._system.has_racks:
-            inputs |= {f"{name}.drift": float(advice.drift) for name, advice in advices.items()}
-        inputs |= {f"{name}.{key}": float(v) for name, advice in advices.items() for key, v in advice.inputs.items()}
-        # an alarm takes precedence over a failed trial, and that over the ordinary reason
-        restore = False
-        if failure is not None:
-            inputs |= {f"progress.{key}": float(value) for key, value in failure.inputs.items()}
-        if alarm is not None:
-            inputs |= {f"guard.{key}": float(value) for key, value in alarm.inputs.items()}
-            restore = not alarm.averted and self._may_restore(reading.loss)
-            reason = f"{alarm.reason}: {self._fall_back_text(restore=restore)}"
-        elif failure is not None:
-            restore = failure.harmed and self._may_restore(reading.loss)
-            reason = f"{failure.reason}: {self._return_text(choice, restore=restore)}"
-        else:
-            reason = choice.reason + self._objection(choice, advices)
+    def _interval(self, since: int, *, trial: bool) -> int:
+        """Return the least number of steps from clock ``since`` to the next review; a trial halves ``every``."""
+        most = self._numbers.every // 2 if trial else self._numbers.every
+        return max(FIRST_INTERVAL, min(most, since // 2))
+
+    def review(self, reviews: Mapping[int, Reviewed]) -> Decision:
+        """Decide on the next steps."""
+        reading = put_together(reviews, gradient=self._pairs.take(reviews), speed=self._movement.take(reviews))
+        self._num_reviews += 1
+        self._times.observe(reviews, setting=self.setting)
+        self._worth.observe(reading, momentum=max(review.momentum for review in reviews.values()))
+        alarm = self._alarm(reading)
+        ended, harmed = self._judge(reading) if alarm is None else (None, not alarm.averted)
+        failed = ended is not None and ended.failed
+        times_s, shares = self._times.predict(self.setting, self.shares)
+        inputs = {} if ended is None else ended.inputs
+        setting, reason = SYNCHRONOUS, ""
+        if alarm is None:
+            setting, reason = self._choose(times_s, reading, inputs)
+        restore = harmed and self._may_restore(reading.loss)
         self._num_restores += restore and alarm is not None
-        # what a change did to training is not known before its trial is over: until then nothing new is kept
-        keep = alarm is None and failure is None and not self._on_trial and self._guard is not None and self._guard.good
-        on_the_way = self.setting != choice.setting and (self.setting.on_store or choice.setting.on_store)
-        if keep and not on_the_way:
-            self._has_kept = True
-            self._kept_losses.append(reading.loss)
+        if alarm is not None:
+            reason = f"{alarm.reason}: {self._back_text(restore=restore)}"
+        elif ended is not None and failed:
+            reason = f"the loss is {ended.excess:.3g} above what was to be expected: {reason}"
+            reason += ", from the last good state on" if restore else ""
+        keep = self._keeps(reading, setting, ordinary=alarm is None and not failed)
         if restore and len(self._kept_losses) > 1:
             self._kept_losses.pop()  # the older state is all that the workers have then
-        # after a leap of the parameters, or with less slack, speeds and losses before it are no measure
-        tightens = self._tightens(choice.setting)
-        if restore or tightens:
-            self._movement.forget()
-        if tightens and alarm is None and self._guard is not None:
-            self._guard.tightened()
-        if self._progress is not None:
-            if alarm is not None and not alarm.averted:
-                self._progress.diverged(self.setting)  # first: it ends the trial that is on
-            if choice.setting != self.setting:
-                cost = inputs["system.step_s"] / inputs["system.before_step_s"] if choice.inputs else 0.0
-                self._progress.changed(self.setting, choice.setting, cost=cost)
-        self._was_loose = self._was_loose or choice.setting != SYNCHRONOUS
-        self.setting, self.shares = choice.setting, choice.shares
+        relearns = self._guard is not None and (self._guard.has_leapt or self._tightens(setting))
+        self._go_to(setting, restore=restore, alarmed=alarm is not None)
+        self.shares = () if setting.on_store else shares
         return Decision(
-            policy=choice.setting.policy,
-            shares=choice.shares,
+            policy=setting.policy,
+            shares=self.shares,
             keep=keep,
             restore=restore,
-            relearn=alarm is None and self._guard is not None and self._guard.has_leapt,
+            relearn=alarm is None and relearns,
             alarm=alarm is not None,
             reason=reason,
             inputs=tuple((name, value) for name, value in sorted(inputs.items()) if math.isfinite(value)),
         )
 
-    def _read(self, reviews: Mapping[int, Reviewed], *, metric: float | None) -> Reading:
-        reading = put_together(
-            reviews, gradient=self._pairs.take(reviews), metric=metric, speed=self._movement.take(reviews)
+    def _back_text(self, *, restore: bool) -> str:
+        if self.setting != SYNCHRONOUS:
+            return "back to bsp" + (" and to the last good state" if restore else "")
+        return "back to the last good state" if restore else "the run stays with bsp"
+
+    def _alarm(self, reading: Reading) -> Alarm | None:
+        if self._guard is None:
+            return None
+        alarm = self._guard.observe(reading, settled=self._trial is None)
+        if alarm is None:
+            return None
+        if alarm.early and not self._was_loose and math.isfinite(reading.loss):
+            self._guard.excuse()  # losses may leap at the beginning, and this is BSP's own leap
+            return None
+        if not alarm.averted:
+            self._worth.fail(self.setting, drift=self._times.drift(self.setting), lost=math.inf)
+        self._end_trial(forget=True)
+        return alarm
+
+    def _judge(self, reading: Reading) -> tuple[TrialEnd | None, bool]:
+        """Judge the change on trial; return the end of its trial, if it ends here, and True if it did harm."""
+        if not math.isfinite(reading.loss):
+            return None, False
+        point = Point(reading.clock, reading.loss, reading.loss_error if math.isfinite(reading.loss_error) else 0.0)
+        self._points.append(point)
+        trial = self._trial
+        if trial is None:
+            return None, False
+        trial.add(point)
+        last, drift = trial.before[-1], self._times.drift(self.setting)
+        most = trial.most(self._numbers.chance_back)
+        if trial.mean_excess > most:
+            self._worth.fail(self.setting, drift=drift, lost=0.5)
+            self._end_trial(forget=True)
+            return TrialEnd(excess=trial.mean_excess, most=most), point.loss > last.loss + 3 * trial.error
+        if trial.num < self._numbers.trial:
+            return None, False
+        found = trial.efficiency()
+        self._worth.passed(self.setting, drift=drift, found=found)
+        if drift >= self._most_slack:
+            self._most_slack = min(2 * self._most_slack + 1, self._numbers.largest_slack)
+        self._end_trial(forget=False)
+        low, high = (None, None) if found is None else _ends(*found)
+        return TrialEnd(excess=trial.mean_excess, most=most, worth_low=low, worth_high=high), False
+
+    def _end_trial(self, *, forget: bool) -> None:
+        self._trial = None
+        if forget:
+            self._points.clear()
+
+    def _choose(
+        self, times_s: Mapping[Setting, float], reading: Reading, inputs: dict[str, float]
+    ) -> tuple[Setting, str]:
+        numbers = self._numbers
+        if not self._times.knows_transfer or SYNCHRONOUS not in times_s:
+            return self.setting, "no exchange has been measured yet"
+        bsp_s = times_s[SYNCHRONOUS]
+        most = 0 if self._is_strict(times_s, reading) else self._most_slack
+        scores = {
+            it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items() if self._times.drift(it) <= most
+        }
+        highest = max(scores.values())
+        # of those about as good the least slack
+        best = min(
+            (it for it in scores if scores[it] >= highest - numbers.gain / 2), key=lambda it: (it.slack, -scores[it])
         )
-        if not reading.progress:
-            return reading
-        steps, most = reading.clock * (1 / reading.progress - 1), self._most_slack
+        own = scores.get(self.setting, -math.inf)
+        shown = sorted(scores, key=lambda it: -scores[it])[:SHOWN]
+        for it in {SYNCHRONOUS, self.setting, best, *shown} & scores.keys():
+            inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
+        if best == self.setting or scores[best] < own + numbers.gain:
+            return self._own(times_s), f"{self.setting.spec} has the most progress per second"
+        left = reading.clock / reading.progress - reading.clock if reading.progress else math.inf
+        if left < LEAST_LEFT and (best.slack > self.setting.slack or left < LEAST_LEFT / 4):
+            return self._own(times_s), "too few steps are left for a change"
+        return best, self._reason(self._compared(best, times_s[best], score=scores[best]), bsp_s=bsp_s, own=own)
 
-        def spent(slack: float, drift: float) -> float:
-            return self._system.spent(Allowance(slack=min(slack, most), drift=min(drift, most)), steps=steps)
+    def _compared(self, setting: Setting, step_s: float, *, score: float) -> ComparedSetting:
+        low, high = _ends(*self._worth.of(setting, drift=self._times.drift(setting)))
+        return ComparedSetting(spec=setting.spec, step_s=step_s, worth_low=low, worth_high=min(1.0, high), score=score)
 
-        return replace(reading, spent=spent)
-
-    def _allowance(self, advices: Iterable[ComponentAdvice]) -> Allowance:
-        """Return the least that the components allow, and the settings that failed trials bar."""
-        advices = list(advices)
-        allowance = Allowance(
-            slack=min((advice.slack for advice in advices), default=math.inf),
-            drift=min((advice.drift for advice in advices), default=math.inf),
-            staleness=min((advice.staleness for advice in advices), default=math.inf),
-            efficiency=min((advice.efficiency for advice in advices), default=1.0),
-            rack_efficiency=min((advice.rack_efficiency for advice in advices), default=1.0),
-            store_efficiency=min((advice.store_efficiency for advice in advices), default=1.0),
+    def _reason(self, best: ComparedSetting, *, bsp_s: float, own: float) -> str:
+        """Return the reason for a change to ``best``, where the setting in force has the score ``own``."""
+        if math.isinf(own) and self._finishes:
+            return "the last steps are without slack"
+        if best.spec == SYNCHRONOUS.spec:
+            return f"bsp has more progress per second than {self.setting.spec}"
+        return (
+            f"a step of {best.spec} takes {1e3 * best.step_s:.3g} ms where one of bsp takes {1e3 * bsp_s:.3g} ms, "
+            f"and is worth {best.worth_low:.2f} to {best.worth_high:.2f} of it"
         )
-        return allowance if self._progress is None else replace(allowance, bears=self._progress.allows)
 
-    def _paying_back(self, choice: SystemChoice, reading: Reading) -> SystemChoice:
-        """Return the choice, or one to go on under the setting in force if the run ends before a change pays.
+    def _score(self, setting: Setting, time: float) -> float:
+        """Return the logarithm of progress per second over BSP's, by the cautious value of a step's worth."""
+        mean, deviation = self._worth.of(setting, drift=self._times.drift(setting))
+        if self._trial is not None and setting == self.setting:
+            deviation = 0.0  # the trial is to say how much it is worth
+        cautious = mean - self._numbers.caution * deviation
+        return (1 + self._numbers.lost_steps) * cautious - math.log(time)
 
-        A change must last for as many steps as lie between two reviews; one to less slack, which is for the final
-        parameters, for the fewest that may lie between them.
-        """
-        since = 0 if choice.setting.slack < self.setting.slack else reading.clock
-        left = math.inf
-        if reading.progress:
-            left = round(reading.clock * (1 / reading.progress - 1)) - max(LEAD, self.setting.delay)
-        if left >= self._review.interval(since, trial=False):
-            return choice
-        reason = f"too few steps are left to change to {choice.setting.spec}"
-        inputs = dict(choice.inputs)
-        inputs |= {"system.step_s": inputs["system.before_step_s"]} if inputs else {}
-        shares = () if self.setting.on_store else choice.shares
-        return replace(choice, setting=self.setting, shares=shares, reason=reason, inputs=tuple(inputs.items()))
+    def _own(self, times_s: Mapping[Setting, float]) -> Setting:
+        """Return the setting in force, with the step sizes that fit the optimizer now."""
+        if self.setting.on_store:
+            return self.setting
+        return next((it for it in times_s if it == self.setting), self.setting)
 
-    @property
-    def _on_trial(self) -> bool:
-        return self._progress is not None and self._progress.on_trial
+    def _is_strict(self, times_s: Mapping[Setting, float], reading: Reading) -> bool:
+        """Return True at the beginning, and from the review on after which the end would begin."""
+        numbers, progress = self._numbers, reading.progress
+        if self._num_reviews < numbers.warm_up:
+            return True
+        if progress and not self._finishes:
+            strict_s = min(times_s[it] for it in (SYNCHRONOUS, ROUNDED) if it in times_s)
+            ratio, most = strict_s / min(times_s.values()), numbers.finish_time
+            share = min(numbers.finish, most / (most + (1 - most) * ratio))
+            until_next = self._interval(reading.clock, trial=False) * progress / reading.clock
+            ahead = 1.5 if self.setting.on_store else 0.5  # clocks differ on the store, and it takes a while to leave
+            self._finishes = progress + ahead * until_next >= 1 - share
+        return self._finishes
 
-    def _may_restore(self, loss: float) -> bool:
-        """Return True if there is a state to go back to, and training has not clearly improved since."""
-        if not self._has_kept or self._num_restores >= MAX_RESTORES:
-            return False
-        kept = self._kept_losses[0]
-        return not loss < kept - GOT_ON * abs(kept)
-
-    def _return_text(self, choice: SystemChoice, *, restore: bool) -> str:
-        return f"on with {choice.setting.spec}" + (" and from the last good state" if restore else "")
+    def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
+        tightens = self._tightens(setting)
+        before, self.setting = self.setting, setting
+        self._was_loose = self._was_loose or setting != SYNCHRONOUS
+        if before == setting:
+            if restore:
+                self._movement.forget()
+            return
+        if restore or tightens:
+            self._movement.forget()
+            if tightens and not alarmed and self._guard is not None:
+                self._guard.tightened()
+        new_kind = kind_of(setting) not in (None, kind_of(before)) and setting.slack >= before.slack
+        if setting.slack > before.slack or new_kind:
+            self._trial = Trial(tuple(self._points)) if len(self._points) > 1 else None
+        else:
+            self._end_trial(forget=True)
 
     def _tightens(self, setting: Setting) -> bool:
-        """Return True if ``setting`` has less slack than the one in force, or enters or leaves the store.
+        """Return True if gradients are no longer taken at each worker's own parameters, or no longer at those alone.
 
-        The exchange under way is then merged at once, or the servers' optimizer takes over. With less slack speeds are
-        also higher, because averages of many local steps have less noise.
+        Speeds, losses and norms before such a change are no measure of those after it.
         """
         if setting == self.setting:
             return False
         return setting.slack < self.setting.slack or setting.on_store or self.setting.on_store
 
-    def _fall_back_text(self, *, restore: bool) -> str:
-        if self.setting != SYNCHRONOUS:
-            return "back to bsp" + (" and to the last good state" if restore else "")
-        return "back to the last good state" if restore else "the run stays with bsp"
+    def _keeps(self, reading: Reading, setting: Setting, *, ordinary: bool) -> bool:
+        """Return True if the state is worth keeping: nothing is wrong, on trial, or on the way to or from the store."""
+        on_the_way = self.setting != setting and (self.setting.on_store or setting.on_store)
+        keeps = ordinary and self._trial is None and self._guard is not None and self._guard.good
+        if keeps and not on_the_way:
+            self._kept_losses.append(reading.loss)
+        return keeps
 
-    def _objection(self, choice: SystemChoice, advices: Mapping[str, ComponentAdvice]) -> str:
-        """Return the rest of a sentence on the component that forbids the wanted setting; empty if none does."""
-        wanted, by_racks = self._system.drift(choice.least), choice.least.by_racks
-        if not advices or self._system.drift(choice.setting) >= wanted:
-            return ""
-        if wanted <= min(advice.drift if by_racks else advice.slack for advice in advices.values()):
-            barred = self._progress is not None and not self._progress.allows(choice.least)
-            return f"; {choice.least.spec} is barred, since its kind has failed" if barred else ""
-        of_racks = min(advices, key=lambda name: advices[name].drift)
-        if (choice.setting.by_racks or choice.least.by_racks) and advices[of_racks].drift < math.inf:
-            strictest, slack = of_racks, self._system.slack_by_racks(advices[of_racks].drift)
-            whose = " between racks" if slack else ""
-        else:
-            strictest = min(advices, key=lambda name: advices[name].slack)
-            slack, whose = advices[strictest].slack, " of single workers" if choice.setting.by_racks else ""
-        return f"; {advices[strictest].reason}, so {strictest} allows a slack of {slack:g} steps{whose}"
+    def _may_restore(self, loss: float) -> bool:
+        if not self._kept_losses or self._num_restores >= MOST_RESTORES:
+            return False
+        kept = self._kept_losses[0]
+        return not loss < kept - GOT_ON * abs(kept)
+
+
+def _ends(mean: float, deviation: float) -> tuple[float, float]:
+    """Return what is a standard deviation to either side of a logarithm's mean."""
+    return math.exp(mean - deviation), math.exp(mean + deviation)

@@ -20,13 +20,7 @@ from plesio.report.sentences import listed, share_text
 __all__ = ["explanation_charts", "metric_chart"]
 
 _IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], NUM_SHAPES - 1)
-_STRAND = 0.075
-"""Distance between two components' lines at one slack, in rungs of the ladder."""
 _SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
-_ALLOWED = (
-    ", and how many each part of the policy that looks at training allowed; the lines of parts lie a little above what "
-    "they mean, so that none hides another"
-)
 _PREDICTED = (
     "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the policy "
     "predicted for bsp with equal shares from the same steps: step time, not progress. Where that was in force, the "
@@ -51,26 +45,10 @@ def _slack_chart(explanation: Explanation) -> LineChart | None:
     if not explanation.spans:
         return None
     known = [span.slack for span in explanation.spans]
-    known += [slack for span in explanation.spans for slack in span.allowed.values() if slack is not None]
     rungs = [0, *(size for size in _SIZES if size <= max(3, *known))]
     if max(known) > rungs[-1]:
         rungs.append(max(known))
-    any_slack = _rung(rungs[-1]) + 1
-    ticks = {_rung(rung): str(rung) for rung in rungs} | ({any_slack: "any"} if explanation.components else {})
-    asked = [span for span in explanation.spans if span.allowed]
-    series = []
-    for place, component in enumerate(explanation.components, start=1):
-        slacks = [span.allowed.get(component) for span in asked]
-        series.append(
-            _steps(
-                [(span.begin, span.end) for span in asked],
-                [place * _STRAND + (any_slack if slack is None else _rung(slack)) for slack in slacks],
-                texts=["any slack" if slack is None else f"a slack of {slack}" for slack in slacks],
-                name=f"allowed by {component}",
-                look=Look(COLOURS[place % len(COLOURS)], place % NUM_SHAPES),
-            )
-        )
-    # drawn last, over what the components allowed
+    ticks = {_rung(rung): str(rung) for rung in rungs}
     in_force = _steps(
         [(span.begin, span.end) for span in explanation.spans],
         [_rung(span.slack) for span in explanation.spans],
@@ -79,16 +57,14 @@ def _slack_chart(explanation: Explanation) -> LineChart | None:
         look=_IN_FORCE,
         weight="thick",
     )
-    allowed = _ALLOWED if explanation.components else ""
-    top = max(ticks) + 0.25 + _STRAND * len(explanation.components)
     return _over_steps(
         explanation,
         slug="slack",
         title=_slack_finding(explanation),
-        caption=f"How many steps a worker went on without hearing of the others'{allowed}. {_DOTS}",
+        caption=f"How many steps a worker went on without hearing of the others'. {_DOTS}",
         wide=True,
-        y=Axis(title="slack (steps)", ticks=ticks, view=(-0.3, top)),
-        series=[*series, in_force, *_change_marks(explanation)],
+        y=Axis(title="slack (steps)", ticks=ticks, view=(-0.3, max(ticks) + 0.25)),
+        series=[in_force, *_change_marks(explanation)],
     )
 
 
@@ -260,22 +236,12 @@ def _change_marks(explanation: Explanation) -> Iterator[Series]:
 
 
 def _slack_finding(explanation: Explanation) -> str:
-    held = [name for name, steps in _held_steps(explanation).items() if 10 * steps >= explanation.num_steps]
-    who = f"; {listed(held)} held it back" if held else ""
     steps: dict[int, int] = {}
     for span in explanation.spans:
         steps[span.slack] = steps.get(span.slack, 0) + span.num_steps
     usual = max(steps, key=lambda slack: steps[slack])
     when = "throughout" if len(steps) == 1 else f"for {share_text(steps[usual] / explanation.num_steps)} of the run"
-    return f"The slack was {counted(usual, 'step')} {when}{who}"
-
-
-def _held_steps(explanation: Explanation) -> dict[str, int]:
-    steps: dict[str, int] = {}
-    for chapter in explanation.chapters:
-        for limit in chapter.limits:
-            steps[limit.component] = steps.get(limit.component, 0) + limit.num_steps
-    return dict(sorted(steps.items(), key=lambda item: -item[1]))
+    return f"The slack was {counted(usual, 'step')} {when}"
 
 
 def _step_finding(explanation: Explanation) -> str:

@@ -10,19 +10,19 @@ is (n - R)/(n - 1), and an exchange between racks (R - 1)/(n - 1), and half of a
 (`plesio.runtime.worker.exchange.racks`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
 from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
+from plesio.policies.adaptive.compared import TrialEnd, compared_in, trial_end_in
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK
 from plesio.policies.compression import NO_COMPRESSION
-from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, Limit, PolicySpan
+from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, PolicySpan
 from plesio.report.explanation.spans import (
     RecordedClock,
     ReviewRound,
-    components_of,
     noises_of,
     read_answers,
     read_spans,
@@ -63,17 +63,17 @@ def explanation_of(
     losses = tuple((point.clock, point.loss) for point in run.losses if isfinite(point.loss))
     # what a policy answered says when it changed; a schedule only says when it was to change
     match log.policy:
-        case Adaptive() as policy:
+        case Adaptive():
             clocks = [review.clock for answer in answers for review in answer.reviews]
             num_steps = max([*clocks, _last_clock(run, log)])
             times = RecordedClock(run, num_steps=num_steps)
-            spans = read_spans(answers, policy=policy, num_steps=num_steps, at_s=times.at_s)
-            components, noises = components_of(policy), noises_of(answers)
+            spans = read_spans(answers, num_steps=num_steps, at_s=times.at_s)
+            noises = noises_of(answers)
             first_reason = next((answer.steer.reason for answer in answers if answer.steer and answer.decides), "")
         case Switch() as policy:
             spans, times = read_schedule(log, run, policy=policy, steps=steps)
             num_steps = spans[-1].end if spans else 0
-            components, noises = (), ()
+            noises = ()
             first_reason = f"the schedule first changes at step {policy.clocks[0]}"
         case policy:
             raise DataError(f"the events are those of {policy.spec}, which changes nothing while it trains")
@@ -101,7 +101,6 @@ def explanation_of(
         saved_s=sum(chapter.saved_s for chapter in chapters),
         bytes_saved=sum(chapter.bytes_saved for chapter in chapters),
         first_reason=first_reason,
-        components=components,
         chapters=chapters,
         spans=spans,
         reviews=reviews,
@@ -184,7 +183,6 @@ def _chapters(
             num_exchanges=num_exchanges,
             num_compressed=num_exchanges if sent_share < 1 else 0,
             bytes_saved=(num_steps - num_in_full) * bytes_each if predicts else 0.0,
-            limits=_limits(group),
         )
 
 
@@ -201,6 +199,7 @@ def _change(
     restored = steer.restore and bool(kept)
     if (span.policy, span.shares) == (before.policy, before.shares) and not restored:
         return None
+    trial_end, trial_ended = _trial_of(answers[place + 1 :], policy=span.policy)
     return Change(
         clock=span.begin,
         at_s=times.at_s(span.begin),
@@ -211,9 +210,23 @@ def _change(
         restored=restored,
         restored_to=kept[-1] if restored else None,
         reason=steer.reason,
-        inputs=dict(steer.inputs),
+        compared=tuple(compared_in(dict(steer.inputs))),
+        trial_end=trial_end,
+        trial_ended=trial_ended,
         pace_s=answer.pace_s,
     )
+
+
+def _trial_of(later: Sequence[ReviewRound], *, policy: str) -> tuple[TrialEnd | None, int | None]:
+    """Return the end of the trial of a change to ``policy``, among the answers after it, and its clock."""
+    for answer in later:
+        if answer.steer is None or not answer.decides:
+            continue
+        if (end := trial_end_in(dict(answer.steer.inputs))) is not None:
+            return end, answer.steer.clock
+        if answer.steer.policy != policy:
+            break
+    return None, None
 
 
 def _num_exchanges(spans: Sequence[PolicySpan]) -> int:
@@ -237,14 +250,3 @@ def _sent_share(spec: str, *, low_rank_share: float) -> float:
         return low_rank_share
     compression = getattr(parse_policy(spec), "compression", NO_COMPRESSION)
     return float(compression.payload_bits(_MANY) / NO_COMPRESSION.payload_bits(_MANY))
-
-
-def _limits(spans: Iterable[PolicySpan]) -> tuple[Limit, ...]:
-    found: dict[str, Limit] = {}
-    for span in spans:
-        if span.limited_by is not None and span.free_step_s is not None:
-            num_steps = found[span.limited_by].num_steps if span.limited_by in found else 0
-            found[span.limited_by] = Limit(
-                component=span.limited_by, num_steps=num_steps + span.num_steps, free_step_s=span.free_step_s
-            )
-    return tuple(sorted(found.values(), key=lambda limit: -limit.num_steps))

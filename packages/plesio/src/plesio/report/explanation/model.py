@@ -5,13 +5,14 @@ spans between two changes.
 """
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from plesio.policies.adaptive.compared import ComparedSetting, TrialEnd
 from plesio.report.curves import Curve
 from plesio.report.statistics import Difference
 
-__all__ = ["Change", "Chapter", "ExplainedReview", "Explanation", "Limit", "MeasuredOutcome", "Noise", "PolicySpan"]
+__all__ = ["Change", "Chapter", "ExplainedReview", "Explanation", "MeasuredOutcome", "Noise", "PolicySpan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,9 @@ class Change:
         shares: Share of each round by rank; empty is equal shares.
         restored: Whether the workers went back to a state that they had kept.
         restored_to: Its clock; None where it is not known.
+        compared: The settings that were compared, the best first; empty where none were.
+        trial_end: How the trial of the change ended; None where it did not, or there was none.
+        trial_ended: Clock of the last step before the answer that ended it.
         pace_s: Seconds that a step with an equal share took just before, by rank; empty where not known.
     """
 
@@ -35,7 +39,9 @@ class Change:
     restored: bool
     restored_to: int | None
     reason: str
-    inputs: dict[str, float]
+    compared: tuple[ComparedSetting, ...] = ()
+    trial_end: TrialEnd | None = None
+    trial_ended: int | None = None
     pace_s: tuple[float, ...] = ()
 
 
@@ -52,20 +58,6 @@ class ExplainedReview:
     policy: str
     reason: str
     inputs: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A component of the policy held the slack back.
-
-    Attributes:
-        num_steps: Steps of the chapter for which it did.
-        free_step_s: What a step would have taken with any slack, as last predicted.
-    """
-
-    component: str
-    num_steps: int
-    free_step_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +78,6 @@ class Chapter:
         num_exchanges: Exchanges among all workers that began; on the store, of the furthest worker.
         num_compressed: Those of them that were sent compressed.
         bytes_saved: Bytes that bsp would have sent beyond the chapter's.
-        limits: Who held the slack back; the longest first.
     """
 
     begin: int
@@ -106,7 +97,6 @@ class Chapter:
     num_exchanges: int
     num_compressed: int
     bytes_saved: float
-    limits: tuple[Limit, ...]
 
     @property
     def num_steps(self) -> int:
@@ -122,10 +112,7 @@ class PolicySpan:
         end: Clock of its last step.
         slack: Steps that a worker goes on without hearing of the others', H + d - 1.
         shares: Shares by rank; empty is equal shares.
-        allowed: Slack that each component allowed, between racks where these are what steps; None is any.
-        limited_by: The component that held the slack back; None if no more was wanted.
         bsp_step_s: Predicted, under bsp with equal shares; None under a policy that predicts nothing.
-        free_step_s: Predicted, with any slack; None before the first answer.
     """
 
     begin: int
@@ -133,11 +120,8 @@ class PolicySpan:
     policy: str
     slack: int
     shares: tuple[float, ...] = ()
-    allowed: dict[str, int | None] = field(default_factory=dict)
-    limited_by: str | None = None
     step_s: float
     bsp_step_s: float | None = None
-    free_step_s: float | None = None
 
     @property
     def num_steps(self) -> int:
@@ -212,7 +196,6 @@ class Explanation:
         server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
         saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
         first_reason: Why the policy first answered as it did; empty if it was never asked.
-        components: Names of those that may object to slack.
         chapters: Empty where no step was finished.
         reviews: All answers of the policy, in order.
     """
@@ -237,7 +220,6 @@ class Explanation:
     saved_s: float
     bytes_saved: float
     first_reason: str
-    components: tuple[str, ...]
     chapters: tuple[Chapter, ...]
     spans: tuple[PolicySpan, ...]
     reviews: tuple[ExplainedReview, ...]

@@ -1,6 +1,6 @@
 """The explanation of a run that changed in a terminal, and as a page with pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -8,8 +8,9 @@ from rich.text import Text
 from plesio.core.charts import Table
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.charts import plain_table
-from plesio.report.document import Document, Folded, Item, Items, pictures, section
+from plesio.report.document import Document, Folded, Item, Items, TextLine, pictures, section
 from plesio.report.explanation.charts import explanation_charts, metric_chart
+from plesio.report.explanation.compared import compared_table
 from plesio.report.explanation.model import Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.sentences import closing_sentences, explanation_sentences, heading_text
 from plesio.report.explanation.verdict import measured_table, verdict_sentences
@@ -21,10 +22,13 @@ __all__ = ["render_explanation", "render_explanation_page"]
 
 def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) -> RenderableType:
     figures = measured_table(explanation)
+    compared = [None if table is None else plain_table(table) for table in _compared(explanation)]
+    told = zip(map(Text, explanation_sentences(explanation)), compared, strict=False)
     parts: list[RenderableType] = [
         *map(Text, (heading_text(explanation), *verdict_sentences(explanation))),
         *([] if figures is None else [plain_table(figures)]),
-        *map(Text, (*explanation_sentences(explanation), *closing_sentences(explanation), *advice)),
+        *(part for pair in told for part in pair if part is not None),
+        *map(Text, (*closing_sentences(explanation), *advice)),
     ]
     return Group(parts[0], *(line for part in parts[1:] for line in (Text(), part)))
 
@@ -46,6 +50,7 @@ def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] |
             section("Against bsp", *verdict_sentences(explanation), measured_table(explanation), slug="verdict"),
             pictures([metric_chart(explanation)], title="How good it was, when", slug="progress"),
             section("What it changed", changes, *closing_sentences(explanation), slug="in-words"),
+            section("What it expected, and what came", *_expected(explanation), slug="expected"),
             section("Advice", *advised, slug="advice"),
             pictures(explanation_charts(explanation)),
             section("Between the changes", _chapters(explanation), slug="chapters"),
@@ -53,6 +58,24 @@ def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] |
         ],
     )
     return render_document(document)
+
+
+def _compared(explanation: Explanation) -> list[Table | None]:
+    """Return the settings compared at the beginning of each chapter."""
+    return [compared_table(chapter) for chapter in explanation.chapters]
+
+
+def _expected(explanation: Explanation) -> Iterator[str | TextLine | Table]:
+    """Yield the table of each change, below a line on what is in it."""
+    tables = [table for table in _compared(explanation) if table is not None]
+    if tables:
+        yield (
+            "Worth and progress are in steps of bsp; intervals are a standard deviation to either side. Of the lower "
+            "ends the highest counts, and lost steps count beside lost time."
+        )
+    for table in tables:
+        yield TextLine(table.title, "heading")
+        yield table
 
 
 def _chapters(explanation: Explanation) -> Table | None:
@@ -78,17 +101,17 @@ def _sentence(review: ExplainedReview) -> str:
 
 
 def _inputs_text(inputs: Mapping[str, float]) -> str:
-    """Write all figures by the component that named them.
+    """Write all figures by what they are of.
 
-    >>> _inputs_text({"noise.slack": 3.0, "noise.scale": 41.257, "progress.after": 0.5})
-    'noise: slack 3, scale 41.26; progress: after 0.5'
+    >>> _inputs_text({"bsp.step_s": 0.03, "bsp.score": 0.0, "trial.excess": 0.51257})
+    'bsp: step_s 0.03, score 0; trial: excess 0.5126'
     """
-    components: dict[str, list[str]] = {}
+    owners: dict[str, list[str]] = {}
     for name, value in inputs.items():
-        component, _, figure = name.rpartition(".")
-        components.setdefault(component, []).append(f"{figure} {value:.4g}")
+        owner, _, figure = name.rpartition(".")
+        owners.setdefault(owner, []).append(f"{figure} {value:.4g}")
     return "; ".join(
-        f"{name}: {', '.join(figures)}" if name else ", ".join(figures) for name, figures in components.items()
+        f"{name}: {', '.join(figures)}" if name else ", ".join(figures) for name, figures in owners.items()
     )
 
 

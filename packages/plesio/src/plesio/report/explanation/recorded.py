@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plesio.core.results import RunResult
+from plesio.policies.adaptive.compared import compared_in
 from plesio.report.explanation.model import Change, ExplainedReview
 from plesio.report.explanation.sentences import change_text, unchanged_text, upheld_text
 from plesio.report.explanation.spans import RecordedClock
@@ -66,5 +67,5 @@ def _change(decision: Mapping[str, Any], *, shares: tuple[float, ...], times: Re
         restored=bool(decision["restore"]),
         restored_to=None,
         reason=str(decision["reason"]),
-        inputs=dict(decision["inputs"]),
+        compared=tuple(compared_in(dict(decision["inputs"]))),
     )

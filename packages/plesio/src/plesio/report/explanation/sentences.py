@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.policies import Hierarchical, parse_policy
+from plesio.report.explanation.compared import trial_text
 from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.verdict import ABOUT_EQUAL
 from plesio.report.sentences import listed, share_text
@@ -103,14 +104,14 @@ def _beginning(explanation: Explanation, chapter: Chapter) -> str:
         text = f"It began under bsp: {steps}, {format_seconds(chapter.step_s)} each"
     else:
         text = f"It began under {chapter.policy}. A step took {_outcome(explanation, chapter)}"
-    return f"{text}.{_limits_text(chapter)}{upheld_text(chapter.latest, reason='')}"
+    return f"{text}.{upheld_text(chapter.latest, reason='')}"
 
 
 def _chapter_sentence(explanation: Explanation, chapter: Chapter) -> str:
     assert chapter.change is not None, "all chapters but the first begin with a change"
     outcome = f"A step then took {_outcome(explanation, chapter)}"
     upheld = upheld_text(chapter.latest, reason=chapter.change.reason)
-    return f"{change_text(chapter.change)}. {outcome}.{_limits_text(chapter)}{upheld}"
+    return f"{change_text(chapter.change)}. {outcome}.{trial_text(chapter.change)}{upheld}"
 
 
 def _outcome(explanation: Explanation, chapter: Chapter) -> str:
@@ -179,23 +180,6 @@ def _shares_text(shares: Sequence[float]) -> str:
     if len(shares) > _MOST_SHARES:
         return f"shares between {percent(min(shares))} and {percent(max(shares))}"
     return f"shares of {listed([percent(share) for share in shares])}"
-
-
-def _limits_text(chapter: Chapter) -> str:
-    """Tell which components held the slack back, if any did; with a space before it."""
-    if not chapter.limits:
-        return ""
-    free = format_seconds(chapter.limits[0].free_step_s)
-    held = sum(limit.num_steps for limit in chapter.limits)
-    first = chapter.limits[0].component
-    if len(chapter.limits) > 1:
-        counts = [f"{limit.component} ({counted(limit.num_steps, 'step')})" for limit in chapter.limits]
-        who = f"{listed(counts)} held it back"
-    elif held == chapter.num_steps:
-        who = f"{first} held it back all the while"
-    else:
-        who = f"{first} held it back for {held} of these steps"
-    return f" With any slack a step would have taken {free}; {who}."
 
 
 def _total_sentence(explanation: Explanation) -> str:

@@ -1,13 +1,12 @@
 """The spans of an adaptive run: between two answers of the policy, with what a step took and would have taken.
 
-Three figures are told of each span, as means over workers and steps:
+Two figures are told of each span, as means over workers and steps:
 
     step_s      measured: seconds computing and seconds blocked, from the reviews that cover the span's steps
     bsp_step_s  predicted: what a step would have taken under bsp with equal shares
-    free_step_s predicted: what a step would have taken with any slack; where a component held it back
 
-The prediction is the policy's own (``system.bsp_step_s``), of the answer at the span's end, which has seen its steps;
-at the end of a run, of the last answer; where no exchange had been measured by then, of the first that knew of one.
+The prediction is the policy's own (``bsp.step_s``), of the answer at the span's end, which has seen its steps; at the
+end of a run, of the last answer; where no exchange had been measured by then, of the first that knew of one.
 
 It is for the shares of that answer. Under bsp a step ends with its slowest worker. So from one set of shares to another
 a step's time differs by the mean, over steps, of the longest computing with these shares less that with those; this
@@ -20,18 +19,18 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from plesio.core.results import RunResult
-from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Reviewed, Steer, parse_policy
-from plesio.policies.adaptive.readings.review import GradientPairs, put_together
+from plesio.policies import EventLog, Resumed, Reviewed, Steer, parse_policy
+from plesio.policies.adaptive.readings.review import GradientPairs
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 from plesio.report.explanation.model import Noise, PolicySpan
 
-__all__ = ["RecordedClock", "ReviewRound", "components_of", "noises_of", "read_answers", "read_spans", "slack_of"]
+__all__ = ["RecordedClock", "ReviewRound", "noises_of", "read_answers", "read_spans", "slack_of"]
 
-_NO_OBJECTORS = ("review", "system", "topology", "guard")
-"""Parts of the policy that name no slack of their own; the guard asks for none when it gives alarm."""
+BSP_STEP_S = f"{SYNCHRONOUS.spec}.step_s"
+"""Name of the prediction for bsp among the figures of an answer (`ComparedSetting`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +83,6 @@ def slack_of(spec: str) -> int:
     return int(policy.period if policy.exchange == "store" else policy.bound)
 
 
-def components_of(policy: Adaptive) -> tuple[str, ...]:
-    """Name the components that may object to slack.
-
-    >>> components_of(Adaptive(phase=None))
-    ('gradient', 'noise', 'feedback', 'progress')
-    """
-    names = [field.name for field in fields(policy) if getattr(policy, field.name) is not None]
-    return tuple(name for name in names if name not in _NO_OBJECTORS)
-
-
 def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
     answers: list[ReviewRound] = []
     open_reviews: dict[int, Reviewed] = {}
@@ -112,13 +101,12 @@ def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
 
 
 def read_spans(
-    answers: Sequence[ReviewRound], *, policy: Adaptive, num_steps: int, at_s: Callable[[int], float]
+    answers: Sequence[ReviewRound], *, num_steps: int, at_s: Callable[[int], float]
 ) -> tuple[PolicySpan, ...]:
     """Return the spans of a run of ``num_steps`` steps.
 
     Args:
         answers: Reviews and answers from `read_answers`.
-        policy: The run's.
         num_steps: Steps of each worker.
         at_s: Training time at a clock, for spans without a review.
     """
@@ -133,17 +121,16 @@ def read_spans(
     ):
         if begin >= end:
             continue
-        spec = asked.policy if asked else steers[0].before if steers else policy.first.spec
+        spec = asked.policy if asked else steers[0].before if steers else SYNCHRONOUS.spec
         slack, shares = slack_of(spec), asked.shares if asked else ()
         step_s = steps.measured_s(begin, end)
         if step_s is None:
             step_s = (at_s(end) - at_s(begin)) / (end - begin)
         is_bsp = spec == SYNCHRONOUS.spec and not shares
-        answer = answered if asked is None or (answered and answered.inputs) else asked
+        answer = answered if asked is None or (answered and BSP_STEP_S in dict(answered.inputs)) else asked
         bsp_step_s = None if is_bsp else steps.bsp_step_s(begin, end, answer=_informed(answer, steers))
         if bsp_step_s is None and spans and not is_bsp:
             bsp_step_s = spans[-1].bsp_step_s
-        allowed, limited_by = _allowed(asked, policy=policy)
         spans.append(
             PolicySpan(
                 begin=begin,
@@ -151,11 +138,8 @@ def read_spans(
                 policy=spec,
                 slack=slack,
                 shares=shares,
-                allowed=allowed,
-                limited_by=limited_by,
                 step_s=step_s,
                 bsp_step_s=step_s if bsp_step_s is None else bsp_step_s,
-                free_step_s=None if asked is None else dict(asked.inputs).get("system.least_step_s"),
             )
         )
     return tuple(spans)
@@ -169,7 +153,7 @@ def noises_of(answers: Sequence[ReviewRound]) -> tuple[Noise, ...]:
         if not answer.reviews:
             continue
         reviews = {review.worker: review for review in answer.reviews}
-        figures = put_together(reviews, gradient=pairs.take(reviews), metric=None).gradient
+        figures = pairs.take(reviews)
         if figures is not None and math.isfinite(figures.norm_sq):
             scale = figures.noise_scale if math.isfinite(figures.noise_scale) else None
             noises.append(
@@ -195,7 +179,7 @@ class _Steps:
 
     def bsp_step_s(self, begin: int, end: int, *, answer: Steer | None) -> float | None:
         """Return what ``answer`` predicts for bsp, brought to equal shares by the steps from one clock to another."""
-        predicted_s = None if answer is None else dict(answer.inputs).get("system.bsp_step_s")
+        predicted_s = None if answer is None else dict(answer.inputs).get(BSP_STEP_S)
         if answer is None or predicted_s is None or not answer.shares:
             return predicted_s
         pace_s = [self._pace_s[clock] for clock in range(begin + 1, end + 1) if clock in self._pace_s]
@@ -239,34 +223,8 @@ def _paces(reviews: Sequence[Reviewed]) -> dict[int, tuple[float, ...]]:
 
 
 def _informed(answer: Steer | None, steers: Sequence[Steer]) -> Steer | None:
-    """Return this answer, or the first after it that had an exchange's time; this one if none did."""
+    """Return this answer, or the first after it that predicted bsp's steps; this one if none did."""
     if answer is None:
         return None
-    later = (one for one in steers if one.clock >= answer.clock and one.inputs)
-    return next((one for one in later if dict(one.inputs).get("system.transfer_s", 1.0) > 0), answer)
-
-
-def _allowed(answer: Steer | None, *, policy: Adaptive) -> tuple[dict[str, int | None], str | None]:
-    """Return the slack that each component allowed, and which of them kept a faster setting away."""
-    if answer is None or not answer.inputs:
-        return {}, None
-    inputs = dict(answer.inputs)
-    slacks = {name: inputs.get(f"{name}.slack") for name in components_of(policy)}
-    after = parse_policy(answer.policy)
-    by_racks = isinstance(after, Hierarchical) and after.exchange == "collective"
-    if by_racks:
-        drifts = {name: inputs.get(f"{name}.drift") for name in slacks}
-        size = inputs["topology.workers_a_rack"]
-        slacks = {name: None if drift is None else drift * size for name, drift in drifts.items()}
-    allowed = {name: None if slack is None else int(slack) for name, slack in slacks.items()}
-    if any(name.startswith("guard.") for name in inputs):
-        return allowed, "guard"
-    objections = {name: slack for name, slack in allowed.items() if slack is not None}
-    step_s, least_s = inputs.get("system.step_s"), inputs.get("system.least_step_s")
-    if not objections or step_s is None or least_s is None:
-        return allowed, None
-    margin = max(policy.system.tolerance, policy.system.gain)
-    if by_racks and policy.topology is not None:
-        margin = policy.topology.tolerance + policy.system.gain  # of its own will it is that much slower
-    held = step_s > least_s * (1 + margin)
-    return allowed, min(objections, key=lambda name: objections[name]) if held else None
+    later = (one for one in steers if one.clock >= answer.clock)
+    return next((one for one in later if BSP_STEP_S in dict(one.inputs)), answer)

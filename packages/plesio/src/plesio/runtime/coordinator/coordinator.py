@@ -136,9 +136,7 @@ class Coordinator:
             num_servers=join.num_servers,
             snapshot_every=join.snapshot_every if policy.pushes else None,
         )
-        self._reviews = Reviews(
-            self._members, self._stage, policy=policy, ledger=self.ledger, checkpoints=self._checkpoints
-        )
+        self._reviews = Reviews(self._members, self._stage, ledger=self.ledger, checkpoints=self._checkpoints)
         self._regroupings = Regroupings(
             self._members, self._stage, policy=policy, elastic=join.elastic, ledger=self.ledger, trace=self._trace
         )

@@ -1,4 +1,4 @@
-"""Reports of workers to a policy that adapts: what they saw, and what the metric is.
+"""Reports of workers: what they saw, for a policy that adapts, and what the metric is.
 
 Where all workers get the metric of a place in their program, each counts its evaluations. The first to come to one
 evaluates; whoever comes meanwhile waits for that alone, and whoever comes later, also to one of long ago, is answered
@@ -7,7 +7,7 @@ waits takes its place.
 """
 
 from plesio.core.results import Evaluation
-from plesio.policies import Evaluated, Policy, Reviewed
+from plesio.policies import Reviewed
 from plesio.protocol.effects import Tell
 from plesio.protocol.to_server import EvaluationRequest, Evaluations, Review
 from plesio.protocol.to_worker import KnownEvaluation
@@ -23,12 +23,9 @@ __all__ = ["Reviews"]
 class Reviews:
     """Hands reports on."""
 
-    def __init__(
-        self, members: Members, stage: Stage, *, policy: Policy, ledger: Ledger, checkpoints: Checkpoints
-    ) -> None:
+    def __init__(self, members: Members, stage: Stage, *, ledger: Ledger, checkpoints: Checkpoints) -> None:
         self._members = members
         self._stage = stage
-        self._policy = policy
         self._ledger = ledger
         self._checkpoints = checkpoints
         self._rates = StepRates(is_live=members.is_live, warn=ledger.fallbacks.warn)
@@ -59,14 +56,9 @@ class Reviews:
             yield event
 
     def _evaluated(self, message: Evaluations) -> Answers:
-        """Record new validation metrics of the evaluating worker; a policy that adapts gets them while it runs."""
-        ledger = self._ledger
-        ledger.metric.enter(message.evaluations, parameters_sha256=message.parameters_sha256)
+        """Record new validation metrics of the evaluating worker."""
+        self._ledger.metric.enter(message.evaluations, parameters_sha256=message.parameters_sha256)
         yield from self._tell(message)
-        if self._members.state == "running" and self._policy.adapts:
-            sign = 1.0 if ledger.metric.judged_by[1] == "max" else -1.0
-            for point in message.evaluations:
-                yield Evaluated(metric=sign * point.metric)
 
     def _asked(self, worker: int, number: int) -> Answers:
         known = self._known.get(number)

@@ -6,7 +6,7 @@ and for the whole run, so differences and inner products of sketches estimate th
 the sketch of the parameters: its change since the last review shows how far training has come.
 
 Every gradient's norm is taken, which also shows whether it is finite, and an extraordinary one is scaled down before it
-is applied or sent (`adaptive.training.spike`). A gradient in several pieces (DDP's buckets) is judged piece by piece,
+is applied or sent (`adaptive.spike`). A gradient in several pieces (DDP's buckets) is judged piece by piece,
 because the first is under way before the last is known. The loss is known in time for the next step: while it is
 extraordinary, the gradient counts as if it were, too.
 """
@@ -22,8 +22,7 @@ import torch
 
 from plesio.core.records import from_values, to_values
 from plesio.policies import Reviewed
-from plesio.policies.adaptive import GuardConfig, ReviewConfig
-from plesio.policies.adaptive.training.spike import SpikeDetector
+from plesio.policies.adaptive.spike import SpikeDetector
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.rounds import RoundRecords
@@ -31,6 +30,12 @@ from plesio.runtime.worker.rounds import RoundRecords
 __all__ = ["Sketch", "StepMonitor", "WorkerTraits"]
 
 SIGNS_SEED = 20_261
+SKETCH = 64
+"""Numbers in a sketch of a gradient."""
+SAMPLE_EVERY = 32
+"""Length of the stretches of steps, in each of which the first two gradients are sampled: 6 % of steps."""
+RISE = 0.1
+"""Share by which the loss is above that of the last review, if the losses of single steps are reported."""
 LEARNING = 64
 """Steps in which the guard learns what is usual, and has no use for the losses of single steps."""
 
@@ -159,7 +164,7 @@ class StepMonitor:
     """Gathers a review.
 
     Args:
-        guard: Finds what is extraordinary; None lets everything through.
+        guard: True if extraordinary gradients are found and scaled down.
         total_samples: Samples of the whole training, over all workers; None if it is unknown.
     """
 
@@ -167,20 +172,18 @@ class StepMonitor:
         self,
         traits: WorkerTraits,
         *,
-        config: ReviewConfig,
-        guard: GuardConfig | None,
+        guard: bool,
         timeline: WorkerTimeline,
         rounds: RoundRecords,
         total_samples: int | None,
     ) -> None:
         self._traits = traits
-        self._config = config
         self._timeline = timeline
         self._total_samples = total_samples
         self._rounds = rounds
-        self._sketch = Sketch(config.sketch)
+        self._sketch = Sketch(SKETCH)
         self._guard = guard
-        self._seen = _Seen(spikes_in_loss=None if guard is None else _detector(guard))
+        self._seen = _Seen(spikes_in_loss=SpikeDetector() if guard else None)
         self._computed_s = timeline.meter.totals.compute_s
         self._exchanged_s = timeline.exchanged_s
 
@@ -199,7 +202,7 @@ class StepMonitor:
             dense, sparse = [flat / scale for flat in dense], [(part / scale).coalesce() for part in sparse]
         values = dense + [_flat([part.values()]) for part in sparse]
         norm_sq = sum(torch.dot(flat, flat).item() for flat in values)
-        if self._config.samples_at(seen.clock + 1):
+        if _is_sampled(seen.clock + 1):
             for flat in dense:
                 self._sketch.add(flat)
             for part in sparse:
@@ -207,11 +210,11 @@ class StepMonitor:
         if not math.isfinite(norm_sq):
             seen.is_finite = seen.is_finite and self._traits.scales_loss
             return False
-        if self._guard is not None:
+        if self._guard:
             place = seen.num_pieces, sum(part.numel() for part in parts)
             seen.num_pieces += 1
             if place not in seen.norms:
-                seen.norms[place] = _detector(self._guard)
+                seen.norms[place] = SpikeDetector()
             factor = seen.norms[place].judge(math.sqrt(norm_sq), suspect=seen.suspect)
             if factor < 1.0:
                 self._scale_down(parts, factor)
@@ -284,8 +287,8 @@ class StepMonitor:
 
     def relearn(self) -> None:
         """Learn anew what is extraordinary: the data have changed."""
-        assert self._guard is not None, "no guard"
-        self._seen.spikes_in_loss, self._seen.suspect = _detector(self._guard), False
+        assert self._guard, "no guard"
+        self._seen.spikes_in_loss, self._seen.suspect = SpikeDetector(), False
         self._seen.norms.clear()
 
     def take(
@@ -304,7 +307,7 @@ class StepMonitor:
         losses = [loss for loss in seen.losses if math.isfinite(loss)]
         loss = sum(losses) / len(losses) if losses else math.inf if seen.losses else math.nan
         before, seen.loss_before = seen.loss_before, loss
-        leapt = self._guard is not None and clock > LEARNING and loss - before > self._guard.loss_rise * abs(before)
+        leapt = self._guard and clock > LEARNING and loss - before > RISE * abs(before)
         review = Reviewed(
             worker=self._traits.worker,
             clock=clock,
@@ -325,7 +328,7 @@ class StepMonitor:
             rack=self._traits.rack,
             can_push=self._traits.can_push and not writes,
             writes=writes,
-            position=() if self._guard is None or not parameters else self._sketch.of(parameters),
+            position=self._sketch.of(parameters) if self._guard and parameters else (),
             summed_rate=seen.summed_rate,
             sparse_bytes=tuple(map(statistics.fmean, zip(*seen.sparse_bytes, strict=True))),
             low_rank_share=1.0 if writes else self._traits.low_rank_share,
@@ -352,8 +355,13 @@ def _unwrapped(value: Any) -> Any:
     return {name: _unwrapped(one) for name, one in (value if kind is None else value["values"]).items()}
 
 
-def _detector(guard: GuardConfig) -> SpikeDetector:
-    return SpikeDetector(jump=guard.spike_jump, shift=guard.spike_shift)
+def _is_sampled(clock: int) -> bool:
+    """Return True if the gradient of the step that ends at ``clock`` is sampled.
+
+    >>> [clock for clock in range(1, 70) if _is_sampled(clock)]
+    [1, 2, 33, 34, 65, 66]
+    """
+    return (clock - 1) % SAMPLE_EVERY < 2
 
 
 def _apart(parts: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 
 from plesio.policies import Policy, parse_policy
+from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.adaptive.system.setting import Sent
-from plesio.policies.adaptive.training.rate_limit import RateLimit
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
@@ -147,7 +147,7 @@ class Parts:
         client, policy, timeline = self.world.client, self.policy, self.timeline
         first, first_review = self._first(self._point)
         channel = ServerSteering(client, check=self.world.check_group)
-        limit = None if policy.guard is None else RateLimit(jump=policy.guard.rate_jump)
+        limit = RateLimit() if policy.guard else None
         steered = StagedExchange(
             self.replica,
             first,
@@ -210,7 +210,7 @@ class Parts:
         return replace(parts, recovery=recovery, past=recovery.join() if self.place.late else None)
 
     def _monitor(self, group: LiveGroup, *, can_push: bool) -> StepMonitor | None:
-        if self.policy.review is None:
+        if not self.policy.remembers:
             return None
         traits = WorkerTraits(
             self.place.rank,
@@ -221,7 +221,6 @@ class Parts:
         )
         return StepMonitor(
             traits,
-            config=self.policy.review,
             guard=self.policy.guard,
             timeline=self.timeline,
             rounds=self.world.rounds,

@@ -76,7 +76,6 @@ def put_together(
     reviews: Mapping[int, Reviewed],
     *,
     gradient: GradientFigures | None,
-    metric: float | None,
     speed: float = math.nan,
 ) -> Reading:
     any_review = next(iter(reviews.values()))
@@ -87,7 +86,6 @@ def put_together(
         num_steps=len(any_review.compute_s),
         learning_rate=any_review.learning_rate,
         loss=_mean(losses),
-        worst_loss=max(losses, default=math.nan),
         least_loss=min(losses, default=math.nan),
         typical_loss=statistics.median(losses) if losses else math.nan,
         losses=tuple(map(statistics.median, zip(*by_step, strict=True))) if len({*map(len, by_step)}) == 1 else (),
@@ -100,7 +98,6 @@ def put_together(
         num_clipped=max(review.num_clipped for review in reviews.values()),
         gradient=gradient,
         speed=speed,
-        metric=metric,
         progress=_mean([review.progress for review in reviews.values()]) if any_review.progress >= 0 else None,
     )
 

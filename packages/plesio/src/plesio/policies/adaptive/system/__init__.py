@@ -1,1 +1,1 @@
-"""The system side: settings, their predicted step times, and the least slack that hides waiting and communication."""
+"""The system side: settings, and the seconds of a step under each."""

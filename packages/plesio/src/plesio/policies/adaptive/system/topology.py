@@ -119,16 +119,6 @@ class RackTransfers:
             else:
                 self.between_s = between_s
 
-    @property
-    def inputs(self) -> dict[str, float]:
-        known = {
-            "topology.inside_s": self.inside_s,
-            "topology.between_s": self.between_s,
-            "topology.rounded_between_s": self.rounded_between_s,
-            "topology.store_s": self.store_s,
-        }
-        return {name: took_s for name, took_s in known.items() if took_s is not None}
-
     def _merge_s(self, setting: Setting, *, flat_s: float) -> float:
         """Return the seconds of an exchange between racks; if only a full or only a rounded one is known, from that."""
         rounded = setting.sent is Sent.ROUNDED

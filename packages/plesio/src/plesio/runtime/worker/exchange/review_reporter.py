@@ -4,7 +4,7 @@ from typing import Any
 
 from plesio.core.records import from_values, to_values
 from plesio.policies import Reviewed
-from plesio.policies.adaptive.training.rate_limit import RateLimit
+from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.policy import NEVER
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.exchange import Exchange, StepProgress

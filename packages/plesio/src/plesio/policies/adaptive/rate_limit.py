@@ -1,6 +1,6 @@
 """Rate limit: a learning rate that leaps beyond all earlier ones is reached gradually, as reviews find training good.
 
-After 16 steps, a rise in one step to more than ``jump`` times the highest rate so far is no warm-up: those rise by
+After 16 steps, a rise in one step to more than `JUMP` times the highest rate so far is no warm-up: those rise by
 small steps, and the first step of the steepest doubles the rate. The rate is then *held* at that of the step before (or
 a tenth of the highest), and raised by a quarter with every review that finds the state good, until it is there. If the
 run is taken back meanwhile, the rate stays at the limit for the rest of the run.
@@ -15,27 +15,25 @@ import msgspec
 
 __all__ = ["RateLimit"]
 
+JUMP = 2.5
+"""Multiple of the highest rate so far to which one step may raise it."""
 _KNOWN_AFTER = 16
 _GROWTH = 1.25
 _LEAST = 0.1
 """Share of the highest rate at which a rate that comes from next to nothing is held."""
 
 
-class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
+class RateLimit(msgspec.Struct, kw_only=True):
     """Holds the rate of one parameter group; its fields are stored in checkpoints.
 
-    >>> limit = RateLimit(jump=2.5)
+    >>> limit = RateLimit()
     >>> [limit.allow(0.1) for _ in range(16)] == [0.1] * 16, limit.allow(5.0), limit.holds
     (True, 0.1, True)
     >>> limit.good()
     >>> round(limit.allow(5.0), 3), limit.allow(0.01)
     (0.125, 0.01)
-
-    Args:
-        jump: Largest rise in one step, as a multiple of the highest rate so far.
     """
 
-    jump: float
     _highest: float = 0.0
     _num_steps: int = 0
     _last: float = 0.0
@@ -46,7 +44,7 @@ class RateLimit(msgspec.Struct, kw_only=True, rename={"jump": "_jump"}):
 
     def allow(self, rate: float) -> float:
         """Return the allowed rate of the next step, at most ``rate``."""
-        if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > self.jump * self._highest > 0:
+        if math.isinf(self._ceiling) and self._num_steps >= _KNOWN_AFTER and rate > JUMP * self._highest > 0:
             self._ceiling = max(self._last, _LEAST * self._highest)
         allowed = min(rate, self._ceiling)
         self.holds = allowed < rate

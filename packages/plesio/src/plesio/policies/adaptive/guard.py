@@ -22,12 +22,10 @@ import math
 import operator
 import statistics
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plesio.policies.adaptive.readings.reading import Reading
-
-from .trend import LEAST_NOISE, Point, boundary, scatter
+from plesio.policies.adaptive.trend import LEAST_NOISE, Point, boundary, scatter
 
 __all__ = ["Alarm", "Guard"]
 
@@ -35,6 +33,8 @@ WINDOW, RECENT, SILENT = 24, 6, 4
 """Reviews from which noise is computed; reviews whose median is a level; reviews without an alarm after one."""
 LOSS_RISE, SPEED_RISE, EARLY_RISE = 1.1, 2.5, 3.0
 """Multiples of its level that a figure must reach, and of the highest loss while no level is known."""
+SHARE = 0.25
+"""Share of steps whose gradients are extraordinary, or not finite, at an alarm."""
 TAIL = 10
 """Degrees of freedom of one review's figure, tuned on random runs; `scatter` of 24 normal values has 6."""
 RESTART, LEAP, LARGEST = 4 / 3, 0.25, 1e100
@@ -48,7 +48,6 @@ class Alarm:
     reason: str
     averted: bool = False
     early: bool = False
-    inputs: Mapping[str, float] = field(default_factory=dict)
 
 
 class Guard:
@@ -56,11 +55,9 @@ class Guard:
 
     Args:
         chance: Chance of a wrong alarm in a run.
-        share: Share of steps whose gradients are extraordinary, or not finite, at an alarm.
     """
 
-    def __init__(self, *, chance: float = 0.001, share: float = 0.25) -> None:
-        self._share = share
+    def __init__(self, *, chance: float) -> None:
         self._loss = _Figure("the loss", rise=LOSS_RISE, early_rise=EARLY_RISE, chance=chance / 2)
         self._speed = _Figure("the parameters' speed", rise=SPEED_RISE, early_rise=math.inf, chance=chance / 2)
         self._num_reviews = self._quiet = 0
@@ -84,8 +81,8 @@ class Guard:
         loss, speed = self._loss.judge(reading.loss, review=num), self._speed.judge(reading.speed, review=num)
         self._leapt_to = self._leap(reading) if settled and self.good and loss[0] >= 0.5 else math.nan
         self._rate, self._highest_rate = reading.learning_rate, max(self._highest_rate, reading.learning_rate)
-        clipped = reading.num_clipped / steps / self._share
-        was_refused, self._was_refused = self._was_refused, reading.num_refused > self._share * steps
+        clipped = reading.num_clipped / steps / SHARE
+        was_refused, self._was_refused = self._was_refused, reading.num_refused > SHARE * steps
         refused = math.inf if was_refused and self._was_refused else 0.0
         extraordinary = clipped, f"{reading.num_clipped} gradients of one worker in {steps} steps were extraordinary"
         not_finite = refused, f"{reading.num_refused} gradients in {steps} steps were not finite"
@@ -104,7 +101,7 @@ class Guard:
         if self._alarmed and not averted:
             self.tightened()
         self._alarmed, self._quiet, self._was_averted = True, SILENT, averted
-        return Alarm(reason=reason, averted=averted, early=num <= 4, inputs={"guard.severity": severity})
+        return Alarm(reason=reason, averted=averted, early=num <= 4)
 
     def excuse(self) -> None:
         """Forget all levels and the last alarm."""

@@ -1,20 +1,12 @@
-import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from plesio.policies.adaptive.config.gradient import GradientMonitorConfig
 from plesio.policies.adaptive.readings.gradient_figures import GradientSample, gradient_figures
-from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
-from plesio.policies.adaptive.training.gradient import GradientMonitor
 
 DIMENSION, SKETCH = 96, 32
 INF = math.inf
-
-
-strict = functools.partial(GradientMonitorConfig, tight_slack=0, largest_slack=7)
 
 
 def sample(gradient: np.ndarray, sketcher: np.ndarray) -> GradientSample:
@@ -107,103 +99,3 @@ def test_noise_scale_is_infinite_where_noise_hides_the_mean():
     assert figures is not None
     assert figures.mean_norm_sq == -1.0
     assert figures.noise_scale == INF
-
-
-def reading(*, between: float = 1.0, within: float = 1.0, norm_sq: float = 2.0, with_figures: bool = True) -> Reading:
-    figures = GradientFigures(norm_sq=norm_sq, mean_norm_sq=1.0, within=within, between=between, noise_scale=1.0)
-    return Reading(clock=16, num_steps=16, learning_rate=0.1, gradient=figures if with_figures else None)
-
-
-def slacks(monitor: GradientMonitor, readings: Sequence[Reading]) -> list[float]:
-    return [monitor.observe(one).slack for one in readings]
-
-
-CALM = [reading()] * 8
-JUMPS = {
-    "variance between workers": reading(between=3.0),
-    "variance within workers": reading(within=3.0),
-    "squared norm": reading(norm_sq=9.0),
-}
-
-
-@pytest.mark.parametrize("what", JUMPS)
-def test_each_figure_trips_and_the_slack_comes_back_in_steps(what: str):
-    monitor = GradientMonitor(strict(hold_reviews=3, regrow_reviews=2, largest_slack=3))
-    assert slacks(monitor, CALM) == [INF] * 8
-    advice = monitor.observe(JUMPS[what])
-    assert advice.slack == 0
-    assert what in advice.reason
-    assert slacks(monitor, CALM) == [0, 0, 1, 1, 3, 3, INF, INF]
-
-
-def test_trigger_is_a_multiple_of_the_moving_average():
-    quiet, loud = (GradientMonitor(strict()) for _ in range(2))
-    slacks(quiet, CALM)
-    slacks(loud, CALM)
-    assert quiet.observe(reading(between=2.45)).slack == INF
-    assert loud.observe(reading(between=2.55)).slack == 0
-
-
-def test_slack_does_not_come_back_before_the_figure_is_below_release():
-    monitor = GradientMonitor(strict(hold_reviews=1, window=32))
-    slacks(monitor, [reading()] * 32)
-    assert slacks(monitor, [reading(between=3.0), reading(between=2.0), reading(between=2.0)]) == [0, 0, 0]
-    assert monitor.observe(reading(between=1.2)).slack == 1
-
-
-def test_second_trigger_starts_the_hold_anew():
-    monitor = GradientMonitor(strict(hold_reviews=2, regrow_reviews=1, largest_slack=1))
-    slacks(monitor, CALM)
-    jump = JUMPS["squared norm"]
-    assert slacks(monitor, [jump, reading(), reading(norm_sq=20.0), *CALM[:4]]) == [0, 0, 0, 0, 1, INF, INF]
-
-
-def test_new_level_becomes_the_ordinary_one():
-    monitor = GradientMonitor(strict())
-    slacks(monitor, CALM)
-    assert slacks(monitor, [reading(between=4.0)] * 20)[-1] == INF
-
-
-@pytest.mark.parametrize("factor", [1.5, 1.2, 1.02, 0.9, 0.5])
-def test_steady_drift_trips_nothing(factor: float):
-    monitor = GradientMonitor(strict())
-    drift = [reading(between=factor**n, within=factor**n, norm_sq=factor**n) for n in range(60)]
-    assert slacks(monitor, drift) == [INF] * 60
-
-
-def test_erratic_figure_needs_more_than_the_trigger():
-    monitor = GradientMonitor(strict())
-    random = np.random.default_rng(2)
-    values = np.exp(1.5 * random.standard_normal(200))
-    erratic = [reading(between=float(value)) for value in values]
-    above = sum(value > 2.5 * np.mean(values[n - 8 : n]) for n, value in enumerate(values) if n >= 8)
-    tripped = 0
-    for one in erratic:
-        before = monitor.observe(reading(with_figures=False)).slack
-        tripped += monitor.observe(one).slack == 0 and before != 0
-    assert above > 15
-    assert tripped <= above / 3
-
-
-def test_missing_figures_are_no_objection_and_do_not_end_one():
-    monitor = GradientMonitor(strict(hold_reviews=2, regrow_reviews=1, largest_slack=1))
-    empty = reading(with_figures=False)
-    assert slacks(monitor, [empty] * 3) == [INF] * 3
-    slacks(monitor, [reading(between=math.nan)] * 8)
-    assert slacks(monitor, [JUMPS["squared norm"], empty, empty, empty]) == [0, 0, 0, 0]
-    assert slacks(monitor, [reading(between=math.nan), empty]) == [1, INF]
-
-
-def test_one_worker_has_no_between():
-    monitor = GradientMonitor(strict())
-    slacks(monitor, [reading(between=math.nan)] * 8)
-    assert monitor.observe(reading(between=math.nan, within=5.0)).slack == 0
-
-
-def test_infinite_norm_trips_at_once():
-    assert GradientMonitor(strict()).observe(reading(norm_sq=INF)).slack == 0
-
-
-def test_gradients_of_zero_are_calm():
-    zero = reading(between=0.0, within=0.0, norm_sq=0.0)
-    assert slacks(GradientMonitor(strict()), [zero] * 20) == [INF] * 20

@@ -3,8 +3,8 @@
 The guard reads means over a review's steps, one review late. Here every step is judged by itself, on its worker, before
 its gradient is applied or sent; no message is needed. A value is *extraordinary*
 
-    by itself     when it is more than ``jump`` times as far above the largest of the last 128 ordinary values as
-                  that is above the usual one, their median:    value / largest > jump * largest / usual
+    by itself     when it is more than `JUMP` times as far above the largest of the last 128 ordinary values as
+                  that is above the usual one, their median:    value / largest > JUMP * largest / usual
     by its kind   when the median of the last five values, of which it is one, is that far above the largest such median
 
 The distance from the usual to the largest value replaces a standard deviation (as in ZClip, Kumar et al. 2025), because
@@ -27,6 +27,8 @@ import msgspec
 
 __all__ = ["SpikeDetector"]
 
+JUMP, SHIFT = 2.0, 1.5
+"""Distance above the largest value at which a single one is extraordinary; the same for medians of five."""
 _BLOCK = 16
 """Steps after which the levels are renewed."""
 _BLOCKS = 8
@@ -39,23 +41,16 @@ _PART = 0.25
 """Share of the usual value to which an extraordinary one is scaled."""
 
 
-class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shift": "_shift"}):
+class SpikeDetector(msgspec.Struct, kw_only=True):
     """Judges one figure of one worker, step by step; its fields are stored in checkpoints.
 
-    >>> spikes = SpikeDetector(jump=2.0, shift=1.5)
+    >>> spikes = SpikeDetector()
     >>> [spikes.judge(1.0 + 0.1 * (step % 3)) for step in range(64)] == [1.0] * 64
     True
     >>> round(spikes.judge(11.0), 3), spikes.judge(1.2)
     (0.025, 1.0)
-
-    Args:
-        jump: Distance above the largest value at which a single one is extraordinary; the module's head has the
-            formula.
-        shift: The same for medians of five.
     """
 
-    jump: float
-    shift: float
     _last: list[float] = msgspec.field(default_factory=list)
     _block: list[tuple[float, float]] = msgspec.field(default_factory=list)
     """Pairs of value and median that are not yet part of the levels."""
@@ -102,5 +97,5 @@ class SpikeDetector(msgspec.Struct, kw_only=True, rename={"jump": "_jump", "shif
         self._usual = statistics.median([block[2] for block in self._blocks])
         if self._usual > 0:
             largest, middle = (max(block[place] for block in self._blocks) for place in (0, 1))
-            self._most = self.jump * largest * (largest / self._usual)
-            self._most_middle = self.shift * middle * (middle / self._usual)
+            self._most = JUMP * largest * (largest / self._usual)
+            self._most_middle = SHIFT * middle * (middle / self._usual)

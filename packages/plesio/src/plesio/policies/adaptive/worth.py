@@ -22,10 +22,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from plesio.policies.adaptive.numbers import Numbers
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.system.setting import Sent, Setting
-
-from .numbers import Numbers
 
 __all__ = ["Worth", "kind_of"]
 

@@ -1,1 +1,0 @@
-"""The parameters of the adaptive policy's components."""
