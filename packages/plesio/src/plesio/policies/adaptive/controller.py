@@ -7,6 +7,7 @@ whether it is missed. What fails is believed to be worth less from then on, and 
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Mapping
 
@@ -55,8 +56,10 @@ class Controller:
         self._trial: Trial | None = None
         self._pairs, self._movement = GradientPairs(), Movement()
         self._num_reviews = self._num_restores = 0
-        self._kept_losses: deque[float] = deque(maxlen=2)
-        """Mean loss of the steps before each state that the workers have kept, of two at most."""
+        self._kept: deque[tuple[int, float]] = deque(maxlen=2)
+        """Review after which the workers have kept each of their states, and its mean loss."""
+        self._last_loose = 0
+        """Newest review of steps with slack or on the store."""
         self._was_loose = False
         """True if the run was ever under anything but plain BSP."""
         self._finishes = False
@@ -87,6 +90,8 @@ class Controller:
         """Decide on the next steps."""
         reading = put_together(reviews, gradient=self._pairs.take(reviews), speed=self._movement.take(reviews))
         self._num_reviews += 1
+        if self.setting.slack > 0 or self.setting.on_store:
+            self._last_loose = self._num_reviews
         self._times.observe(reviews, setting=self.setting)
         self._worth.observe(reading, momentum=max(review.momentum for review in reviews.values()))
         alarm = self._alarm(reading)
@@ -105,8 +110,8 @@ class Controller:
             reason = f"the loss is {ended.excess:.3g} above what was to be expected: {reason}"
             reason += ", from the last good state on" if restore else ""
         keep = self._keeps(reading, setting, ordinary=alarm is None and not failed)
-        if restore and len(self._kept_losses) > 1:
-            self._kept_losses.pop()  # the older state is all that the workers have then
+        if restore and len(self._kept) > 1:
+            self._kept.pop()  # the older state is all that the workers have then
         relearns = self._guard is not None and (self._guard.has_leapt or self._tightens(setting))
         self._go_to(setting, restore=restore, alarmed=alarm is not None)
         self.shares = () if setting.on_store else shares
@@ -194,9 +199,20 @@ class Controller:
         if best == self.setting or scores[best] < own + numbers.gain:
             return self._own(times_s), f"{self.setting.spec} has the most progress per second"
         left = reading.clock / reading.progress - reading.clock if reading.progress else math.inf
+        looser = best.slack > self.setting.slack or kind_of(best) not in (None, kind_of(self.setting))
+        if looser and not self._gets_on():
+            return self._own(times_s), f"{best.spec} waits until the loss falls again"
         if left < LEAST_LEFT and (best.slack > self.setting.slack or left < LEAST_LEFT / 4):
             return self._own(times_s), "too few steps are left for a change"
         return best, self._reason(self._compared(best, times_s[best], score=scores[best]), bsp_s=bsp_s, own=own)
+
+    def _gets_on(self) -> bool:
+        """Return True unless the loss of the newest reviews is above that of those before."""
+        losses = [point.loss for point in self._points]
+        if len(losses) < 2:
+            return True
+        half = min(2, len(losses) // 2)
+        return statistics.fmean(losses[-half:]) <= statistics.fmean(losses[-2 * half : -half])
 
     def _compared(self, setting: Setting, step_s: float, *, score: float) -> ComparedSetting:
         low, high = _ends(*self._worth.of(setting, drift=self._times.drift(setting)))
@@ -273,14 +289,20 @@ class Controller:
         on_the_way = self.setting != setting and (self.setting.on_store or setting.on_store)
         keeps = ordinary and self._trial is None and self._guard is not None and self._guard.good
         if keeps and not on_the_way:
-            self._kept_losses.append(reading.loss)
+            self._kept.append((self._num_reviews, reading.loss))
         return keeps
 
     def _may_restore(self, loss: float) -> bool:
-        if not self._kept_losses or self._num_restores >= MOST_RESTORES:
+        """Return True if going back to a kept state is of use: slack came after it, and the loss is not below its own.
+
+        What diverges without slack diverges under BSP too, and only a loss that is not finite is no part of training.
+        """
+        if not self._kept or self._num_restores >= MOST_RESTORES:
             return False
-        kept = self._kept_losses[0]
-        return not loss < kept - GOT_ON * abs(kept)
+        review, kept = self._kept[0]
+        if not math.isfinite(loss):
+            return True
+        return self._last_loose > review and loss >= kept - GOT_ON * abs(kept)
 
 
 def _ends(mean: float, deviation: float) -> tuple[float, float]:

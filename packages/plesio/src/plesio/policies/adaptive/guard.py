@@ -3,8 +3,9 @@
 Training diverges if the loss, or the parameters' speed (`Movement`), is above what its trend allows by more than chance
 explains. The speed shows reviews before the loss that stale gradients make parameters swing. One test judges both:
 
-1. Divergence may have begun at any review. For each possible beginning, the excess is the weighted mean of the values
-   since then over the median of those before. The weights 1, 2, 3 grow, for divergence does.
+1. Divergence may have begun at any of the last six reviews: what rises over more of them is training. For each such
+   beginning, the excess is the weighted mean of the values since then over the median of those before. The weights 1,
+   2, 3 grow, for divergence does. Values count as shares of their level, and by their logarithms.
 2. The excess must pass the boundary of a test that may stop at any time (`trend.boundary`), in standard errors from
    second differences (`trend.scatter`). The beginning at review i has 1/(i(i+1)) of the chance; these sum to one.
 3. Tails are those of Student's t, with degrees of freedom for each value: the mean of many is nearer to normal.
@@ -157,10 +158,16 @@ class _Figure:
             rise = (value - highest) / max(abs(highest), 1e-300) / (self._early_rise - 1)
             return max(0.0, rise), f"{self._name} is {value:.4g} and was never above {highest:.4g}"
         values = [*self.values, max(-LARGEST, min(value, LARGEST))]
-        unit = max(map(abs, self.values)) or 1.0  # of values that have no logarithm
-        scaled = [math.log(one) for one in values] if min(values) > 0 else [one / unit for one in values]
-        noise = max(scatter(tuple(Point(0, one, 0.0) for one in scaled[:-1])), LEAST_NOISE)
-        severity, noises = max(self._test(scaled, num, noise, review) for num in range(1, len(values) - RECENT + 1))
+        unit = abs(self.level) or max(map(abs, self.values)) or 1.0
+        scales = [[one / unit for one in values]]
+        if min(values) > 0:
+            scales.append([math.log(one) for one in values])
+        num_begins = min(RECENT, len(values) - RECENT)
+        severity, noises = 0.0, 0.0
+        for scaled in scales:
+            noise = max(scatter(tuple(Point(0, one, 0.0) for one in scaled[:-1])), LEAST_NOISE)
+            found = (self._test(scaled, num, noise, review) for num in range(1, num_begins + 1))
+            severity, noises = max((severity, noises), *found)
         return severity, f"{self._name} is {value:.4g}, {noises:.3g} times its noise above {self.level:.4g}"
 
     def _test(self, values: list[float], num: int, noise: float, review: int) -> tuple[float, float]:

@@ -26,7 +26,7 @@ class Numbers:
         store_price: Logarithm of a step's progress that a step on the store is expected to lose (tuned).
         store_doubt: Standard deviation of ``store_price`` (tuned).
         momentum_price: Logarithm added to ``store_price`` for each doubling of the workers, if the optimizer has
-            momentum (tuned).
+            momentum, and half of it to ``price`` (tuned).
         unlike_price: Logarithm added to ``price`` from the second doubling of the drift on, where the workers' data
             differ (tuned).
         caution: Standard deviations below the expected progress at which settings are compared (derived: 84 % of what
@@ -52,7 +52,7 @@ class Numbers:
     doubt: Annotated[float, ABOVE_0] = 0.01
     store_price: Annotated[float, AT_LEAST_0] = 0.05
     store_doubt: Annotated[float, ABOVE_0] = 0.05
-    momentum_price: Annotated[float, AT_LEAST_0] = 0.05
+    momentum_price: Annotated[float, AT_LEAST_0] = 0.06
     unlike_price: Annotated[float, AT_LEAST_0] = 0.2
     caution: Annotated[float, AT_LEAST_0] = 1.0
     lost_steps: Annotated[float, AT_LEAST_0] = 1.0

@@ -107,7 +107,7 @@ def further_fall(points: tuple[Point, ...], num_steps: int) -> tuple[float, floa
     part = num_steps / (over + num_steps)
     middle = points[len(points) // 2]
     older, newer = middle.clock - first.clock, last.clock - middle.clock
-    if len(points) < 3 or first.loss <= middle.loss or not newer:
+    if len(points) < 3 or first.loss <= middle.loss or not newer or not older:
         return part, part * fell
     ratio = ((middle.loss - last.loss) / newer) / ((first.loss - middle.loss) / older)
     if ratio <= 0:

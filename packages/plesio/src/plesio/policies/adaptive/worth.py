@@ -5,7 +5,8 @@ By kind, and what is known beforehand:
     rounded       almost nothing is lost: rounding is right in the mean (docs/log.md, section 14)
     low rank      a part of each gradient comes late; not where the optimizer normalises (section 41)
     local, racks  a price that grows with each doubling of 1 + drift, the steps that replicas are apart by: with r of
-                  them it is r (r + 1) / 2 prices; more where data differ
+                  them it is r (r + 1) / 2 prices; more where data differ, and under momentum, by which a replica
+                  carries on the noise of its own steps, the more the more workers there are
     store         a price; others' steps come one step late, which acts as momentum: with momentum of its own the
                   optimizer has too much of it, the more the more workers there are (Mitliagkas et al. 2016)
 
@@ -41,6 +42,10 @@ STORE_BEGINS, STORE_NOISY = 0.4, 0.6
 """Worth of a step on the store of an optimizer that normalises: in the beginning, and if gradients are noisy."""
 MOMENTUM = 0.5
 """Momentum from which steps that come late do harm."""
+OWN_MOMENTUM = 0.5
+"""Share of what momentum costs on the store that it costs replicas: there it carries a worker's own noise on."""
+WITH_SLACK = ("local", "racks", "store")
+"""Kinds under which workers differ."""
 RISING = 15.0
 """Noise over signal that is expected while the learning rate rises."""
 
@@ -112,8 +117,9 @@ class Worth:
         more = 0.0
         if self._unlike and kind in ("local", "racks"):
             more = self._numbers.unlike_price * max(0.0, math.log2(1 + drift) - 1)
-        if kind == "store" and self._has_momentum and not normalises:
-            more = self._numbers.momentum_price * math.log2(self._reading.num_workers)
+        if kind in WITH_SLACK and self._has_momentum and not normalises:
+            share = 1.0 if kind == "store" else OWN_MOMENTUM
+            more += share * self._numbers.momentum_price * math.log2(self._reading.num_workers)
         return mean - price.mean * rungs - more, math.hypot(deviation, price.deviation * rungs)
 
     def passed(self, setting: Setting, *, drift: float, found: tuple[float, float] | None) -> None:
@@ -133,8 +139,9 @@ class Worth:
         kind = kind_of(setting)
         if kind is None:
             return
-        for one in {kind, "local" if kind == "racks" else kind}:  # single workers bear even less than racks do
-            self._prices[one].mean = max(self._prices[one].mean, lost / _rungs(kind, drift))
+        # single workers bear even less than racks do, and the store less than local steps
+        for one in {"local", "store", kind} if kind in WITH_SLACK and kind != "store" else {kind}:
+            self._prices[one].mean = max(self._prices[one].mean, lost / _rungs(one, max(1.0, drift)))
 
     def _of_noise(self, setting: Setting) -> float:
         """Return the logarithm of what noise leaves of a step of an optimizer that normalises."""
