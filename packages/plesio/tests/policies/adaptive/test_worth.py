@@ -69,8 +69,10 @@ def test_what_failed_is_believed_to_lose_as_much_and_what_is_looser_more():
     worth.fail(LOCAL, drift=3, lost=0.5)
     assert worth.of(LOCAL, drift=3)[0] == pytest.approx(-0.5)
     assert worth.of(LOOSER, drift=7)[0] < -0.5
-    store = worth.of(ON_THE_STORE[0], drift=1)
-    assert store == worth_of().of(ON_THE_STORE[0], drift=1), "of another kind nothing is learned"
+    assert worth.of(ON_THE_STORE[0], drift=1)[0] == pytest.approx(-0.5), "the store is not safer than local steps"
+    other = worth_of()
+    other.fail(ON_THE_STORE[0], drift=1, lost=0.5)
+    assert other.of(LOCAL, drift=3) == worth_of().of(LOCAL, drift=3), "what the store does not bear, local steps may"
 
 
 def test_what_racks_do_not_bear_single_workers_do_not_either():
@@ -105,9 +107,10 @@ def test_where_data_differ_slack_costs_more():
     assert unlike.of(ON_THE_STORE[0], drift=1) == alike.of(ON_THE_STORE[0], drift=1)
 
 
-def test_momentum_of_its_own_makes_the_store_dearer_the_more_workers_there_are():
-    few, many = (worth_of(num_workers=count, momentum=0.9).of(ON_THE_STORE[0], drift=1)[0] for count in (2, 16))
-    assert many < few < worth_of().of(ON_THE_STORE[0], drift=1)[0]
+@pytest.mark.parametrize("setting", [ON_THE_STORE[0], LOCAL, BY_RACKS])
+def test_momentum_of_its_own_makes_slack_dearer_the_more_workers_there_are(setting: Setting):
+    few, many = (worth_of(num_workers=count, momentum=0.9).of(setting, drift=3)[0] for count in (2, 16))
+    assert many < few < worth_of().of(setting, drift=3)[0]
 
 
 def test_an_optimizer_that_normalises_makes_little_of_noisy_steps_of_its_own():

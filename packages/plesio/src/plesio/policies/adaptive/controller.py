@@ -59,7 +59,7 @@ class Controller:
         self._kept: deque[tuple[int, float]] = deque(maxlen=2)
         """Review after which the workers have kept each of their states, and its mean loss."""
         self._last_loose = 0
-        """Newest review of steps with slack or on the store."""
+        """Newest review of steps with slack, on the store or in low rank."""
         self._was_loose = False
         """True if the run was ever under anything but plain BSP."""
         self._finishes = False
@@ -90,7 +90,7 @@ class Controller:
         """Decide on the next steps."""
         reading = put_together(reviews, gradient=self._pairs.take(reviews), speed=self._movement.take(reviews))
         self._num_reviews += 1
-        if self.setting.slack > 0 or self.setting.on_store:
+        if kind_of(self.setting) not in (None, "rounded"):
             self._last_loose = self._num_reviews
         self._times.observe(reviews, setting=self.setting)
         self._worth.observe(reading, momentum=max(review.momentum for review in reviews.values()))
