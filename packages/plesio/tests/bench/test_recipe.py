@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plesio.policies.adaptive.config.system import SystemConfig
 
 from plesio.bench.recipe import Recipe, load_recipe, make_task_section, make_workers
 from plesio.bench.recipe_workers import WorkersSection
@@ -81,8 +80,9 @@ def test_a_recipe_says_what_its_text_says(tmp_path: Path):
 
 ADAPTIVE = """
 [adaptive]
-gradient = "off"
-system = { gain = 0.1, balance = false }
+gain = 0.2
+store = "off"
+balance = false
 """
 
 
@@ -91,12 +91,12 @@ def test_the_adaptive_table_says_what_adaptive_stands_for(tmp_path: Path):
     (tmp_path / "recipe.toml").write_text(text)
     recipe = load_recipe(tmp_path / "recipe.toml")
     [_, policy] = recipe.policies
-    assert policy == Adaptive(gradient=None, system=SystemConfig(gain=0.1, balance=False))
+    assert policy == Adaptive(gain=0.2, store=False, balance=False)
 
 
 def test_a_mistake_in_the_adaptive_table_is_named(tmp_path: Path):
-    (tmp_path / "recipe.toml").write_text(GOOD + ADAPTIVE.replace("gain = 0.1", "gane = 0.1"))
-    with pytest.raises(ConfigError, match=r'unknown key "system\.gane"; did you mean "system\.gain"'):
+    (tmp_path / "recipe.toml").write_text(GOOD + ADAPTIVE.replace("gain", "gane"))
+    with pytest.raises(ConfigError, match=r'unknown key "gane"; did you mean "gain"'):
         load_recipe(tmp_path / "recipe.toml")
 
 

@@ -271,7 +271,7 @@ REAL = [
     ("bsp,exchange=store", "words/adagrad", {"num_servers": 2}),
     ("switch:local_sgd:2/bsp@6", "words/nesterov", {}),
 ]
-ADAPTIVE = ("adaptive,system.store=off", "words/momentum", {})
+ADAPTIVE = ("adaptive,store=off", "words/momentum", {})
 
 
 @pytest.mark.slow

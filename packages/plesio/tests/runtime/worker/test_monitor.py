@@ -9,7 +9,6 @@ import torch
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import DataError
 from plesio.core.trace import TraceWriter
-from plesio.policies.adaptive import GuardConfig, ReviewConfig
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from plesio.runtime.worker.monitor import Sketch, StepMonitor, WorkerTraits
@@ -89,16 +88,18 @@ def make_timeline() -> WorkerTimeline:
 
 
 def monitor_of(
-    guard: GuardConfig | None, timeline: WorkerTimeline | None = None, *, scales_loss: bool = False
+    *,
+    guard: bool = True,
+    timeline: WorkerTimeline | None = None,
+    scales_loss: bool = False,
+    total_samples: int | None = None,
 ) -> StepMonitor:
-    timeline, rounds = timeline or make_timeline(), RoundRecords(0, 4, warn=pytest.fail)
     return StepMonitor(
         WorkerTraits(0, scales_loss=scales_loss),
-        config=ReviewConfig(),
         guard=guard,
-        timeline=timeline,
-        rounds=rounds,
-        total_samples=None,
+        timeline=timeline or make_timeline(),
+        rounds=RoundRecords(0, 4, warn=pytest.fail),
+        total_samples=total_samples,
     )
 
 
@@ -117,7 +118,7 @@ def step(
 
 @pytest.mark.parametrize("cut", PIECES.values(), ids=PIECES.keys())
 def test_ordinary_gradients_are_left_as_they_are_and_a_spike_is_scaled_down(cut: Cut) -> None:
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     for clock, gradient in enumerate(gradients(100), start=1):
         before = gradient.clone()
         assert step(monitor, clock, cut(gradient))
@@ -149,7 +150,7 @@ def worded(value: Any) -> Any:
 def test_another_monitor_goes_on_from_a_checkpoint_of_this_version_and_of_the_one_before(
     written: Callable[[dict[str, Any]], dict[str, Any]],
 ):
-    first, second = monitor_of(GuardConfig()), monitor_of(GuardConfig())
+    first, second = monitor_of(), monitor_of()
     *usual, spike = gradients(70)
     for clock, gradient in enumerate(usual, start=1):
         step(first, clock, [[gradient[:300]], [gradient[300:]]])
@@ -163,13 +164,13 @@ def test_another_monitor_goes_on_from_a_checkpoint_of_this_version_and_of_the_on
 
 
 def test_what_no_monitor_has_written_is_refused_with_its_place():
-    own = monitor_of(GuardConfig()).own()
+    own = monitor_of().own()
     with pytest.raises(DataError, match=r"Expected `float`, got `str` - at `\$._factor`"):
-        monitor_of(GuardConfig()).take_own({**own, "_factor": "half"})
+        monitor_of().take_own({**own, "_factor": "half"})
 
 
 def test_sparse_gradients_are_judged_scaled_down_and_found_not_finite_as_dense_ones_are():
-    plain, mixed = monitor_of(GuardConfig()), monitor_of(GuardConfig())
+    plain, mixed = monitor_of(), monitor_of()
     for clock, gradient in enumerate([*gradients(100), 50 * gradients(1)[0]], start=1):
         layer, table = gradient[:400].clone(), gradient[400:].view(60, 10)
         rows = sparse_of(table)
@@ -186,7 +187,7 @@ def test_sparse_gradients_are_judged_scaled_down_and_found_not_finite_as_dense_o
 
 
 def test_while_the_loss_is_extraordinary_the_gradient_counts_as_if_it_were():
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     steps = gradients(104)
     for clock, gradient in enumerate(steps[:100], start=1):
         step(monitor, clock, [[gradient]])
@@ -205,7 +206,7 @@ def test_a_review_has_the_sketch_of_the_parameters_and_the_rates_of_its_steps():
     after = [part.detach() + more for part, more in zip(before, way, strict=True)]
     before[1], after[1] = before[1].double(), after[1].double()
     unspoilt = [part.clone() for part in after]
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     reviews = []
     for clock, parameters in enumerate((before, after), start=1):
         step(monitor, clock, [gradients(1)], rate=0.3 * clock)
@@ -216,11 +217,11 @@ def test_a_review_has_the_sketch_of_the_parameters_and_the_rates_of_its_steps():
     sketched = np.array(reviews[1].position) - np.array(reviews[0].position)
     assert all(map(torch.equal, after, unspoilt))
     np.testing.assert_allclose(sketched, sketch_of([torch.cat([part.flatten() for part in way])])[1:], atol=1e-5)
-    assert monitor_of(None).take(1, learning_rate=0.1, parameters=before).position == ()
+    assert monitor_of(guard=False).take(1, learning_rate=0.1, parameters=before).position == ()
 
 
 def test_without_a_guard_nothing_is_scaled_down():
-    monitor = monitor_of(None)
+    monitor = monitor_of(guard=False)
     for clock, gradient in enumerate(gradients(101), start=1):
         spoilt = gradient * (1000 if clock == 101 else 1)
         before = spoilt.clone()
@@ -230,7 +231,7 @@ def test_without_a_guard_nothing_is_scaled_down():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_said_and_left_to_be_refused(value: float):
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     assert step(monitor, 1, [[torch.ones(4), torch.ones(2)]])
     assert not step(monitor, 2, [[torch.ones(4), torch.tensor([1.0, value])]])
     assert not step(monitor, 3, [[torch.tensor([1.0, value])]])
@@ -239,7 +240,7 @@ def test_what_is_not_finite_is_said_and_left_to_be_refused(value: float):
 
 @pytest.mark.parametrize("loss", [1.0, math.nan, None])
 def test_a_step_whose_gradient_is_not_finite_is_reported_once_whatever_its_loss(loss: float | None):
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     ok, broken = [torch.ones(4)], [torch.tensor([1.0, math.nan])]
     step(monitor, 1, [ok, ok])
     step(monitor, 2, [broken, broken, ok], loss=loss)
@@ -254,13 +255,13 @@ def test_a_step_whose_gradient_is_not_finite_is_reported_once_whatever_its_loss(
 def test_an_overflow_of_a_scaled_loss_is_no_refused_step_unless_the_loss_is_not_finite(
     loss: float | None, num_refused: int
 ):
-    monitor = monitor_of(GuardConfig(), scales_loss=True)
+    monitor = monitor_of(scales_loss=True)
     assert not step(monitor, 1, [[torch.tensor([1.0, math.inf])]], loss=loss)
     assert monitor.take(1, learning_rate=0.1).num_refused == num_refused
 
 
 def test_a_review_without_a_finite_loss_says_that_it_is_infinite_and_one_without_a_loss_that_it_is_unknown():
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     for clock, loss in enumerate([math.nan, math.inf], start=1):
         step(monitor, clock, [[torch.ones(4)]], loss=loss)
     review = monitor.take(2, learning_rate=0.1)
@@ -271,7 +272,7 @@ def test_a_review_without_a_finite_loss_says_that_it_is_infinite_and_one_without
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype):
-    monitor = monitor_of(GuardConfig())
+    monitor = monitor_of()
     sparse = torch.sparse_coo_tensor([[1, 1]], [3.0, 4.0], (4,), dtype=torch.float32, check_invariants=True)
     dense = torch.full((2,), 300.0, dtype=dtype)  # its square is beyond float16
     assert step(monitor, 1, [[dense, sparse]])
@@ -280,7 +281,7 @@ def test_any_floating_dtype_and_sparse_gradients_are_measured(dtype: torch.dtype
 
 
 def test_gradients_of_a_scaled_loss_are_noted_down_without_the_scale():
-    monitor, scaled = (monitor_of(GuardConfig()) for _ in range(2))
+    monitor, scaled = (monitor_of() for _ in range(2))
     for number, gradient in enumerate(gradients(140, size=64), start=1):
         part = gradient if number < 140 else gradient * 1000
         scale = 2.0 ** (number % 30)
@@ -297,7 +298,7 @@ def test_gradients_of_a_scaled_loss_are_noted_down_without_the_scale():
 
 def test_what_a_change_took_is_no_steps_time():
     timeline = make_timeline()
-    monitor = monitor_of(None, timeline)
+    monitor = monitor_of(guard=False, timeline=timeline)
     timeline.blocked(0.0, 0.1, clock=1)
     step(monitor, 1, [])
     timeline.blocked(0.1, 0.7, clock=1)
@@ -308,14 +309,7 @@ def test_what_a_change_took_is_no_steps_time():
 
 
 def test_on_the_store_progress_is_what_it_would_be_if_all_trained_alike() -> None:
-    monitor = StepMonitor(
-        WorkerTraits(0),
-        config=ReviewConfig(),
-        guard=None,
-        timeline=make_timeline(),
-        rounds=RoundRecords(0, 4, warn=pytest.fail),
-        total_samples=200,
-    )
+    monitor = monitor_of(total_samples=200)
     monitor.step(StepProgress(1, 4, 40, None, 0.0))
     for clock in range(2, 7):
         monitor.step(StepProgress(clock, 4, None, None, 0.0))

@@ -24,7 +24,7 @@ from support.workers import workers_of
 
 NUM_WORKERS, NUM_STEPS, BATCH_SIZE, SIZE = 3, 60, 2, 80
 ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
-CHOSEN = "adaptive,system.largest_period=1,system.store=off,phase=off,gradient=off"
+CHOSEN = "adaptive,price=1,store=off"
 """Local steps are out of the question, as for an optimizer to which a worker's own batch is nearly all noise."""
 SWITCHES = f"switch:{IN_LOW_RANK.spec}/bsp@20/{IN_LOW_RANK.spec}@30/local_sgd:4@40"
 
@@ -102,7 +102,7 @@ def test_an_adaptive_run_that_leaves_low_rank_loses_no_update(
 
 def test_it_sends_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or nothing is left out that could be lost. Reviews are sent as well."""
-    in_full = run("adaptive,system.compress=off").runs[0]
+    in_full = run("adaptive,compress=off").runs[0]
     script(monkeypatch, to_setting(IN_LOW_RANK))
     assert run("adaptive").runs[0].bytes_sent_total < 0.5 * in_full.bytes_sent_total
 
@@ -120,7 +120,7 @@ def test_it_is_chosen_on_a_slow_network_alike_to_the_bit_and_its_log_replays(tmp
     """An exchange in full takes 0.35 s, a rounded one 0.09 s, and one of rank 4 0.04 s."""
     low, again, rounded = (
         run(policy, bytes_per_s=1e5, trace=tmp_path / name)
-        for name, policy in (("low", CHOSEN), ("again", CHOSEN), ("rounded", f"{CHOSEN},system.compress=off"))
+        for name, policy in (("low", CHOSEN), ("again", CHOSEN), ("rounded", f"{CHOSEN},compress=off"))
     )
     assert "powersgd" in low.runs[0].decisions[-1]["policy"]
     assert low.runs[0].decisions == again.runs[0].decisions

@@ -338,7 +338,7 @@ def test_learning_rates_that_differ_at_a_review_are_named_once(differ: bool):
     def work(job: VirtualJob) -> None:
         model = perceptron(4, 0)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        with plesio.join(model, optimizer, policy="adaptive,system.store=off") as session:
+        with plesio.join(model, optimizer, policy="adaptive,store=off") as session:
             for epoch in range(8):
                 if epoch == 4:
                     optimizer.param_groups[0]["lr"] = RATE / (2 + job.place.rank * differ)

@@ -24,6 +24,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.adaptive_specs import BY_TIME
 from support.problems import Problem, perceptron
 from support.processes import on_processes, own_job
 from support.workers import workers_of
@@ -296,14 +297,13 @@ STALLS = Stalls(steps=LogNormal(mean_s=0.04, cv=0.1), probability=0.05, factor=5
 
 
 def test_adaptive_goes_to_the_store_where_rare_stalls_are_all_that_is_waited_for(tmp_path: Path) -> None:
-    policy = "adaptive,phase=off,gradient=off,guard=off"
     steps = [STALLS] * NUM_WORKERS
-    simulation = run(policy, steps=steps, loops=1, samples=12 * NUM_SAMPLES, trace=tmp_path)
+    simulation = run(BY_TIME, steps=steps, loops=1, samples=12 * NUM_SAMPLES, trace=tmp_path)
     workers, [result] = workers_of(simulation), simulation.runs
     assert any(spec.startswith("ssp:") for _, spec in stages_of(result)), stages_of(result)
     assert set(map(seen_in(workers, 0).count, range(NUM_SAMPLES))) == {12}
     assert verify(read_log(tmp_path / "events.jsonl")) is None
-    collective = run(f"{policy},system.store=off", steps=steps, loops=1, samples=12 * NUM_SAMPLES)
+    collective = run(f"{BY_TIME},store=off", steps=steps, loops=1, samples=12 * NUM_SAMPLES)
     assert result.wall_s < collective.runs[0].wall_s
 
 
