@@ -230,26 +230,26 @@ def test_left_out_or_with_a_worker_a_rack_nobody_steps_by_racks() -> None:
 # Real processes
 
 
-def pretend_two_hosts(policy: str) -> dict[str, Any]:
+WAY = [racks(8, 4), to(4, 2), racks(4), to(1), racks(2, 1)]
+
+
+def pretend_two_hosts() -> dict[str, Any]:
     """This file's program on a process, half of whose job is on another host: what it saw and made, as plain values."""
     rank = pretend_hosts(2)
     pacer = Pacer(step_time=Constant(mean_s=0.002), seed=5, worker=rank)
-    saw = train(policy, pacer=pacer, num_samples=NUM_SAMPLES, epochs=30)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        script(monkeypatch, *WAY)
+        saw = train("adaptive,guard=off", pacer=pacer, num_samples=NUM_SAMPLES, epochs=12)
     assert saw.result is not None
     return {"batches": saw.batches, "parameters": saw.final.tolist(), "result": saw.result.to_json()}
 
 
 @pytest.mark.slow
 def test_on_processes_a_run_by_racks_is_the_one_written_out_by_hand() -> None:
-    """DDP in the racks, Gloo between them; what is changed when is decided by the time that steps really take.
-
-    Racks have to be little slower only, so that they are used although there is but one host; what the test's own
-    hand cannot do (rounding, short steps, the store, what the guard does) is left out.
-    """
-    policy = "adaptive,guard=off,compress=off,store=off"
-    found = on_processes(4, __file__, "pretend_two_hosts", policy=policy)
+    """DDP in the racks, Gloo between them."""
+    found = on_processes(4, __file__, "pretend_two_hosts")
     result = RunResult.from_json(found[0]["result"])
-    assert any(one["policy"].startswith("hier") for one in result.decisions)
+    assert [one["policy"] for one in result.decisions] == [decision.setting.spec for decision in WAY]
     workers = [Worker(batches=one["batches"]) for one in found]
     expected = by_hand(workers, result, sizes=(2, 2))
     mine = torch.tensor(found[0]["parameters"], dtype=torch.float64)
