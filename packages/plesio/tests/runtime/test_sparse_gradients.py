@@ -19,6 +19,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.adaptive_specs import STAYS
 from support.processes import on_processes, own_job
 from support.workers import cluster_of_racks, workers_of
 
@@ -222,7 +223,7 @@ DENSE_TWINS = [
     ("hier:bsp/ssp:2", "words/adagrad", 4),
     ("switch:bsp/asp@4/local_sgd:2@9", "words/nesterov", 3),
     ("switch:local_sgd:2/bsp@6", "words/momentum", 3),
-    ("adaptive", "words/momentum", 3),
+    (STAYS, "words/momentum", 3),
 ]
 
 

@@ -22,6 +22,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from support import noted_training
+from support.adaptive_specs import BY_TIME
 from support.by_hand import ByHand, flat_of, parameters_of, parts_of
 from support.decisions import Decision, script, to, to_setting
 from support.noted_training import BATCH_SIZE, NUM_FEATURES, NUM_WORKERS, Worker, build, train
@@ -206,13 +207,13 @@ def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off
         optimizer = (Own if own else torch.optim.SGD)(model.parameters(), lr=0.05)
         data = Problem(NUM_SAMPLES, NUM_FEATURES)
         pacer = Pacer(step_time=stalls, seed=5, worker=job.place.rank, clock=job.clock)
-        with plesio.join(model, optimizer, policy="adaptive", options=plesio.JoinOptions(pacer=pacer)) as session:
+        with plesio.join(model, optimizer, policy=BY_TIME, options=plesio.JoinOptions(pacer=pacer)) as session:
             batches = (
                 session.shard(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), samples=20 * NUM_SAMPLES)
                 if own
                 else None
             )
-            for _, x, y in itertools.repeat(data[:BATCH_SIZE], 60) if batches is None else batches:
+            for _, x, y in itertools.repeat(data[:BATCH_SIZE], 100) if batches is None else batches:
                 loss = (model(x) - y).square().mean()
                 loss.backward()
                 session.step(loss)
@@ -222,7 +223,7 @@ def test_without_samples_to_deal_out_or_an_optimizer_of_the_servers_it_stays_off
         simulation = simulate(
             lambda job, own=own: work(job, own=own), num_workers=NUM_WORKERS, cluster=Cluster.one_host(NUM_WORKERS)
         )
-        assert min(simulation.values()) >= 60
+        assert min(simulation.values()) >= 100
         policies = {one["policy"] for one in simulation.runs[0].decisions}
         assert policies
         assert not any(policy.startswith("ssp") for policy in policies)
