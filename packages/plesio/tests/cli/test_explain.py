@@ -27,7 +27,7 @@ def record(folder: Path, run: RunResult) -> None:
     review = Reviewed(worker=0, clock=3, samples=(32,) * 3, compute_s=(0.01,) * 3, blocked_s=(0.03,) * 3)
     answer = Steer(
         clock=5, before="bsp", policy="local_sgd:4", next_review=20, next_clock=24, reason=f"seed {run.seed} is slow",
-        inputs=(("system.bsp_step_s", 0.04), ("system.step_s", 0.02), ("system.least_step_s", 0.02)),
+        inputs=(("bsp.step_s", 0.04),),
     )  # fmt: skip
     policy = parse_policy(run.policy)
     entries = (LogEntry(event=review, actions=(answer,)),) if policy.adapts else ()
@@ -45,7 +45,7 @@ def comparison(tmp_path: Path) -> Path:
     return tmp_path
 
 
-VARIANTS = ("adaptive", "adaptive,phase=off")
+VARIANTS = ("adaptive", "adaptive,store=off")
 
 
 def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Path, capsys: pytest.CaptureFixture[str]):
@@ -60,8 +60,8 @@ def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Pat
         "It began"
     )
     assert (
-        "3 other runs to explain here: --seed 1 | --policy adaptive,phase=off --seed 0 | "
-        "--policy adaptive,phase=off --seed 1"
+        "3 other runs to explain here: --seed 1 | --policy adaptive,store=off --seed 0 | "
+        "--policy adaptive,store=off --seed 1"
     ) in text
     assert text.endswith(f"{comparison}/explain.html")
     assert "seed 0 is slow" in (comparison / "explain.html").read_text(encoding="utf-8")
@@ -69,18 +69,18 @@ def test_the_first_adaptive_run_is_told_and_how_to_choose_others(comparison: Pat
 
 def test_another_run_is_chosen_by_policy_and_seed(comparison: Path, capsys: pytest.CaptureFixture[str]):
     page, data = comparison / "one.html", comparison / "one.json"
-    line = ["explain", str(comparison), "--policy", "adaptive,phase=off", "--seed", "1"]
+    line = ["explain", str(comparison), "--policy", "adaptive,store=off", "--seed", "1"]
     assert invoke([*line, "--page", str(page), "--json", str(data)]) == 0
     out = capsys.readouterr().out
-    assert "digits under adaptive,phase=off, seed 1" in out
+    assert "digits under adaptive,store=off, seed 1" in out
     assert "the whole run" not in out  # bsp was not run with this seed
-    assert f"--out {comparison} --resume --policies bsp,adaptive,phase=off --seeds 1 --world virtual" in " ".join(
+    assert f"--out {comparison} --resume --policies bsp,adaptive,store=off --seeds 1 --world virtual" in " ".join(
         out.split()
     )
     assert out.endswith(f"{page}\n{data}\n")
     explanation = json.loads(data.read_text(encoding="utf-8"))
     assert (explanation["policy"], explanation["seed"], explanation["chapters"][1]["policy"]) == (
-        "adaptive,phase=off",
+        "adaptive,store=off",
         1,
         "local_sgd:4",
     )

@@ -43,14 +43,26 @@ def test_the_page_has_every_review_with_all_its_figures_known_or_not(network: Ex
     text = re.sub(r"<script.*?</script>", "", render_explanation_page(network), flags=re.DOTALL)
     assert [one.clock for one in network.reviews] == [5, 21, 38]
     assert "3 answers, each with its figures" in text
-    assert "After 38 steps (1.52 s), local_sgd:2: the noise is known now." in text
-    assert "progress: after 0.25" in text
+    assert "After 38 steps (1.52 s), local_sgd:2: local_sgd:2 has the most progress per second." in text
+    assert "trial: excess 0.25, most 0.5, worth_low 0.85, worth_high 0.95" in text
+
+
+def test_each_change_has_a_table_of_what_was_expected_and_what_came(network: Explanation):
+    rows = [
+        ("local_sgd:2 (chosen)", "20 ms", "0.80 to 1.00", "40 to 50"),
+        ("bsp", "40 ms", "1.00 to 1.00", "25 to 25"),
+        ("local_sgd:2, measured", "22.1 ms", "0.85 to 0.95", "38.5 to 43"),
+    ]
+    text, page = printed(network), render_explanation_page(network)
+    for row in rows:
+        assert re.search(" +".join(map(re.escape, row)), text), row
+        assert re.search("".join(f"<t[dh][^>]*>{re.escape(cell)}</t[dh]>[^<]*" for cell in row), page), row
 
 
 def test_an_explanation_is_json(network: Explanation):
     data = json.loads(json.dumps(to_values(network), allow_nan=False))
     assert data["chapters"][1]["change"]["before"] == "bsp"
-    assert data["spans"][1]["allowed"]["gradient"] is None
+    assert data["chapters"][1]["change"]["trial_end"]["excess"] == 0.25
 
 
 def decisions() -> tuple[dict[str, Any], ...]:
@@ -63,7 +75,7 @@ def decisions() -> tuple[dict[str, Any], ...]:
         }
         for place, (before, policy, shares) in enumerate(rows)
     )  # fmt: skip
-    latest = {"at_s": 0.3, "clock": 53, "reason": "the noise is known now", "inputs": {"progress.after": 0.25}}
+    latest = {"at_s": 0.3, "clock": 53, "reason": "the noise is known now", "inputs": {"trial.excess": 0.25}}
     return first, second, {**last, "latest": latest}
 
 
@@ -92,18 +104,17 @@ def test_the_page_is_self_contained_and_escaped(adaptive_run: MakeRun):
     assert EVIL in printed(explanation)
 
 
-def test_the_slack_figure_draws_what_was_in_force_and_what_was_allowed(network: Explanation):
+def test_the_slack_figure_draws_what_was_in_force(network: Explanation):
     slack, step_time, *_ = explanation_charts(network)
-    assert slack.title == "The slack was 0 steps for 52 % of the run; feedback and phase held it back"
+    assert slack.title == "The slack was 0 steps for 52 % of the run"
     assert step_time.title == "A step took 31.5 ms on average, 41 ms under bsp by prediction"
     figure = draw_figure(slack)
     lines = {trace.name: trace for trace in figure.data}
-    allowed = {f"allowed by {component}" for component in ("gradient", "noise", "phase", "feedback", "progress")}
-    assert set(lines) == allowed | {"in force", ""}
+    assert set(lines) == {"in force", ""}
     assert list(lines["in force"].x) == [0, 5, 5, 21, 21, 38, 38, 40]
     assert list(lines["in force"].y) == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "3", "any"]
-    assert "so feedback allows" in lines[""].customdata[0].replace("<br>", " ")
+    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "3"]
+    assert "is worth 0.80 to 1.00" in lines[""].customdata[0].replace("<br>", " ")
 
 
 @pytest.mark.slow

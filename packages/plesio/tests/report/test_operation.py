@@ -87,7 +87,7 @@ def test_communication_is_warned_of_above_its_bound(share: float, warned: bool):
 
 
 def test_adaptive_is_not_advised_to_adapt():
-    (text,) = operation_advice(Operation(policy="adaptive,phase=off", compute_share=0.65, communicate_share=0.35))
+    (text,) = operation_advice(Operation(policy="adaptive,store=off", compute_share=0.65, communicate_share=0.35))
     assert "adaptive has taken what pays" in text
     assert "local_sgd" not in text
 

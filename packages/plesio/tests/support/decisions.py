@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -39,26 +40,16 @@ def to(
     by_racks: bool = False,
     sent: Sent = Sent.FULL,
     memory: float = math.inf,
-    shares: tuple[float, ...] = (),
-    keep: bool = False,
-    restore: bool = False,
-    alarm: bool = False,
+    **values: Any,
 ) -> Decision:
     """A decision for a setting on the collective."""
     setting = Setting.of(period=period, delay=delay, memory=memory, by_racks=by_racks, sent=sent)
-    return to_setting(setting, shares=shares, keep=keep, restore=restore, alarm=alarm)
+    return to_setting(setting, **values)
 
 
-def to_setting(
-    setting: Setting,
-    *,
-    shares: tuple[float, ...] = (),
-    keep: bool = False,
-    restore: bool = False,
-    alarm: bool = False,
-) -> Decision:
+def to_setting(setting: Setting, **values: Any) -> Decision:
     """A decision for this setting."""
-    return Decision(setting=setting, shares=shares, keep=keep, restore=restore, alarm=alarm)
+    return Decision(setting=setting, **values)
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *decisions: Decision) -> None:
