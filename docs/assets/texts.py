@@ -1,13 +1,18 @@
 """Tables that pages take from data files, here or of `plesio_planning.texts`, so that no page repeats them by hand.
 
 A line ``<!-- texts: chapter proofs -->`` becomes the table of that part; ``statements A`` has the twenty of the text,
-and ``statements other`` the rest.
+and ``statements other`` the rest. ``adaptive numbers`` has the numbers and switches of the policy, from its code.
 """
 
+import dataclasses
+import inspect
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from plesio.policies.adaptive.numbers import Numbers, Options
 
 _TEXTS = Path(__file__).parents[2] / "packages" / "plesio-planning" / "src" / "plesio_planning" / "texts"
 _OWN = Path(__file__).parent
@@ -21,6 +26,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _table(file: str, part: str) -> str:
+    if file == "adaptive":
+        return _lines(("key", "default", "meaning"), list(_numbers()))
     folder = _OWN if (_OWN / f"{file}.toml").exists() else _TEXTS
     texts = tomllib.loads((folder / f"{file}.toml").read_text(encoding="utf-8"))
     if file != "statements":
@@ -30,8 +37,22 @@ def _table(file: str, part: str) -> str:
         own = [each for each in texts["statements"] if each["place"].startswith("A.") == (part == "A")]
         head = ("where", "statement", "verdict", "why", "the text", "more")
         rows = [(e["place"], e["claim"], e["verdict"], e["reason"], e.get("answer", ""), _code(e)) for e in own]
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return _lines(head, rows)
+
+
+def _lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ("---",) * len(head), *rows])
+
+
+def _numbers() -> Iterator[tuple[str, str, str]]:
+    """Yield key, default and meaning of each number and switch, by the docstrings of their classes."""
+    defaults = {one.name: one.default for one in dataclasses.fields(Options)}
+    for docstring in (inspect.getdoc(Numbers), inspect.getdoc(Options)):
+        _, _, attributes = (docstring or "").partition("Attributes:\n")
+        for name, meaning in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, flags=re.MULTILINE):
+            value = defaults[name]
+            default = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
+            yield f"`{name}`", default, " ".join(meaning.split()).rstrip(".").replace("``", "`")
 
 
 def _code(entry: dict[str, str]) -> str:
