@@ -4,7 +4,7 @@
     python benchmarks/stress_virtual.py --only 126
 
 Each run is drawn by chance: one to eight workers, flat or in racks, links from 0.1 MB/s to 1 GB/s, one of five
-optimizers, components of `adaptive` turned off, a worker whose losses or gradients are no numbers or far too large for
+optimizers, switches of `adaptive` turned off, a worker whose losses or gradients are no numbers or far too large for
 a while, and up to three workers that are lost or join at any time after the first step. A run must end by itself and
 finish, its log must replay, parameters must be finite, and replicas that have met in collectives equal. It is done a
 first time without faults, which says when the first step is over.
