@@ -43,7 +43,7 @@ def checked_policy(policy: Policy | str, *, framework: str) -> Policy:
     if chosen.adapts and chosen.pushes:
         raise ConfigError(
             f"{chosen.spec} may go to the store in mid-run, where quicker workers get more samples, and {framework} "
-            "gives all equally many: write adaptive,system.store=off, or switch between bsp and local_sgd"
+            "gives all equally many: write adaptive,store=off, or switch between bsp and local_sgd"
         )
     place = WorkerPlace.from_environment()
     if place is not None and place.late:
