@@ -87,7 +87,7 @@ def test_an_error_of_one_ends_the_run_with_its_name(tmp_path: Path):
     ("what", "line"),
     [
         ("fsdp", "use its own FSDP"),
-        ("adaptive", "write adaptive,system.store=off"),
+        ("adaptive", "write adaptive,store=off"),
         ("hook", '"ddp_comm_hook" is for DDP'),
         ("not started", "plesio run --workers 2"),
     ],
