@@ -78,7 +78,7 @@ class Options(Numbers):
 
     Attributes:
         balance: True if slow workers get smaller shares of the samples.
-        compress: True if messages may be compressed (`Sent`).
+        compress: True if messages may be compressed: 8 bits a number, or low rank.
         store: True if stages under SSP are considered too; up to four servers then run from the beginning. This needs
             servers that can run the optimizer, and samples dealt by `Session.shard`.
         racks: True if the workers of a rack may step together, with slack between racks alone.
