@@ -37,7 +37,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["asp", "ssp:4", "adaptive"])
 def test_after_a_kill_every_sample_is_still_trained_on_once(policy: str, tmp_path: Path):
-    run(3, policy=policy, folder=str(tmp_path), die_at=20, die=0, elastic=False)
+    run(3, policy=policy, folder=str(tmp_path), die_at=30, die=0, elastic=False)
     assert checkpoints(tmp_path)
     again = values_of(run(3, policy=policy, folder=str(tmp_path)))
     assert again[0]["samples"] == NUM_EPOCHS * NUM_SAMPLES
