@@ -238,11 +238,11 @@ def test_an_alarm_is_told_once_even_where_nothing_changes(monkeypatch: pytest.Mo
 
 
 def test_divergence_ends_in_bsp_and_the_last_good_state() -> None:
-    simulation = run("adaptive", poison={1: 60})
-    [result] = simulation.runs
+    policy = "adaptive,price=0,momentum_price=0,gain=0.01,store=off"
+    [result] = run(policy, steps=[LogNormal(mean_s=0.02, cv=0.3)] * NUM_WORKERS, poison={1: 60}).runs
     restored = [one for one in result.decisions if one["restore"]]
     assert restored
-    assert restored[0]["policy"] == "bsp"
+    assert restored[0]["before"] != restored[0]["policy"] == "bsp"
     assert any("last good state" in line for line in result.fallbacks)
 
 
@@ -294,7 +294,7 @@ def final_loss(simulation: Simulation[Worker]) -> float:
 def test_what_one_worker_spoils_is_scaled_down_at_once_and_told(tmp_path: Path) -> None:
     simulation = run("adaptive", poison={1: 100}, trace=tmp_path)
     [result] = simulation.runs
-    assert any("worker 1 scaled down its gradient in 58 steps, first in step 102" in line for line in result.fallbacks)
+    assert any("worker 1 scaled down its gradient in 59 steps, first in step 102" in line for line in result.fallbacks)
     log = read_log(tmp_path / "events.jsonl")
     assert max(entry.event.num_clipped for entry in log.entries if isinstance(entry.event, Reviewed)) >= 15
     assert verify(log) is None
