@@ -141,9 +141,9 @@ def test_an_alarm_ends_compression_and_a_later_review_brings_it_back():
     run = Run(STRICT)
     run.settle()
     alarm = run.review(50.0)
-    assert (alarm.policy, alarm.alarm, alarm.restore) == (BSP(), True, False), "without slack BSP would have diverged"
+    assert (alarm.policy, alarm.alarm, alarm.restore) == (BSP(), True, True)
     assert alarm.reason.startswith("the loss is 50")
-    assert alarm.reason.endswith(": back to bsp")
+    assert alarm.reason.endswith(": back to bsp and to the last good state")
     assert not alarm.keep
     assert run.settle(2).policy == BSP(), "rounding is under suspicion, too"
 
@@ -251,6 +251,12 @@ def test_after_going_back_it_is_the_older_state_that_is_left():
     run.controller._last_loose = 3
     assert run.review(50.0).restore
     assert list(run.controller._kept) == [(1, 1.0)]
+
+
+def test_where_little_slack_does_not_pay_the_least_that_does_is_tried():
+    run = Run(f"{LOCAL_ONLY},gain=0.6")
+    slacks = [(run.review(), run.setting.slack)[1] for _ in range(12)]
+    assert next(slack for slack in slacks if slack) == 3
 
 
 def test_nothing_looser_is_tried_while_the_loss_rises():

@@ -32,6 +32,8 @@ MOST_RESTORES = 3
 """Most times that alarms take a run back. After them it continues under BSP, where staleness cannot be the cause."""
 GOT_ON = 0.02
 """Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
+HOPELESS = 10.0
+"""Multiple of the highest loss of a kept state, from which a run does not come back by itself."""
 ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
 LEAST_LEFT = 16
 """Steps below which nothing looser is tried: a trial would not end before the run."""
@@ -58,6 +60,8 @@ class Controller:
         self._num_reviews = self._num_restores = 0
         self._kept: deque[tuple[int, float]] = deque(maxlen=2)
         """Review after which the workers have kept each of their states, and its mean loss."""
+        self._highest_kept = 0.0
+        """Largest amount of a loss at which a state was kept."""
         self._last_loose = 0
         """Newest review of steps with slack, on the store or in low rank."""
         self._was_loose = False
@@ -134,7 +138,7 @@ class Controller:
     def _alarm(self, reading: Reading) -> Alarm | None:
         if self._guard is None:
             return None
-        alarm = self._guard.observe(reading, settled=self._trial is None)
+        alarm = self._guard.observe(reading, settled=self._trial is None or self._trial.num > 0)
         if alarm is None:
             return None
         if alarm.early and not self._was_loose and math.isfinite(reading.loss):
@@ -183,10 +187,9 @@ class Controller:
         if not self._times.knows_transfer or SYNCHRONOUS not in times_s:
             return self.setting, "no exchange has been measured yet"
         bsp_s = times_s[SYNCHRONOUS]
-        most = 0 if self._is_strict(times_s, reading) else self._most_slack
-        scores = {
-            it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items() if self._times.drift(it) <= most
-        }
+        scores = {it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items()}
+        most = 0.0 if self._is_strict(times_s, reading) else self._slack_to_try(scores)
+        scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
         highest = max(scores.values())
         # of those about as good the least slack
         best = min(
@@ -205,6 +208,14 @@ class Controller:
         if left < LEAST_LEFT and (best.slack > self.setting.slack or left < LEAST_LEFT / 4):
             return self._own(times_s), "too few steps are left for a change"
         return best, self._reason(self._compared(best, times_s[best], score=scores[best]), bsp_s=bsp_s, own=own)
+
+    def _slack_to_try(self, scores: Mapping[Setting, float]) -> float:
+        """Return the most slack that trials have allowed, or the least that pays where none of that does."""
+        if self._trial is not None:
+            return self._most_slack
+        needed = scores.get(self.setting, -math.inf) + self._numbers.gain
+        pays = [self._times.drift(it) for it, score in scores.items() if score >= needed]
+        return max(self._most_slack, min((slack for slack in pays if slack <= self._numbers.largest_slack), default=0))
 
     def _gets_on(self) -> bool:
         """Return True unless the loss of the newest reviews is above that of those before."""
@@ -290,17 +301,18 @@ class Controller:
         keeps = ordinary and self._trial is None and self._guard is not None and self._guard.good
         if keeps and not on_the_way:
             self._kept.append((self._num_reviews, reading.loss))
+            self._highest_kept = max(self._highest_kept, abs(reading.loss))
         return keeps
 
     def _may_restore(self, loss: float) -> bool:
         """Return True if going back to a kept state is of use: slack came after it, and the loss is not below its own.
 
-        What diverges without slack diverges under BSP too, and only a loss that is not finite is no part of training.
+        What diverges without slack would do so under BSP; there only a loss that is hopeless is taken back.
         """
         if not self._kept or self._num_restores >= MOST_RESTORES:
             return False
         review, kept = self._kept[0]
-        if not math.isfinite(loss):
+        if not loss < HOPELESS * self._highest_kept:
             return True
         return self._last_loose > review and loss >= kept - GOT_ON * abs(kept)
 
