@@ -190,12 +190,10 @@ class Controller:
         scores = {it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items()}
         most = 0.0 if self._is_strict(times_s, reading) else self._slack_to_try(scores)
         scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
-        highest = max(scores.values())
-        # of those about as good the least slack
-        best = min(
-            (it for it in scores if scores[it] >= highest - numbers.gain / 2), key=lambda it: (it.slack, -scores[it])
-        )
-        own = scores.get(self.setting, -math.inf)
+        own, highest = scores.get(self.setting, -math.inf), max(scores.values())
+        # of those about as good, and good enough, the least slack
+        least = max(highest - numbers.gain / 2, min(highest, own + numbers.gain))
+        best = min((it for it in scores if scores[it] >= least), key=lambda it: (it.slack, -scores[it]))
         shown = sorted(scores, key=lambda it: -scores[it])[:SHOWN]
         for it in {SYNCHRONOUS, self.setting, best, *shown} & scores.keys():
             inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
@@ -211,11 +209,15 @@ class Controller:
 
     def _slack_to_try(self, scores: Mapping[Setting, float]) -> float:
         """Return the most slack that trials have allowed, or the least that pays where none of that does."""
+        largest = self._numbers.largest_slack
+        most = max(self._most_slack, min(self._times.drift(self.setting), largest))
         if self._trial is not None:
-            return self._most_slack
+            return most
         needed = scores.get(self.setting, -math.inf) + self._numbers.gain
-        pays = [self._times.drift(it) for it, score in scores.items() if score >= needed]
-        return max(self._most_slack, min((slack for slack in pays if slack <= self._numbers.largest_slack), default=0))
+        pays = [
+            slack for it, score in scores.items() if score >= needed and (slack := self._times.drift(it)) <= largest
+        ]
+        return max(most, min(pays, default=0))
 
     def _gets_on(self) -> bool:
         """Return True unless the loss of the newest reviews is above that of those before."""
