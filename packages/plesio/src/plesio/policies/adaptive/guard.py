@@ -30,8 +30,9 @@ from plesio.policies.adaptive.trend import LEAST_NOISE, Point, boundary, scatter
 
 __all__ = ["Alarm", "Guard"]
 
-WINDOW, RECENT, SILENT = 24, 6, 4
-"""Reviews from which noise is computed; reviews whose median is a level; reviews without an alarm after one."""
+WINDOW, RECENT, FEW, SILENT = 24, 6, 3, 4
+"""Reviews from which noise is computed; reviews whose median is a level; fewest before a leap; reviews without an alarm
+after one."""
 LOSS_RISE, SPEED_RISE, EARLY_RISE = 1.1, 2.5, 3.0
 """Multiples of its level that a figure must reach, and of the highest loss while no level is known."""
 SHARE = 0.25
@@ -116,7 +117,8 @@ class Guard:
 
     def _leap(self, reading: Reading) -> float:
         """Return the loss after a leap that the parameters are not to blame for; NaN if there is none."""
-        level, rise = self._loss.level, LEAP * (reading.loss - self._loss.level)
+        level = statistics.median(list(self._loss.values)[-RECENT:]) if len(self._loss.values) >= FEW else math.nan
+        rise = LEAP * (reading.loss - level)
         of_all = reading.least_loss - level >= rise and reading.learning_rate <= self._rate
         finite = reading.losses and all(abs(loss) < LARGEST for loss in (reading.loss, *reading.losses))
         if not of_all or not finite or reading.num_refused:
