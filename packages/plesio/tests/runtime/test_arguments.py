@@ -176,7 +176,6 @@ SURFACE: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
         for kind in (
             *(plesio.ASP, plesio.BSP, plesio.FSDP, plesio.SSP, plesio.Adaptive, plesio.Delayed, plesio.Hierarchical),
             *(plesio.LocalSGD, plesio.PostLocalSGD, plesio.Switch, plesio.JoinOptions, plesio.RunInfo, HostCosts),
-            *(type(getattr(plesio.Adaptive(), one.name)) for one in dataclasses.fields(plesio.Adaptive)),
         )
     },
     "TorchHook": (plesio.TorchHook, lambda: {"form": "powersgd"}),

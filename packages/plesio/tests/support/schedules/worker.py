@@ -270,7 +270,7 @@ class Worker:
         """Return its report to a policy that adapts: made up, the same whenever the schedule is played."""
         steps = self.clock - self.reviewed_clock
         self.reviewed_clock = self.clock
-        if self.policy.review is None:
+        if not self.policy.remembers:
             return Reviewed(worker=self.number, clock=self.clock, samples=(), compute_s=(), blocked_s=())
         pace = 0.01 * (1 + self.number % 3)
         return Reviewed(
