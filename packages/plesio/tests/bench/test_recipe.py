@@ -1,4 +1,5 @@
 import pickle
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -94,9 +95,25 @@ def test_the_adaptive_table_says_what_adaptive_stands_for(tmp_path: Path):
     assert policy == Adaptive(gain=0.2, store=False, balance=False)
 
 
-def test_a_mistake_in_the_adaptive_table_is_named(tmp_path: Path):
-    (tmp_path / "recipe.toml").write_text(GOOD + ADAPTIVE.replace("gain", "gane"))
-    with pytest.raises(ConfigError, match=r'unknown key "gane"; did you mean "gain"'):
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gane = 0.2", 'unknown key "gane"; did you mean "gain"'),
+        ('gain = "0.2"', "gain is '0.2'; write a number of 0 or more"),
+        ("gain = true", "gain is True; write a number"),
+        ('guard = "of"', 'guard is \'of\'; write "on" or "off"'),
+        ('guard = "off,gain=3"', "guard is 'off,gain=3'; write"),
+    ],
+)
+def test_a_mistake_in_the_adaptive_table_is_named(tmp_path: Path, line: str, words: str):
+    (tmp_path / "recipe.toml").write_text(GOOD + ADAPTIVE.replace("gain = 0.2", line))
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_recipe(tmp_path / "recipe.toml")
+
+
+def test_adaptive_is_among_the_known_tables(tmp_path: Path):
+    (tmp_path / "recipe.toml").write_text(GOOD + "[zebra]\n")
+    with pytest.raises(ConfigError, match="known: adaptive, checkpoint, run, task, workers"):
         load_recipe(tmp_path / "recipe.toml")
 
 

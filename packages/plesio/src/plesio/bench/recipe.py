@@ -7,6 +7,7 @@ traces. It imports no torch, so a mistake is reported at once.
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -19,7 +20,7 @@ from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, nearest
 from plesio.cost.cluster import Cluster
-from plesio.policies import Policy, parse_policy
+from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
 
@@ -40,8 +41,18 @@ def _canonical_spec(text: str) -> str:
         return canonical_spec(text)
 
 
-def _as_text(value: Any) -> str:
-    return str(value) if not isinstance(value, bool) else "on" if value else "off"
+def _adaptive(table: Mapping[str, Any]) -> Adaptive:
+    """Make the policy with these numbers and switches; a switch is true or false, or a text."""
+    defaults = {one.name: one.default for one in fields(Adaptive)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in defaults:
+            raise ConfigError(f'adaptive: unknown key "{key}"; {nearest(key, defaults)}')
+        is_switch = isinstance(defaults[key], bool)
+        if is_switch and not isinstance(value, bool) and value not in ("on", "off"):
+            raise ConfigError(f'adaptive: {key} is {value!r}; write "on" or "off"')
+        values[key] = value in (True, "on") if is_switch else value
+    return Adaptive(**values)
 
 
 def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -119,13 +130,15 @@ class RunSection(RecipeSection):
 class Recipe(RecipeSection):
     """A comparison: one task, some workers, and a run for each policy and seed.
 
-    ``[adaptive]`` is no section of its own: it is what the policy "adaptive" among the run's policies stands for.
+    Attributes:
+        adaptive: Numbers and switches that the policy "adaptive" among the run's policies stands for.
     """
 
     task: TaskSection
     run: RunSection
     workers: WorkersSection
     checkpoint: CheckpointSection | None = None
+    adaptive: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -133,14 +146,12 @@ class Recipe(RecipeSection):
         if not isinstance(data, Mapping) or not isinstance(data.get("adaptive"), Mapping):
             return data
         with as_finding():
-            options = [f"{key}={_as_text(value)}" for key, value in data["adaptive"].items()]
-            spec = parse_policy(",".join(["adaptive", *options])).spec
-        rest = {key: value for key, value in data.items() if key != "adaptive"}
-        run = rest.get("run")
-        if isinstance(run, Mapping) and isinstance(run.get("policies"), list):
-            policies = [spec if text == "adaptive" else text for text in run["policies"]]
-            rest["run"] = {**run, "policies": policies}
-        return rest
+            spec = _adaptive(data["adaptive"]).spec
+        run = data.get("run")
+        if not isinstance(run, Mapping) or not isinstance(run.get("policies"), list):
+            return data
+        policies = [spec if text == "adaptive" else text for text in run["policies"]]
+        return {**data, "run": {**run, "policies": policies}}
 
     @model_validator(mode="after")
     def _grids_have_their_workers(self) -> Self:

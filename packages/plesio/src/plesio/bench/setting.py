@@ -55,7 +55,9 @@ def timed_to(run: RunResult, target: float | None) -> RunResult:
 
 
 def _setting(recipe: Recipe, *, world: str, calibration: Calibration | None) -> dict[str, Any]:
-    values = recipe.model_dump(mode="json", exclude={"run": {"policies", "seeds", "target"}, "checkpoint": True})
+    values = recipe.model_dump(
+        mode="json", exclude={"run": {"policies", "seeds", "target"}, "checkpoint": True, "adaptive": True}
+    )
     values["world"] = world
     values["calibration"] = None if calibration is None else calibration.to_json()
     plain: dict[str, Any] = json.loads(json.dumps(values))
