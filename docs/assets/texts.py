@@ -5,14 +5,15 @@ and ``statements other`` the rest. ``adaptive numbers`` has the numbers and swit
 """
 
 import dataclasses
-import inspect
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plesio.core.inputs import explanations
 from plesio.policies.adaptive.numbers import Numbers, Options
+from plesio.policies.fields import as_text
 
 _TEXTS = Path(__file__).parents[2] / "packages" / "plesio-planning" / "src" / "plesio_planning" / "texts"
 _OWN = Path(__file__).parent
@@ -45,14 +46,10 @@ def _lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _numbers() -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and meaning of each number and switch, by the docstrings of their classes."""
-    defaults = {one.name: one.default for one in dataclasses.fields(Options)}
-    for docstring in (inspect.getdoc(Numbers), inspect.getdoc(Options)):
-        _, _, attributes = (docstring or "").partition("Attributes:\n")
-        for name, meaning in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, flags=re.MULTILINE):
-            value = defaults[name]
-            default = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
-            yield f"`{name}`", default, " ".join(meaning.split()).rstrip(".").replace("``", "`")
+    """Yield key, default and meaning of each number and switch, as `plesio policies` lists them."""
+    meanings = explanations(Numbers, "Attributes") | explanations(Options, "Attributes")
+    for one in dataclasses.fields(Options):
+        yield f"`{one.name}`", as_text(one.default), meanings[one.name].rstrip(".").replace("``", "`")
 
 
 def _code(entry: dict[str, str]) -> str:

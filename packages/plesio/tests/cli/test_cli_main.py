@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 from plesio.cli.commands import app, invoke
 from plesio.core.errors import ConfigError
-from plesio.policies import ALIASES, POLICY_HELP
+from plesio.policies import ALIASES, POLICY_HELP, Adaptive, parse_policy
 from plesio.policies.grid import GRID_OPTIONS, GridSetting
 from plesio.tasks import TASK_NAMES
 
@@ -212,8 +213,13 @@ def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]
     ends = lines.index("")
     assert [line.split()[0] for line in lines[:ends]] == [*POLICY_HELP, "grid", *ALIASES]
     assert all(len(line.split()) > 3 for line in lines[:ends])
-    options = dict(line.split(maxsplit=1) for line in lines[ends + 2 :])
+    after = lines.index("", ends + 1)
+    options = dict(line.split(maxsplit=1) for line in lines[ends + 2 : after])
     assert options == GRID_OPTIONS
+    defaults, meanings = zip(*(line.split(maxsplit=1) for line in lines[after + 2 :]), strict=True)
+    assert parse_policy(",".join(["adaptive", *defaults])) == Adaptive()
+    assert len(defaults) == len(dataclasses.fields(Adaptive))
+    assert "Standard deviation of price before anything is seen (tuned)" in meanings
     with pytest.raises(ConfigError) as refused:
         GridSetting.parse("grid:2x2,nonsense=1")
     assert str(refused.value).endswith(f"known: {', '.join(sorted(GRID_OPTIONS))}")

@@ -1,4 +1,7 @@
-"""`plesio policies`: the consistency policies, one line each."""
+"""`plesio policies`: the consistency policies, one line each, and the options of a grid and of adaptive."""
+
+import dataclasses
+from collections.abc import Mapping
 
 import typer
 
@@ -27,18 +30,27 @@ post_local_sgd is torch's own, to be compared with."""
 
 
 def policies() -> None:
-    """List the policies, and the options of a grid.
+    """List the policies, and the options of a grid and of adaptive.
 
     A policy says how far workers may drift apart, and how their updates count.
     """
+    from plesio.core.inputs import explanations
     from plesio.policies import ALIASES, POLICY_HELP
+    from plesio.policies.adaptive.numbers import Numbers, Options
+    from plesio.policies.fields import as_text
     from plesio.policies.grid import GRID_HELP, GRID_OPTIONS
 
     lines = {**POLICY_HELP, "grid": GRID_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
+    _print(lines)
+    typer.echo("\nOptions of a grid, as in grid:2x4,mixing=ring,every=4:")
+    _print(GRID_OPTIONS, indent="  ")
+    typer.echo("\nOptions of adaptive, as in adaptive,price=0.03,store=off:")
+    meanings = explanations(Numbers, "Attributes") | explanations(Options, "Attributes")
+    options = {f"{one.name}={as_text(one.default)}": meanings[one.name] for one in dataclasses.fields(Options)}
+    _print({default: meaning.replace("`", "").rstrip(".") for default, meaning in options.items()}, indent="  ")
+
+
+def _print(lines: Mapping[str, str], *, indent: str = "") -> None:
     width = max(map(len, lines))
     for name, explanation in lines.items():
-        typer.echo(f"{name:<{width}}  {explanation}")
-    typer.echo("\nOptions of a grid, as in grid:2x4,mixing=ring,every=4:")
-    width = max(map(len, GRID_OPTIONS))
-    for name, explanation in GRID_OPTIONS.items():
-        typer.echo(f"  {name:<{width}}  {explanation}")
+        typer.echo(f"{indent}{name:<{width}}  {explanation}")

@@ -37,7 +37,7 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["FieldsOf", "Input", "Written", "checked", "fields_of", "input_of", "inputs_of"]
+__all__ = ["FieldsOf", "Input", "Written", "checked", "explanations", "fields_of", "input_of", "inputs_of"]
 
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
@@ -272,7 +272,7 @@ def inputs_of(function: Callable[..., Any], *, as_in: Callable[..., Any] | None 
     ('gradient_bytes', 'size', 700000000.0)
     """
     hints = typing.get_type_hints(function, include_extras=True)
-    explained = _explanations(as_in or function, "Args")
+    explained = explanations(as_in or function, "Args")
     found: list[Input] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
@@ -296,7 +296,7 @@ def input_of(owner: type, name: str, *, default: Any = None, written: Written = 
     'Placeholder for its value in the help.'
     """
     hint = _plain(typing.get_type_hints(owner)[name])
-    explained = _explanations(owner, "Attributes")[name]
+    explained = explanations(owner, "Attributes")[name]
     found = _input(name, hint if hint in (int, float, bool) else str, default=default, help=explained)
     return replace(found, written=written, optional=True)
 
@@ -309,7 +309,7 @@ def fields_of(owner: type, written: Mapping[str, Written], *, instead: str = "")
     >>> [(one.option, one.help) for one in fields_of(Written, {"metavar": Written(option="placeholder")})]
     [('--placeholder', 'Placeholder for its value in the help.')]
     """
-    hints, explained = typing.get_type_hints(owner, include_extras=True), _explanations(owner, "Attributes")
+    hints, explained = typing.get_type_hints(owner, include_extras=True), explanations(owner, "Attributes")
     defaults = {field.name: field.default for field in dataclasses.fields(owner)}
     found = []
     for name, how in written.items():
@@ -363,8 +363,13 @@ def _input(name: str, hint: Any, *, default: Any, help: str) -> Input:
     )
 
 
-def _explanations(thing: Any, heading: str) -> dict[str, str]:
-    """Return a docstring's explanation of each name under a heading, on one line."""
+def explanations(thing: Any, heading: str) -> dict[str, str]:
+    """Return a docstring's explanation of each name under a heading, on one line.
+
+    Args:
+        thing: A function or class; its base classes are not looked at.
+        heading: ``Args`` or ``Attributes``.
+    """
     text = inspect.cleandoc(thing.__doc__ or "").partition(f"\n{heading}:\n")[2]
     block = re.split(r"\n(?=\S)", text, maxsplit=1)[0]
     items = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", block, flags=re.MULTILINE)

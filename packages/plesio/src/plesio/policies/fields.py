@@ -8,7 +8,7 @@ from typing import Any
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["check_policy", "on_off", "require_sent_in_full", "whole", "write_spec"]
+__all__ = ["as_text", "check_policy", "on_off", "require_sent_in_full", "whole", "write_spec"]
 
 _KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
@@ -43,15 +43,16 @@ def on_off(value: str) -> bool:
 
 def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = ()) -> str:
     """Write ``NAME[:ARGUMENT][,KEY=VALUE]...``, with the fields that have not their defaults, in their order."""
-    parts = [policy.name if argument is None else f"{policy.name}:{_text(getattr(policy, argument))}"]
+    parts = [policy.name if argument is None else f"{policy.name}:{as_text(getattr(policy, argument))}"]
     for field in dataclasses.fields(policy):
         value = getattr(policy, field.name)
         if field.name not in (argument, *without) and value != field.default:
-            parts.append(f"{_KEYS.get(field.name, field.name)}={_text(value)}")
+            parts.append(f"{_KEYS.get(field.name, field.name)}={as_text(value)}")
     return ",".join(parts)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Write a field's value as it stands in a spec."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "+".join(value) if isinstance(value, tuple) else str(getattr(value, "spec", value))
