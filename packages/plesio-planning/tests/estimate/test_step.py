@@ -290,6 +290,18 @@ def test_zero_plus_plus_exchanges_less():
     assert memory[2] - memory[1] == pytest.approx(2 * model.num_parameters / 8, rel=1e-3)
 
 
+def test_a_host_keeps_all_of_the_experts_that_no_other_of_its_devices_has():
+    model, machine = find_model("deepseek-v3"), parse_machine("2048xh800")
+    layout = Layout(dp=2048, ep=64, zero=3)
+    in_host = replace(layout, software=replace(layout.software, gathers_in_host=True))
+    kept, gathered = (
+        estimate_memory(model, one, machine, global_batch=2048).parameters_bytes for one in (layout, in_host)
+    )
+    experts = model.num_layers * model.num_experts * model.expert_parameters / 64
+    assert gathered - kept == pytest.approx(2 * experts, rel=0.25)
+    assert gathered - kept > 2 * experts
+
+
 def test_a_host_that_keeps_the_optimizer_frees_memory_and_takes_time():
     layout = Layout(dp=8, zero=2, recomputation="full")
     here, there = layout, replace(layout, offload=True)

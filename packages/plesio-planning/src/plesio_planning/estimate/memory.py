@@ -129,8 +129,9 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
 
     parameters = copies * share(weight_bytes, from_stage=3)
     if layout.zero == 3 and layout.software.gathers_in_host:
-        in_host = max(min(machine.devices_per_host // layout.tp, layout.sharing), 1)
-        parameters += weight_bytes * (dense + experts) / in_host
+        parameters += weight_bytes * dense / max(min(machine.devices_per_host // layout.tp, layout.sharing), 1)
+        apart = layout.expert_tp * layout.ep
+        parameters += weight_bytes * experts / max(min(machine.devices_per_host // apart, layout.experts_sharing), 1)
     return Memory(
         parameters_bytes=parameters,
         gradients_bytes=(copies if layout.zero < 2 else 1) * share(gradient_bytes, from_stage=2)
