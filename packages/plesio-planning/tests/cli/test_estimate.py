@@ -279,6 +279,12 @@ def test_software_is_chosen_by_layout_and_year(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.partition("(")[0] == chosen.partition("(")[0]
 
 
+def test_a_search_that_shards_or_not_says_which_software_is_the_other(capsys: pytest.CaptureFixture[str]):
+    assert invoke(f"{SMALL} --search --software auto --pp 1 --cp 1".split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "is megatron-core for all layouts of the search, on h100 in 2024; with `--zero 3` it is fsdp-2023." in out
+
+
 @pytest.mark.parametrize("num_devices", [24, 40, 56, 72, 120])
 def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.CaptureFixture[str]):
     line = (
@@ -322,7 +328,21 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --tp 8 --pp 4 --tokens 0", "tokens is 0; write more than 0"),
         (f"{LLAMA} --search --top 0", "--top is 0; write 1 or more"),
         (f"{LLAMA} --software megatrn-core", 'did you mean "megatron-core"?'),
-        (f"{LLAMA} --year 2022", "--year is of a program that it chooses; write --software auto, or leave it out"),
+        (f"{LLAMA} --year 2022", "--year chooses among programs; write --software auto, or leave it out"),
+        (f"{LLAMA} --software auto --year 2018", "--year is 2018, before h100; write 2022 or later"),
+        (
+            "estimate --model llama-3-8b --cluster 64xtpu-v5p --tokens 1B --software auto --year 2024",
+            "--year has no effect on tpu-v5p; leave it out",
+        ),
+        (f"{LLAMA} --tp 8 --pp 4 --capacity-factor 1.5", "--capacity-factor is of experts, and there are none"),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --shard 1",
+            "write --recomputation partial and leave --shard out",
+        ),
+        (
+            "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B --recomputation selective --recomputed-layers 4",
+            "--recomputation has no effect on llama-3-8b",
+        ),
         (f"{LLAMA} --pue 0.9", "--pue is 0.9; write 1 or more"),
         ("estimate --model lama-70b --cluster 8xh100 --tokens 1T", 'unknown model "lama-70b"'),
         ("estimate --model llama-70b --cluster 8xh10 --tokens 1T", 'unknown accelerator "h10"'),

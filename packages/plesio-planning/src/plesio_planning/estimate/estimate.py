@@ -185,9 +185,12 @@ def estimate(
     _check_price(conditions.price_per_h, machines)
     named, why = software, ""
     if named == "auto":
-        named, why = usual_software(machine, zero=options.get("zero") or 0, year=year)
+        zero = options.get("zero")
+        if zero is None and not exploration.search:
+            zero = 1
+        named, why = usual_software(machine, zero=zero, year=year)
     elif year is not None:
-        raise ArgumentError("`year` is of a program that it chooses; write `software = auto`, or leave it out")
+        raise ArgumentError("`year` chooses among programs; write `software = auto`, or leave it out")
     # fields of several records share one namespace of options
     program = _of_class(Software, options)
     if gradients is not None:
@@ -331,7 +334,7 @@ def _other_layouts(
         if value != own:
             yield name, (training.model, replace(layout, software=replace(layout.software, **{name: own})))
     if layout.recomputation != "none":
-        yield "recomputation", (training.model, replace(layout, recomputation="none"))
+        yield "recomputation", (training.model, replace(layout, recomputation="none", recomputed_layers=None))
 
 
 def _other_models(
