@@ -62,7 +62,20 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
         ("llama-3-8b", {"pp": 8, "vpp": 2, "schedule": "dualpipe"}, 8, "write pp = 2 or more and vpp = 1"),
         ("llama-3-8b", {"pp": 8, "recomputed_layers": 5, "recomputation": "full"}, 8, "5 of the 4 layers of a stage"),
         ("llama-3-8b", {"dp": 8, "recomputed_layers": 5}, 8, "and a recomputation"),
-        ("resnet50", {"dp": 8, "offload": True}, 8, "leave offload out"),
+        (
+            "resnet50",
+            {"dp": 8, "offload": True},
+            8,
+            "all its activations and its optimizer in the device; leave offload out",
+        ),
+        (
+            "resnet50",
+            {"dp": 8, "etp": 2, "schedule": "dualpipe", "recomputed_layers": 3},
+            8,
+            "leave etp, recomputed_layers",
+        ),
+        ("llama-3-8b", {"tp": 4, "dp": 2, "etp": 2}, 8, "etp is of experts, and llama-3-8b has none; leave it out"),
+        ("llama-3-8b", {"pp": 4, "dp": 2, "schedule": "dualpipe"}, 8, "for global_batch a multiple of 4, at least 16"),
         ("llama-3-8b", {"dp": 8, "zero": 3, "shard": 3}, 8, "shard 3 is of ZeRO among 8 replicas; write a divisor"),
         ("llama-3-8b", {"dp": 8, "zero": 0, "shard": 4}, 8, "and zero = 1 or more"),
         ("gpt3-13b", {"pp": 1, "dp": 8, "schedule": "zero-bubble"}, 8, "write pp = 2 or more and vpp = 1"),
@@ -84,8 +97,8 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
         ("llama-3-8b", {"pp": 8, "zero": 3}, 8, "write zero = 2 or less, or pp = 1"),
         ("llama-3-8b", {"dp": 8, "sequence_parallel": True}, 8, "write tp = 2 or more"),
         ("llama-3-8b", {"dp": 8, "precision": "fp8"}, 8, 'a100 does not multiply in "fp8"'),
-        ("resnet50", {"tp": 8}, 8, "write 1 for tp"),
-        ("resnet50", {"dp": 8, "recomputation": "full"}, 8, 'write "none" for recomputation'),
+        ("resnet50", {"tp": 8}, 8, "leave tp out"),
+        ("resnet50", {"dp": 8, "recomputation": "full"}, 8, "leave recomputation out"),
     ],
 )
 def test_what_cannot_be_laid_out_says_what_can(name: str, degrees: dict[str, Any], global_batch: int, message: str):

@@ -27,7 +27,10 @@ __all__ = ["check_memory", "that_fits"]
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1
 """Other degrees are advised if a step is so many times as fast with them."""
-_FIELDS = ("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "shard", "sequence_parallel", "micro_batch", "recomputation")
+_FIELDS = (
+    *("tp", "pp", "vpp", "dp", "cp", "ep", "zero", "shard", "sequence_parallel", "micro_batch"),
+    *("recomputation", "recomputed_layers"),
+)
 
 
 def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
@@ -66,9 +69,12 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     if best is None:
         raise ArgumentError(f"{needs}; take more devices, or a device with more memory{or_shorter_sequences(model)}")
     # only what differs is named
-    changes = {name: getattr(best.layout, name) for name in _FIELDS}
-    helps = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value != getattr(layout, name))
-    raise ArgumentError(f"{needs}; write {helps}{or_shorter_sequences(model)}")
+    values = {name: getattr(best.layout, name) for name in _FIELDS}
+    changes = {name: value for name, value in values.items() if value != getattr(layout, name)}
+    given = ", ".join(f"`{name} = {value}`" for name, value in changes.items() if value is not None)
+    left_out = ", ".join(f"`{name}`" for name, value in changes.items() if value is None)
+    helps = [f"write {given}"] * bool(given) + [f"leave {left_out} out"] * bool(left_out)
+    raise ArgumentError(f"{needs}; {' and '.join(helps)}{or_shorter_sequences(model)}")
 
 
 def that_fits(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Layout:
@@ -93,6 +99,6 @@ def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
     if isinstance(model, Convolutional):
         yield kept
         return
-    few = {"cp": layout.cp, "ep": layout.ep, "etp": layout.etp, "schedule": layout.schedule}
+    few = {"cp": layout.cp, "ep": layout.ep, "etp": layout.etp, "schedule": layout.schedule, "offload": layout.offload}
     yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
     yield {**kept, **few, "vpp": 1, **({} if layout.schedule == "1f1b" else {"pp": layout.pp})}

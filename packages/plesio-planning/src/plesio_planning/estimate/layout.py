@@ -97,11 +97,11 @@ class Layout:
         vpp: Parts of a stage's layers in an interleaved pipeline; 1 is none.
         dp: Data parallelism: replicas.
         ep: Expert parallelism: devices that share the experts.
-        etp: Tensor parallelism of an expert; else `tp`, or 1 where so many devices for experts leave no more.
+        etp: Devices that share an expert; else `tp`, or 1 where `ep` takes those devices, too.
         cp: Context parallelism: devices that share every sequence.
         zero: Parts that replicas share: 0 nothing, 1 the optimizer's state, 2 gradients, too, 3 parameters, too.
-        shard: Replicas among which ZeRO shares, neighbours, where other such groups have the same (hybrid sharding, as
-            HSDP); else all.
+        shard: Neighbouring replicas among which ZeRO shares, while each such group holds the same (hybrid sharding,
+            HSDP); else all replicas.
         sequence_parallel: The parts that tensor parallelism leaves whole are shared along the sequence.
         recomputation: Parts that the backward pass computes again instead of keeping them: attention's core
             (selective), all but a layer's input (full), or norms, activations and the expansions of latent attention
@@ -178,7 +178,8 @@ class Layout:
     @property
     def batch_unit(self) -> int:
         """Sequences of which a batch is a multiple: what micro-batches of all replicas have at a time."""
-        return self.dp * self.micro_batch * (self.pp if self.vpp > 1 else 1)
+        at_a_time = self.pp if self.vpp > 1 else 2 if self.schedule == "dualpipe" else 1
+        return self.dp * self.micro_batch * at_a_time
 
     @property
     def full_precision(self) -> bool:
@@ -235,6 +236,12 @@ def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch
             f"an interleaved pipeline of {layout.pp} stages takes as many micro-batches at a time, and a step has "
             f"{num_micro_batches}; write `vpp = 1`, or for `global_batch` a multiple of {layout.pp * per_step}"
         )
+    if layout.schedule == "dualpipe" and (num_micro_batches % 2 or num_micro_batches < 2 * layout.pp):
+        raise ArgumentError(
+            f"`schedule` dualpipe takes an even number of micro-batches, at least twice its {layout.pp} stages, and a "
+            f"step has {num_micro_batches}; write for `global_batch` a multiple of {2 * per_step}, at least "
+            f"{2 * layout.pp * per_step}"
+        )
     return num_micro_batches
 
 
@@ -245,13 +252,18 @@ def _dp_that_fits(layout: Layout, machine: Machine) -> str:
     return f"write degrees whose product is {machine.num_devices}"
 
 
+_OF_TRANSFORMERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "recomputation", "recomputed_layers", "offload", "schedule")
+"""Attributes of which a convolutional network leaves no choice."""
+
+
 def _check_convolutional(model: Convolutional, layout: Layout) -> None:
-    if (layout.tp, layout.pp, layout.vpp, layout.ep, layout.cp) != (1, 1, 1, 1, 1):
-        raise ArgumentError(f"{model.name} is trained data parallel only; write 1 for `tp`, `pp`, `vpp`, `ep` and `cp`")
-    if layout.offload:
-        raise ArgumentError(f"{model.name} has its optimizer's state in the device; leave `offload` out")
-    if layout.recomputation != "none":
-        raise ArgumentError(f'{model.name} keeps all its activations; write "none" for `recomputation`')
+    usual = Layout()
+    others = [f"`{name}`" for name in _OF_TRANSFORMERS if getattr(layout, name) != getattr(usual, name)]
+    if others:
+        raise ArgumentError(
+            f"{model.name} is trained data parallel only, with all its activations and its optimizer in the device; "
+            f"leave {', '.join(others)} out"
+        )
 
 
 def _check_transformer(model: Transformer, layout: Layout) -> None:
@@ -269,9 +281,11 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
     if devices % (layout.ep * layout.expert_tp):
         raise ArgumentError(
             f"`ep` {layout.ep} x `etp` {layout.expert_tp} does not divide the {devices} devices of a stage, which "
-            f"share the experts; write a divisor of {devices // layout.expert_tp}"
+            "share the experts; write degrees whose product does"
         )
     if layout.etp is not None:
+        if model.num_experts == 1:
+            raise ArgumentError(f"`etp` is of experts, and {model.name} has none; leave it out")
         _check_divides(layout.etp, model.ffn_size, degree="etp", what="columns of an expert's matrix", name=model.name)
     if layout.cp > 1 and not layout.software.fused_attention:
         raise ArgumentError(

@@ -107,6 +107,8 @@ class Transformer:
             )
         if not self.capacity_factor > 0:
             raise ArgumentError(f"{self.name}: `capacity_factor` is {self.capacity_factor:g}; write more than 0")
+        if self.num_experts == 1 and self.capacity_factor != 1:
+            raise ArgumentError(f"{self.name}: `capacity_factor` is of experts, and there are none; leave it out")
         self._check_layers()
         self._check_latent()
 

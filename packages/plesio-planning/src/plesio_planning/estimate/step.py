@@ -267,7 +267,7 @@ class _TransformerStep:
         return forward_s + max(2 * exchange_s - self.layer.attention_s[1] * (layout.cp - 1) / layout.cp, 0.0)
 
     def _expert_s(self) -> float:
-        """Time tokens that go to their experts and come back, both ways, and what nothing hides of it."""
+        """Time exchanges of tokens with their experts, both ways, less what computing hides of them."""
         exchanged_s = exchange_s(
             self.model, self.layout, self.kernels, self.group(self.layout.ep, self.layout.expert_tp)
         )
