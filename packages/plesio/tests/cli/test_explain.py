@@ -42,6 +42,7 @@ def comparison(tmp_path: Path) -> Path:
     for number, run in enumerate(runs):
         record(tmp_path / "runs" / f"run{number}", run)
     write_results(tmp_path / "results.json", runs)
+    (tmp_path / "setting.json").touch()
     return tmp_path
 
 
@@ -74,9 +75,9 @@ def test_another_run_is_chosen_by_policy_and_seed(comparison: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "digits under adaptive,store=off, seed 1" in out
     assert "the whole run" not in out  # bsp was not run with this seed
-    assert f"--out {comparison} --resume --policies bsp,adaptive,store=off --seeds 1 --world virtual" in " ".join(
-        out.split()
-    )
+    told = " ".join(out.split())
+    assert f"--out {comparison} --resume --policies bsp,adaptive,store=off --seeds 1 --world virtual" in told
+    assert "or, without a recipe, write plesio simulate TASK --policy bsp --seed 1 --out B with the other" in told
     assert out.endswith(f"{page}\n{data}\n")
     explanation = json.loads(data.read_text(encoding="utf-8"))
     assert (explanation["policy"], explanation["seed"], explanation["chapters"][1]["policy"]) == (
@@ -116,6 +117,7 @@ def test_a_run_by_itself_is_held_against_bsp_in_another_folder(tmp_path: Path, c
     assert "What is predicted for bsp below is the time of its steps, not what they would have learned" in alone
     assert f"plesio explain {tmp_path}/own --bsp B" in alone
     assert "compare" not in alone  # it is of no comparison
+    assert "write plesio simulate SCRIPT --policy bsp --seed 3 --out B with the other options as they were" in alone
     assert invoke([*line, "--bsp", str(tmp_path / "bsp")]) == 0
     assert re.search(r"the whole run +600 ms +600 ms +1.00x", capsys.readouterr().out)
     assert (
@@ -123,6 +125,22 @@ def test_a_run_by_itself_is_held_against_bsp_in_another_folder(tmp_path: Path, c
         in (complaint([*line, "--bsp", str(tmp_path / "wrong")], capsys))
     )
     assert "does not exist" in complaint([*line, "--bsp", str(tmp_path / "none")], capsys)
+
+
+def test_a_simulated_script_has_no_recipe(comparison: Path, capsys: pytest.CaptureFixture[str]):
+    (comparison / "setting.json").unlink()
+    assert invoke(["explain", str(comparison), "--seed", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "compare" not in out
+    assert "write plesio simulate SCRIPT --policy bsp --seed 1 --out B with the other options as they were" in out
+    assert f"and then plesio explain {comparison} --bsp B." in out
+
+
+def test_a_script_on_processes_is_run_under_bsp_by_its_own_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record(tmp_path / "own", dataclasses.replace(a_run("adaptive", 3), world="process"))
+    assert invoke(["explain", str(tmp_path / "own")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert 'run the script with plesio.join(..., policy="bsp", trace="B"), and write plesio explain' in out
 
 
 def complaint(line: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -21,7 +21,7 @@ from plesio.report.summarise import final_metrics
 
 __all__ = ["ChangingRuns", "find_changing_runs"]
 
-_RESULTS, _EVENTS, _RUNS = "results.json", "events.jsonl", "runs"
+_RESULTS, _EVENTS, _RUNS, _SETTING = "results.json", "events.jsonl", "runs", "setting.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +105,22 @@ class ChangingRuns:
         return None if ours is None or theirs is None else difference_of(ours, baseline=theirs)
 
     def _how_to_know(self, run: RunResult) -> str:
-        here = shlex.quote(str(self.directory))
-        apart = f"with its results in another folder B, and write plesio explain {here} --bsp B"
-        if self.comparison is None:
-            return f"train the same under bsp {apart}"
-        out, world = shlex.quote(str(self.comparison)), "" if run.world == "process" else f" --world {run.world}"
-        policies = shlex.quote(f"bsp,{run.policy}")
-        command = f"plesio compare RECIPE --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
-        return f"write {command} with the other options as they were; or train the same under bsp {apart}"
+        """Tell how to train the same under bsp: of a recipe, a task, or a script, which knows its own options."""
+        of_task = self.comparison is not None and (self.comparison / _SETTING).exists()
+        ways = []
+        if of_task:
+            out, world = shlex.quote(str(self.comparison)), "" if run.world == "process" else f" --world {run.world}"
+            policies = shlex.quote(f"bsp,{run.policy}")
+            command = f"plesio compare RECIPE --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
+            ways.append(f"write {command} with the other options as they were")
+        then = f"plesio explain {shlex.quote(str(self.directory))} --bsp B"
+        if run.world == "virtual":
+            what = "TASK" if of_task else "SCRIPT"
+            simulate = f"plesio simulate {what} --policy bsp --seed {run.seed} --out B"
+            ways.append(f"write {simulate} with the other options as they were, and then {then}")
+        elif not of_task:
+            ways.append(f'run the script with plesio.join(..., policy="bsp", trace="B"), and write {then}')
+        return "; or, without a recipe, ".join(ways)
 
 
 def find_changing_runs(directory: Path) -> ChangingRuns:
