@@ -133,13 +133,15 @@ def test_worse_is_said_first_and_so_is_it_where_steps_were_shorter(against: Call
 @pytest.mark.parametrize(
     ("ours", "theirs", "each_s", "lead", "words"),
     [
-        (GOOD, GOOD, 1.0, "No different from bsp", "at the target as soon (smoothed), and ended as good"),
+        (GOOD, GOOD, 1.0, "About the same as bsp", "about as soon, in 1.00x bsp's time (smoothed), and ended"),
+        (GOOD, GOOD, 1.04, "About the same as bsp", "about as soon, in 1.04x bsp's time (smoothed), and ended as good"),
+        (GOOD, GOOD, 1.06, "Worse than bsp", "later, in 1.06x bsp's time (smoothed), and ended as good"),
         (GOOD, GOOD, 2.0, "Worse than bsp", "2.00x bsp's time (smoothed), and ended as good"),
         ((*GOOD[:5], *EVEN), GOOD, 0.5, "Better than bsp in one way and worse in another", ", but ended worse: "),
         ((*GOOD[:7], 0.95), GOOD, 0.5, "Against bsp", "but ended perhaps worse: accuracy -1.0 points (mean"),
         (BAD[:5], GOOD, 1.0, "Worse than bsp", "did not reach the target, and bsp did, and ended worse: accuracy -10"),
         (GOOD, BAD[:5], 1.0, "Better than bsp", "reached the target, and bsp did not, and ended better"),
-        (BAD[:5], BAD[:5], 1.0, "No different from bsp", "did not reach the target, and neither did bsp"),
+        (BAD[:5], BAD[:5], 1.0, "About the same as bsp", "did not reach the target, and neither did bsp"),
         (GOOD[3:7], GOOD[2:7], 1.0, "Better than bsp", "sooner, in 0.50x bsp's time (as evaluated), and ended as good"),
         ((*BAD[:6], 0.7, 0.7, 0.7), GOOD, 1.0, "Worse than bsp", "did not hold the target for more than a lucky"),
         ((*GOOD[:5], NAN, NAN, NAN), GOOD, 1.0, "Worse than bsp", "ended with no finite accuracy: it diverged"),
@@ -196,6 +198,12 @@ def test_without_bsp_nobody_knows_and_what_to_type_is_told(run_of: MakeRun):
         "By itself: accuracy 90.0 % came after 4 s (smoothed: after 4.22 s); it ended at accuracy 98.0 %.",
     ]
     assert measured_table(explanation) is None
+
+
+def test_metrics_that_read_alike_do_not_differ(against: Callable[..., Explanation]):
+    ours, theirs = ((*GOOD[:5], *(0.98 + off for _ in range(3))) for off in (0.0, 2e-8))
+    explanation = against(ours, theirs, metric_name="metric")
+    assert rows(explanation)["metric, last 3 evaluations"][2] == rows(explanation)["metric in the end"][2] == "+0"
 
 
 def test_a_run_that_did_not_finish_is_held_against_nothing(against: Callable[..., Explanation]):

@@ -34,6 +34,8 @@ __all__ = ["ABOUT_EQUAL", "FEWEST_TO_SMOOTH", "measured_table", "metric_of", "ou
 
 ABOUT_EQUAL = 0.01
 """A difference below this share of the time is none to people."""
+_BY_CHANCE = 0.05
+"""The times of two runs of one seed may differ by this share by chance."""
 FEWEST_TO_SMOOTH = 6
 """Evaluations; of fewer, three would be most of the run."""
 _NUM_LAST = 3
@@ -85,7 +87,7 @@ def _lead(time: _Side, quality: _Side) -> str:
         return "Worse than bsp"
     if "better" in sides and not any(map(_is_worse, sides)) and time is not None:
         return "Better than bsp"
-    return "No different from bsp" if sides == ("equal", "equal") else "Against bsp"
+    return "About the same as bsp" if sides == ("equal", "equal") else "Against bsp"
 
 
 def measured_table(explanation: Explanation) -> Table | None:
@@ -164,7 +166,7 @@ def _when_text(ours: float | None, theirs: float | None, *, how: str) -> str:
     if ours is None:
         return f"did not hold the target for more than a lucky evaluation ({how}), and bsp did"
     if _sooner(ours, theirs) == "equal":
-        return f"was at the target as soon ({how})"
+        return f"was at the target about as soon, in {_ratio_text(ours, theirs)} bsp's time ({how})"
     return (
         f"was at the target {'sooner' if ours < theirs else 'later'}, in {_ratio_text(ours, theirs)} bsp's time ({how})"
     )
@@ -218,7 +220,7 @@ def _sooner(ours: float | None, theirs: float | None) -> _Side:
     """Compare two times, of which None is never; None where both are."""
     if ours is None or theirs is None:
         return None if ours is theirs else "worse" if ours is None else "better"
-    if abs(ours - theirs) <= ABOUT_EQUAL * theirs:
+    if abs(ours - theirs) <= _BY_CHANCE * theirs:
         return "equal"
     return "better" if ours < theirs else "worse"
 
@@ -239,7 +241,8 @@ def _seconds_row(what: str, ours: float | None, theirs: float | None) -> _Row:
 
 def _metric_row(what: str, ours: Sequence[float], theirs: Sequence[float], metric: Metric) -> _Row:
     """Make the row of the means, with the ranges of more than one value."""
-    difference = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
+    here, there = (math.fsum(values) / len(values) for values in (ours, theirs))
+    difference = 0.0 if metric.text(here) == metric.text(there) else here - there
     return what, _range_text(ours, metric), _range_text(theirs, metric), metric.difference_text(difference)
 
 
